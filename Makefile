@@ -1,0 +1,89 @@
+# Everything a checkout needs, from nothing but Python 3.11+, Java 17+ and make. `make` lists the targets.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MIN_JAVA := 17
+
+# One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
+# caller's; UTC because a day must not depend on where the machine stands.
+export PWD := $(CURDIR)
+export DAGSTER_HOME := $(CURDIR)
+export BACKFILL_ASSETS_STATE := $(CURDIR)/.state
+export BACKFILL_ASSETS_DAGSTER_STATE := $(BACKFILL_ASSETS_STATE)/dagster
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export TZ := UTC
+
+# pip (before 23.3) takes `name` and `name[extra]` for two requirements and wants the hashes of both.
+define BOTH_WITH_AND_WITHOUT_EXTRAS
+function out() { if (b ~ /^[a-z0-9._-]+\[/) { c = b; sub(/\[[^]]*\]/, "", c); printf "%s", c } printf "%s", b } \
+BEGIN { print "# Written by `make lock`: all extras, for every Python that pyproject.toml names." } \
+/^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
+endef
+
+.PHONY: help setup java demo dev test check static unit lock clean
+
+help: ## List all targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: java $(STAMP) ## Create .venv and install everything from the lock (no-op when nothing changed)
+
+# No recipe touches what is already right: the stamp is older only when the lock or the project's metadata changed.
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null 2>&1 \
+	  || { echo "make: '$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
+	  || { echo "make: $$($(PYTHON) --version 2>&1) is not supported, 3.11 to 3.14 are. Name one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) \
+	  || { echo "make: no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing from requirements.lock into $(VENV) (the first time this takes some minutes: Spark is large) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+java: ## Say what is missing, if Java is
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	if [ -z "$$version" ]; then \
+	  echo "make: Java was not found ('$$java' does not run). Spark needs Java $(MIN_JAVA) or newer: install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME." >&2; exit 1; \
+	elif [ "$$version" -lt $(MIN_JAVA) ]; then \
+	  echo "make: '$$java' is Java $$version, Spark needs $(MIN_JAVA) or newer: install one or set JAVA_HOME." >&2; exit 1; \
+	fi
+
+demo: setup ## Run the main job on real flights: build, break, correct, backfill, publish
+	@$(BIN)/backfill demo $(ARGS)
+
+dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="--port 3001")
+	@mkdir -p "$$BACKFILL_ASSETS_DAGSTER_STATE"
+	@exec $(BIN)/dagster dev $(ARGS)
+
+test: setup static ## Everything that CI runs: lint, types, import contracts, all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: static unit ## Lint, types, import contracts and the tests without a JVM (under a minute)
+
+static: $(STAMP) ## Lint, format, types and import contracts only
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+unit: $(STAMP) ## The tests without a JVM only
+	@$(BIN)/python -m pytest backfill_assets_tests/unit -q $(ARGS)
+
+lock: $(STAMP) ## Write requirements.lock anew from pyproject.toml (newest versions: make lock ARGS=--upgrade)
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
+	  --no-strip-extras --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock $(ARGS) >/dev/null
+	@awk '$(BOTH_WITH_AND_WITHOUT_EXTRAS)' requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+clean: ## Stop the Spark server and remove all state (tables, ledger, runs); .venv stays
+	@if [ -d "$$BACKFILL_ASSETS_STATE" ] && [ -x $(BIN)/backfill ]; then \
+	  $(BIN)/backfill spark stop \
+	    || { echo "make: the Spark server did not stop; its files are left alone." >&2; exit 1; }; \
+	fi
+	@rm -rf "$$BACKFILL_ASSETS_STATE" .logs_queue .nux .telemetry logs test-artifacts

@@ -1,0 +1,113 @@
+"""What `dataset.yaml` may say about checks and measures."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from backfill_assets.domain.fields import Duration, Name, Percent
+
+
+class Severity(StrEnum):
+    """How bad a failed check is: `error` or `warn`."""
+
+    error = "error"
+    warn = "warn"
+
+
+class CheckConfig(BaseModel):
+    """What every check has: a severity, and whether its failure keeps the unit from being released."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    severity: Severity = Severity.error
+    blocking: bool = True
+
+    @model_validator(mode="after")
+    def _a_warning_does_not_block(self) -> Self:
+        if self.severity is Severity.warn and self.blocking and "blocking" in self.model_fields_set:
+            raise ValueError("severity warn and blocking true contradict each other; drop one")
+        return self
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a failure refuses the release; a warning never does."""
+        return self.blocking and self.severity is Severity.error
+
+
+class ChangeConfig(CheckConfig):
+    """How far a metric may move against what is published without a contract."""
+
+    tolerance: Percent = Decimal(0)
+
+
+class Measure(ChangeConfig):
+    """A column whose daily figures are compared with what is published."""
+
+    sum: bool = True
+    distinct: bool = False
+    percentiles: bool = Field(default=False, description="Compare p05, p50 and p95 as well.")
+
+
+class ReferenceCheck(CheckConfig):
+    """Rows whose `columns` are set must have a match in a reference table."""
+
+    reference: Name
+    columns: tuple[Name, ...] = Field(min_length=1)
+    to: tuple[Name, ...] = Field(min_length=1)
+    max_unmatched: Percent = Decimal(0)
+
+    @model_validator(mode="after")
+    def _same_width(self) -> Self:
+        if len(self.columns) != len(self.to):
+            raise ValueError("columns and to must name equally many columns")
+        return self
+
+
+class Rule(CheckConfig):
+    """A SQL condition that every row must meet; null counts as a failure."""
+
+    sql: Annotated[str, Field(min_length=1)]
+    max_failing: Annotated[int, Field(ge=0)] = 0
+
+
+class CorruptRows(CheckConfig):
+    """How many rows of a day's deliveries may be unreadable or belong to another day."""
+
+    max_rows: Annotated[int, Field(ge=0)] = 0
+
+
+class Freshness(CheckConfig):
+    """How long after the end of its day the newest delivery may come."""
+
+    max_delay: Duration | None = None
+
+
+class Reconciliation(CheckConfig):
+    """Metrics whose staging total must equal the fact's."""
+
+    metrics: tuple[Name, ...] = ("row_count",)
+    tolerance: Percent = Decimal(0)
+
+
+class Checks(BaseModel):
+    """All checks of a dataset; those not named keep their strict defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    unique_key: CheckConfig = CheckConfig()
+    not_null: CheckConfig = CheckConfig()
+    source_present: CheckConfig = CheckConfig()
+    corrupt_rows: CorruptRows = CorruptRows()
+    source_freshness: Freshness = Freshness()
+    row_count: ChangeConfig = ChangeConfig()
+    reconciliation: Reconciliation = Reconciliation()
+    references: dict[Name, ReferenceCheck] = Field(default_factory=dict)
+    rules: dict[Name, Rule] = Field(default_factory=dict)
+
+
+PERCENTILES: dict[str, float] = {"p05": 0.05, "p50": 0.5, "p95": 0.95}
+"""The percentiles of a measure with `percentiles: true`, by the prefix of their metric's name."""

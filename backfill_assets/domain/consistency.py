@@ -1,0 +1,97 @@
+"""Whether the parts of a dataset contract fit each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backfill_assets.domain.dataset import Dataset
+
+AUDIT_COLUMNS: dict[str, str] = {"recalculated_at": "timestamp", "unit": "string", "code_version": "string"}
+"""Columns that the shadow adds to every fact; readers of the published view do not see them."""
+
+RESERVED_TABLES = ("raw", "staging")
+"""Names under which models get their own tables; no reference may have one of them."""
+
+_NUMERIC = ("integer", "long", "float", "double", "decimal")
+_Fault = tuple[tuple[str, ...], str]
+
+
+def misfits(dataset: Dataset) -> tuple[_Fault, ...]:
+    """Everything in a dataset contract that contradicts or refers to what is not there: (path of the key, message)."""
+    return (
+        *_column_faults(dataset),
+        *_measure_faults(dataset),
+        *_reference_faults(dataset),
+        *_reconciliation_faults(dataset),
+    )
+
+
+def _column_faults(dataset: Dataset) -> list[_Fault]:
+    columns, partition = dataset.columns, dataset.partition_column
+    faults: list[_Fault] = [
+        (("key",), f"key names {c!r}, which columns does not declare") for c in dataset.key if c not in columns
+    ]
+    faults += [
+        (("key",), f"key names {c!r} {n} times; once is enough") for c, n in Counter(dataset.key).items() if n > 1
+    ]
+    if partition not in columns:
+        faults.append((("partition_column",), f"partition_column {partition!r} is not declared in columns"))
+    elif columns[partition].type != "date":
+        faults.append((("columns", partition), f"partition_column {partition!r} must have the type date"))
+    faults += [
+        (("columns", c), f"columns declares {c!r}, a name kept for audit columns; rename it")
+        for c in AUDIT_COLUMNS
+        if c in columns
+    ]
+    if dataset.end is not None and dataset.end < dataset.start:
+        faults.append((("end",), f"end {dataset.end} is before start {dataset.start}; swap them or drop end"))
+    return faults
+
+
+def _measure_faults(dataset: Dataset) -> list[_Fault]:
+    faults: list[_Fault] = []
+    for name, measure in dataset.measures.items():
+        where = ("measures", name)
+        if name == "row_count":
+            faults.append((where, "measures.row_count: row_count is measured anyway; rename the column"))
+        if name not in dataset.columns:
+            faults.append((where, f"measures names {name!r}, which columns does not declare"))
+            continue
+        declared = dataset.columns[name].type
+        if measure.sum and not declared.startswith(_NUMERIC):
+            faults.append((where, f"measures.{name}: a {declared} cannot be summed; set sum: false"))
+        if measure.percentiles and not declared.startswith(_NUMERIC):
+            faults.append((where, f"measures.{name}: a {declared} has no percentiles; drop percentiles"))
+        if not (measure.sum or measure.distinct or measure.percentiles):
+            faults.append((where, f"measures.{name} compares nothing; set sum, distinct or percentiles to true"))
+    return faults
+
+
+def _reference_faults(dataset: Dataset) -> list[_Fault]:
+    faults: list[_Fault] = [
+        (("references", name), f"references.{name}: models know their own tables by that name; rename it")
+        for name in RESERVED_TABLES
+        if name in dataset.references
+    ]
+    for name, check in dataset.checks.references.items():
+        where = ("checks", "references", name)
+        key = ".".join(where)
+        if check.reference not in dataset.references:
+            faults.append(((*where, "reference"), f"{key}.reference {check.reference!r} is not declared in references"))
+            continue
+        known = dataset.references[check.reference].columns
+        faults += [(where, f"{key}: no column {c!r} in columns") for c in check.columns if c not in dataset.columns]
+        faults += [(where, f"{key}: {check.reference} has no column {c!r}") for c in check.to if c not in known]
+    return faults
+
+
+def _reconciliation_faults(dataset: Dataset) -> list[_Fault]:
+    where = ("checks", "reconciliation", "metrics")
+    summed = {m for m, measure in dataset.measures.items() if measure.sum} | {"row_count"}
+    return [
+        (where, f"checks.reconciliation.metrics names {m!r}; use row_count or a summed measure")
+        for m in dataset.checks.reconciliation.metrics
+        if m not in summed
+    ]

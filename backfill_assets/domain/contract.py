@@ -1,0 +1,154 @@
+"""The expected-change contract: per metric and days, what must change by how much."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.days import day_range, parse_day
+from backfill_assets.domain.errors import ContractError, InvalidDayError
+
+_NUMBER = r"([+-]?\d{1,9}(?:\.\d{1,9})?)\s*%"
+_EXACT = re.compile(_NUMBER)
+_BAND = re.compile(rf"{_NUMBER}\s*(?:to|\.\.)\s*{_NUMBER}")
+ROUNDING = Decimal("1e-9")
+"""Relative slack for the rounding of floating-point sums; not a tolerance that anybody may widen."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A closed band for the relative change of a metric, as fractions: -0.5 is -50 %."""
+
+    low: Decimal
+    high: Decimal
+
+    def __str__(self) -> str:
+        if self.low == self.high == 0:
+            return "unchanged"
+        low, high = (f"{value * 100:+.9f}".rstrip("0").rstrip(".") + "%" for value in (self.low, self.high))
+        return low if self.low == self.high else f"{low} to {high}"
+
+    def allows(self, old: Decimal | None, new: Decimal | None) -> bool:
+        """Whether going from `old` to `new` lies in the band (up to `ROUNDING`)."""
+        if old is None or new is None or old.is_nan() or new.is_nan():
+            return (old is None or old.is_nan()) and (new is None or new.is_nan()) and self.low <= 0 <= self.high
+        slack = ROUNDING * max(abs(old), abs(new))
+        edges = (old + abs(old) * self.low, old + abs(old) * self.high)
+        return edges[0] - slack <= new <= edges[1] + slack
+
+
+UNCHANGED = Change(Decimal(0), Decimal(0))
+
+
+def parse_change(text: object, where: str) -> Change:
+    """Read `unchanged`, `-50%`, `-1.5% to -0.8%` or `-1.5%..-0.8%`.
+
+    Raises:
+        ContractError: the text is anything else, or the band is upside down.
+    """
+    value = str(text).strip()
+    if value == "unchanged":
+        return UNCHANGED
+    if match := _EXACT.fullmatch(value):
+        edge = Decimal(match[1]) / 100
+        return Change(edge, edge)
+    match = _BAND.fullmatch(value)
+    if match is None:
+        raise ContractError(f"{where}: {value!r} is no expected change; write unchanged, -50% or '-1.5% to -0.8%'")
+    low, high = Decimal(match[1]) / 100, Decimal(match[2]) / 100
+    if low > high:
+        raise ContractError(f"{where}: the band {value!r} is upside down; write the lower edge first")
+    return Change(low, high)
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Changes expected on some days; no days means every day of the unit."""
+
+    days: tuple[dt.date, ...]
+    metrics: Mapping[str, Change]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """All clauses of a launch; empty means that the dataset's own tolerances hold everywhere."""
+
+    clauses: tuple[Clause, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.clauses)
+
+    def expected(self, metric: str, day: dt.date) -> Change | None:
+        """The change that the contract names for a metric on a day; none leaves the dataset's tolerance in force."""
+        for clause in self.clauses:
+            if metric in clause.metrics and (not clause.days or day in clause.days):
+                return clause.metrics[metric]
+        return None
+
+    @property
+    def hash(self) -> str:
+        """Digest that evidence is bound to."""
+        return digest(self.to_plain())
+
+    def to_plain(self) -> list[dict[str, object]]:
+        """The same in the form that `parse_contract` reads."""
+        return [
+            {"days": [str(d) for d in c.days], "metrics": {m: str(change) for m, change in sorted(c.metrics.items())}}
+            for c in self.clauses
+        ]
+
+
+def parse_contract(value: object, metrics: Iterable[str], where: str = "expected_change") -> Contract:
+    """Read a contract from launch config or YAML: a mapping metric → change, or a list of {days, metrics}.
+
+    Raises:
+        ContractError: unknown metric, unreadable change or days, or a metric named twice for one day.
+    """
+    if value in (None, {}, []):
+        return Contract()
+    entries = value if isinstance(value, list) else [{"metrics": value}]
+    known = tuple(metrics)
+    contract = Contract(tuple(_clause(entry, known, f"{where}[{i}]") for i, entry in enumerate(entries)))
+    _refuse_overlap(contract.clauses, where)
+    return contract
+
+
+def _clause(entry: object, known: Sequence[str], where: str) -> Clause:
+    if not isinstance(entry, Mapping) or not set(entry) <= {"days", "metrics"} or not entry.get("metrics"):
+        raise ContractError(f"{where}: write a mapping with metrics and, if not for every day, days")
+    if not isinstance(entry["metrics"], Mapping):
+        raise ContractError(f"{where}.metrics: write a mapping from metric to change, such as row_count: -50%")
+    unknown = sorted(str(m) for m in entry["metrics"] if m not in known)
+    if unknown:
+        raise ContractError(f"{where}.metrics: unknown metric {unknown[0]!r}; this dataset has {', '.join(known)}")
+    changes = {str(m): parse_change(text, f"{where}.metrics.{m}") for m, text in entry["metrics"].items()}
+    return Clause(_days(entry.get("days"), f"{where}.days"), changes)
+
+
+def _days(value: object, where: str) -> tuple[dt.date, ...]:
+    if value in (None, []):
+        return ()
+    try:
+        if isinstance(value, Mapping) and set(value) == {"start", "end"}:
+            days = day_range(parse_day(str(value["start"])), parse_day(str(value["end"])))
+        elif isinstance(value, list):
+            days = tuple(sorted({parse_day(str(d)) for d in value}))
+        else:
+            raise ContractError(f"{where}: write a list of ISO dates or {{start: …, end: …}}")
+    except InvalidDayError as error:
+        raise ContractError(f"{where}: {error}") from error
+    if not days:
+        raise ContractError(f"{where}: the range is empty; start must not be after end")
+    return days
+
+
+def _refuse_overlap(clauses: Sequence[Clause], where: str) -> None:
+    for i, one in enumerate(clauses):
+        for j, other in enumerate(clauses[i + 1 :], i + 1):
+            both = sorted(set(one.metrics) & set(other.metrics))
+            if both and (not one.days or not other.days or set(one.days) & set(other.days)):
+                raise ContractError(f"{where}[{j}]: {both[0]} is already expected on these days by {where}[{i}]")

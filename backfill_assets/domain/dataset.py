@@ -1,0 +1,229 @@
+"""The dataset contract: what `dataset.yaml` may say, validated whole."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from enum import StrEnum
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Annotated, Self
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+
+from backfill_assets.domain.checks_config import Checks, Measure
+from backfill_assets.domain.consistency import misfits
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.errors import InvalidDayError, MisfitError
+from backfill_assets.domain.fields import Duration, Name
+
+_WIDEST_DECIMAL = 38
+_TYPE = re.compile(r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)")
+
+
+def _column_type(value: str) -> str:
+    match = _TYPE.fullmatch(value)
+    if (
+        match is None
+        or (match[1] and not 1 <= int(match[1]) <= _WIDEST_DECIMAL)
+        or (match[2] and int(match[2]) > int(match[1]))
+    ):
+        raise ValueError(
+            "use string, boolean, integer, long, float, double, date, timestamp or decimal(p,s) with s <= p <= 38"
+        )
+    return value.replace(" ", "")
+
+
+@cache  # reading the time zone database takes longer than all the rest of a dataset
+def _time_zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _time_zone(value: str) -> str:
+    if value not in _time_zones():
+        raise ValueError("use a name of the IANA time zone database, such as Europe/Berlin or UTC")
+    return value
+
+
+def _relative_path(value: str) -> str:
+    path = PurePosixPath(value)
+    if not value or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value or "\x00" in value:
+        raise ValueError("use a path relative to the sources folder, without '..'")
+    return value
+
+
+ColumnType = Annotated[
+    str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
+]
+RelativePath = Annotated[str, AfterValidator(_relative_path)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Format(StrEnum):
+    """Formats that source and reference files may have."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+class Publication(StrEnum):
+    """Whether a complete unit is released by its own runs or by a separate, approved step."""
+
+    auto = "auto"
+    approval = "approval"
+
+
+class LateData(StrEnum):
+    """What a live run does with a day that an open unit has claimed: wait, or publish and make the day stale."""
+
+    hold = "hold"
+    publish = "publish"
+
+
+class OnMissing(StrEnum):
+    """Whether a day for which nothing was ever delivered fails or passes its `source_present` check."""
+
+    fail = "fail"
+    pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
+
+
+class CsvOptions(_Part):
+    """How CSV files are to be read."""
+
+    header: bool = True
+    delimiter: Annotated[str, Field(min_length=1, max_length=2)] = ","
+    quote: Annotated[str, Field(min_length=1, max_length=1)] = '"'
+    null_value: str = ""
+
+
+class Source(_Part):
+    """Where each day's deliveries come from."""
+
+    format: Format
+    path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
+    columns: dict[Name, ColumnType] = Field(min_length=1)
+    late_days: Annotated[int, Field(ge=0, le=366)] = Field(
+        default=0, description="A business day may be delivered up to so many days later; staging reads that far."
+    )
+    on_missing: OnMissing = OnMissing.fail
+    csv: CsvOptions = CsvOptions()
+
+    @model_validator(mode="after")
+    def _has_a_day(self) -> Self:
+        if "{day}" not in self.path:
+            raise ValueError("path must contain {day}, the place of the delivery day (ISO date)")
+        if set("{}") & set(self.path.replace("{day}", "")):
+            raise ValueError("path: only {day} may stand in braces")
+        return self
+
+
+class Reference(_Part):
+    """A small table that models join and checks refer to, read from one file."""
+
+    format: Format
+    path: RelativePath
+    columns: dict[Name, ColumnType] = Field(min_length=1)
+    csv: CsvOptions = CsvOptions()
+
+
+class Column(_Part):
+    """One business column of the published table."""
+
+    type: ColumnType
+    nullable: bool = True
+    description: str = ""
+
+
+class Deduplicate(StrEnum):
+    """What staging keeps of a key that several deliveries of a day contain."""
+
+    latest_delivery = "latest_delivery"
+    none = "none"
+
+
+class Staging(_Part):
+    """How deliveries become staged rows."""
+
+    deduplicate: Deduplicate = Field(
+        default=Deduplicate.latest_delivery,
+        description="latest_delivery: of each key only the rows of its newest delivery; none: deliveries add up.",
+    )
+
+
+class Retention(_Part):
+    """How long a release stays restorable."""
+
+    keep_for: Duration = dt.timedelta(days=30)
+
+
+class Dataset(_Part):
+    """A daily-partitioned table and everything the road needs to know of it."""
+
+    name: Name
+    description: str = ""
+    owner: str = ""
+    partition_column: Name
+    time_zone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    start: dt.date
+    end: dt.date | None = Field(default=None, description="Last day of a closed history; absent: grows daily.")
+    end_offset: Annotated[int, Field(ge=-366, le=366)] = Field(
+        default=0, description="Days to add to the newest partition; 1 makes today's partition launchable."
+    )
+    key: tuple[Name, ...] = Field(min_length=1)
+    columns: dict[Name, Column] = Field(min_length=1)
+    source: Source
+    staging: Staging = Staging()
+    references: dict[Name, Reference] = Field(default_factory=dict)
+    measures: dict[Name, Measure] = Field(default_factory=dict)
+    checks: Checks = Checks()
+    chunk_days: Annotated[int, Field(ge=1, le=10_000)] = 31
+    lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
+    publication: Publication = Publication.auto
+    late_data: LateData = LateData.hold
+    retention: Retention = Retention()
+
+    @model_validator(mode="after")
+    def _refers_to_declared_things(self) -> Self:
+        faults = misfits(self)
+        if faults:
+            raise MisfitError(faults)
+        return self
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The time zone of the business day."""
+        return ZoneInfo(self.time_zone)
+
+    @property
+    def required_columns(self) -> tuple[str, ...]:
+        """Columns that must not be null: the key, the partition column and those declared so."""
+        declared = [name for name, column in self.columns.items() if not column.nullable]
+        return tuple(dict.fromkeys([*self.key, self.partition_column, *declared]))
+
+    def check_days(self, days: tuple[dt.date, ...]) -> None:
+        """Refuse days outside the dataset's history.
+
+        Raises:
+            InvalidDayError: a day is before `start` or after `end`.
+        """
+        outside = [d for d in days if d < self.start or (self.end is not None and d > self.end)]
+        if outside:
+            raise InvalidDayError(
+                f"{outside[0]} is outside the history of {self.name} ({self.start}..{self.end or ''}); "
+                "choose other days, or change start/end in its dataset.yaml"
+            )
+
+    def delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
+        """The delivery days that may hold rows of these business days."""
+        late = dt.timedelta(days=self.source.late_days)
+        return tuple(sorted({d for day in days for d in day_range(day, day + late)}))
+
+    def with_lookback(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
+        """The days together with the neighbours before them that the fact model needs."""
+        back = dt.timedelta(days=self.lookback_days)
+        return tuple(sorted({d for day in days for d in day_range(max(day - back, self.start), day)}))

@@ -1,0 +1,128 @@
+"""Every error that users can meet; all derive from `BackfillError`, and each message names value, place and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class BackfillError(Exception):
+    """Raised when backfill_assets refuses or fails; the root of all its errors."""
+
+
+class InvalidNameError(BackfillError):
+    """Raised when a name that reaches paths or SQL is not a safe identifier."""
+
+
+class InvalidDayError(BackfillError):
+    """Raised when a day is not an ISO date or lies outside the dataset's range."""
+
+
+class DatasetError(BackfillError):
+    """Raised when a dataset folder cannot be used; names file, key, value and remedy."""
+
+
+class MisfitError(BackfillError, ValueError):
+    """Raised when parts of a dataset.yaml contradict each other; a ValueError, so that pydantic reports it.
+
+    `faults` are pairs of the key's path and what is wrong with it.
+    """
+
+    def __init__(self, faults: Sequence[tuple[tuple[str, ...], str]]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(text for _, text in faults))
+
+
+class ModelError(BackfillError):
+    """Raised when a staging or fact model fails or yields columns other than those declared."""
+
+
+class SourceError(BackfillError):
+    """Raised when source files cannot be read as the dataset declares them."""
+
+
+class ContractError(BackfillError):
+    """Raised when an expected-change contract cannot be understood."""
+
+
+class UnitError(BackfillError):
+    """Raised when a release unit does not exist or is not in the state that a command needs."""
+
+
+class ClaimedDaysError(BackfillError):
+    """Raised when days are claimed by another open unit."""
+
+
+class HeldDaysError(BackfillError):
+    """Raised when a live run asks for days that are on hold after a rollback."""
+
+
+class EvidenceError(BackfillError):
+    """Raised when a release is refused because evidence is missing, failed or stale."""
+
+
+class ChecksFailedError(BackfillError):
+    """Raised when blocking checks failed for at least one day of a batch."""
+
+
+class PreconditionError(BackfillError):
+    """Raised when a commit is refused because the table is not what the release was planned against."""
+
+
+class RollbackError(BackfillError):
+    """Raised when a release cannot be rolled back."""
+
+
+class LeaseLostError(BackfillError):
+    """Raised when a worker finds that its lease has gone to somebody else."""
+
+
+class LedgerError(BackfillError):
+    """Raised when the ledger cannot be opened, migrated or is used from a second host."""
+
+
+class TableMovedError(PreconditionError):
+    """Raised when somebody committed to the table since the version that a release was planned on."""
+
+
+class SettingsError(BackfillError):
+    """Raised when an environment variable holds a value that cannot be used."""
+
+
+class EngineError(BackfillError):
+    """Raised when Spark cannot be reached or used; the root of the engine's errors."""
+
+
+class JavaError(EngineError):
+    """Raised when no Java of at least the version that Spark needs is found."""
+
+
+class PortTakenError(EngineError):
+    """Raised when another program listens on the port that the embedded server should have."""
+
+
+class ForeignServerError(EngineError):
+    """Raised when the warehouse's server is registered by another host or belongs to another user."""
+
+
+class ServerStartError(EngineError):
+    """Raised when the embedded server ends or does not answer while it starts."""
+
+
+class ServerLostError(EngineError):
+    """Raised when the server goes away, or ends its memory of a session, while the session is in use."""
+
+
+class SessionTakenOverError(EngineError):
+    """Raised when a newer attempt with the same tag has ended this one's session."""
+
+
+class QueryTimeoutError(EngineError):
+    """Raised when one Spark operation ran longer than the query timeout and was interrupted."""
+
+
+class LayoutError(BackfillError):
+    """Raised when a path leads out of the folder that it must lie in."""
+
+
+class ReadBackError(BackfillError):
+    """Raised when a table read back after a release is not what the release said."""

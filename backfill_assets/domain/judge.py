@@ -1,0 +1,205 @@
+"""From measurements to verdicts: one judge per kind of check."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import assert_never
+
+from backfill_assets.domain.checks_config import PERCENTILES, ChangeConfig, CheckConfig, Measure
+from backfill_assets.domain.contract import Change, Contract
+from backfill_assets.domain.dataset import Dataset, OnMissing
+from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.measurement import ROW_COUNT, DayMeasurement, metric_names
+from backfill_assets.domain.verdict import Check, CheckKind, Verdict
+
+
+@dataclass(frozen=True)
+class _Found:
+    passed: bool
+    expected: str
+    found: str
+    tolerance: str = ""
+    note: str = ""
+
+
+def checks_of(dataset: Dataset) -> tuple[Check, ...]:
+    """Every check of a dataset, in the order in which they are shown; the names are unique."""
+    c = dataset.checks
+    checks = [
+        _check("unique_key", CheckKind.unique_key, "", c.unique_key, f"({', '.join(dataset.key)}) is unique"),
+        _check("not_null", CheckKind.not_null, "", c.not_null, f"no null in {', '.join(dataset.required_columns)}"),
+        _check("source_present", CheckKind.source_present, "", c.source_present, "something was delivered"),
+        _check(
+            "corrupt_rows", CheckKind.corrupt_rows, "", c.corrupt_rows, "every delivered row is readable and of its day"
+        ),
+        _check("row_count_change", CheckKind.change, ROW_COUNT, c.row_count, "row count against what is published"),
+    ]
+    if c.source_freshness.max_delay is not None:
+        text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
+        checks.append(_check("source_freshness", CheckKind.source_freshness, "", c.source_freshness, text))
+    checks += [
+        _check(
+            f"{m}_change",
+            CheckKind.change,
+            m,
+            dataset.measures[measure_of(m, dataset)],
+            f"{m} against what is published",
+        )
+        for m in metric_names(dataset)[1:]
+    ]
+    checks += [
+        _check(f"reconciles_{m}", CheckKind.reconciliation, m, c.reconciliation, f"{m} equals that of staging")
+        for m in c.reconciliation.metrics
+    ]
+    checks += [
+        _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
+        for n, r in c.references.items()
+    ]
+    checks += [_check(f"rule_{n}", CheckKind.rule, n, r, r.sql) for n, r in c.rules.items()]
+    return tuple(checks)
+
+
+def measure_of(metric: str, dataset: Dataset) -> str:
+    """The measure that a metric such as `distinct_tail_number` or `p50_delay` belongs to."""
+    if metric in dataset.measures and dataset.measures[metric].sum:
+        return metric
+    for prefix in ("distinct", *PERCENTILES):
+        if metric.startswith(prefix + "_") and metric.removeprefix(prefix + "_") in dataset.measures:
+            return metric.removeprefix(prefix + "_")
+    return metric
+
+
+def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract) -> tuple[Verdict, ...]:
+    """The verdicts of all checks on one day; samples are added later, by whoever can read rows."""
+    verdicts = []
+    for check in checks_of(dataset):
+        f = _judge_one(check, dataset, measured, contract)
+        verdict = Verdict(
+            check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
+        )
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+def with_sample(verdict: Verdict, sample: tuple[dict[str, object], ...]) -> Verdict:
+    """The same verdict with offending rows attached."""
+    return replace(verdict, sample=sample)
+
+
+def _check(name: str, kind: CheckKind, subject: str, config: CheckConfig, text: str) -> Check:
+    return Check(name, kind, subject, config.severity, config.blocks, text)
+
+
+def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Contract) -> _Found:
+    match check.kind:
+        case CheckKind.unique_key:
+            return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
+        case CheckKind.not_null:
+            return _not_null(dataset, m)
+        case CheckKind.source_present:
+            return _source_present(dataset, m)
+        case CheckKind.corrupt_rows:
+            return _corrupt_rows(dataset, m)
+        case CheckKind.source_freshness:
+            return _freshness(dataset, m)
+        case CheckKind.change:
+            return _change(check.subject, dataset, m, contract)
+        case CheckKind.reference:
+            return _reference(check.subject, dataset, m)
+        case CheckKind.rule:
+            limit = dataset.checks.rules[check.subject].max_failing
+            return _none_of(m.shadow.counts.get(f"rule:{check.subject}", 0), "failing rows", limit)
+        case CheckKind.reconciliation:
+            return _reconciliation(check.subject, dataset, m)
+        case _:
+            assert_never(check.kind)
+
+
+def _none_of(count: int, what: str, limit: int = 0) -> _Found:
+    tolerance = f"{limit} {what}" if limit else ""
+    return _Found(count <= limit, f"no {what}", f"{count} {what}", tolerance)
+
+
+def _not_null(dataset: Dataset, m: DayMeasurement) -> _Found:
+    nulls = {c: m.shadow.counts.get(f"nulls:{c}", 0) for c in dataset.required_columns}
+    bad = {c: n for c, n in nulls.items() if n}
+    return _Found(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
+
+
+def _source_present(dataset: Dataset, m: DayMeasurement) -> _Found:
+    if m.source.deliveries:
+        return _Found(True, "a delivery", f"{m.source.deliveries} deliveries")
+    tolerated = dataset.source.on_missing is OnMissing.pass_
+    note = "no source data; the dataset lets such days pass" if tolerated else "no source data was ever delivered"
+    return _Found(tolerated, "a delivery", "none", note=note)
+
+
+def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> _Found:
+    limit = dataset.checks.corrupt_rows.max_rows
+    bad = m.source.corrupt_rows + m.source.outside_rows
+    found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows} rows"
+    return _Found(bad <= limit, "no such rows", found, f"{limit} rows" if limit else "")
+
+
+def _freshness(dataset: Dataset, m: DayMeasurement) -> _Found:
+    limit = dataset.checks.source_freshness.max_delay or dt.timedelta(0)
+    expected = f"within {format_duration(limit)} of the day's end"
+    if m.source.delivered_at is None:
+        return _Found(dataset.source.on_missing is OnMissing.pass_, expected, "nothing was delivered")
+    end = dt.datetime.combine(m.day + ONE_DAY, dt.time(), dataset.zone).astimezone(dt.UTC)
+    delay = m.source.delivered_at - end
+    hours = delay.total_seconds() / 3600
+    return _Found(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
+
+
+def _tolerance(metric: str, dataset: Dataset) -> Decimal:
+    config: ChangeConfig | Measure = dataset.checks.row_count
+    if metric != ROW_COUNT:
+        config = dataset.measures[measure_of(metric, dataset)]
+    return config.tolerance
+
+
+def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> _Found:
+    promised = contract.expected(metric, m.day)
+    tolerance = _tolerance(metric, dataset)
+    band = promised or Change(-tolerance, tolerance)
+    origin = "the launch's contract" if promised else "the dataset's tolerance"
+    if not m.published.rows and promised is None:
+        return _Found(
+            True, str(band), _figure(m.shadow.metrics.get(metric)), note="nothing is published to compare with"
+        )
+    old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
+    return _Found(
+        band.allows(old, new), str(band), _delta(old, new), str(tolerance * 100) + "%" if not promised else "", origin
+    )
+
+
+def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> _Found:
+    limit = dataset.checks.references[name].max_unmatched
+    bad, of = m.shadow.counts.get(f"unmatched:{name}", 0), m.shadow.counts.get(f"checked:{name}", 0)
+    share = Decimal(bad) / of if of else Decimal(0)
+    found = f"{bad} of {of} without a match ({share * 100:.2f}%)"
+    return _Found(share <= limit, "every row has a match", found, f"{limit * 100:f}%" if limit else "")
+
+
+def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement) -> _Found:
+    tolerance = dataset.checks.reconciliation.tolerance
+    old, new = m.staging.metrics.get(metric), m.shadow.metrics.get(metric)
+    passed = Change(-tolerance, tolerance).allows(old, new)
+    return _Found(passed, f"{_figure(old)} as in staging", _figure(new), f"{tolerance * 100:f}%" if tolerance else "")
+
+
+def _figure(value: Decimal | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"{value.normalize():f}" if value.is_finite() else str(value)
+
+
+def _delta(old: Decimal | None, new: Decimal | None) -> str:
+    text = f"{_figure(old)} → {_figure(new)}"
+    if old is None or new is None or not old or not old.is_finite() or not new.is_finite():
+        return text
+    return f"{text} ({(new - old) / abs(old) * 100:+.4f}%)"

@@ -1,0 +1,72 @@
+"""Measurements: the figures of one day on each side, from which verdicts are made without touching data again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from backfill_assets.domain.checks_config import PERCENTILES
+from backfill_assets.domain.dataset import Dataset
+
+ROW_COUNT = "row_count"
+"""The one metric that every dataset has."""
+
+Figures = Mapping[str, Decimal | None]
+"""Figures by name; null where nothing could be summed (no row, or only nulls)."""
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """What was delivered for a business day: number of deliveries, rows by fate, and when the newest came."""
+
+    deliveries: int = 0
+    rows: int = 0
+    corrupt_rows: int = 0
+    outside_rows: int = 0
+    delivered_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side (shadow, published or staging) of one day.
+
+    `metrics` are comparable between sides (see `metric_names`); `counts` are rows that break a rule, by
+    `duplicate_keys`, `nulls:<column>`, `rule:<name>`, `unmatched:<check>`, `checked:<check>`;
+    `fingerprint` is an order-independent hash over the business columns, empty for no rows.
+    """
+
+    metrics: Figures = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(self.metrics.get(ROW_COUNT) or 0)
+
+
+NOTHING = Side(metrics={ROW_COUNT: Decimal(0)})
+"""A side without a row."""
+
+
+@dataclass(frozen=True)
+class DayMeasurement:
+    """All that was measured for one day."""
+
+    day: dt.date
+    shadow: Side
+    published: Side
+    staging: Side
+    source: SourceState
+
+
+def metric_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of all metrics: `row_count`, and per measure `<measure>`, `distinct_<measure>`, `p50_<measure>`."""
+    names = [ROW_COUNT]
+    for name, measure in dataset.measures.items():
+        names += [name] if measure.sum else []
+        names += [f"distinct_{name}"] if measure.distinct else []
+        names += [f"{p}_{name}" for p in PERCENTILES] if measure.percentiles else []
+    return tuple(names)

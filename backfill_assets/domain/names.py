@@ -1,0 +1,23 @@
+"""Names that reach paths and SQL: one pattern, one refusal."""
+
+from __future__ import annotations
+
+import re
+
+from backfill_assets.domain.errors import InvalidNameError
+
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}")
+"""Lower-case ASCII letters, digits and underscores; begins with a letter; at most 63 characters."""
+
+
+def checked_name(value: str, what: str) -> str:
+    """Return `value` if it is a safe identifier; `what` says what it names in the refusal.
+
+    Raises:
+        InvalidNameError: the value does not match `NAME_PATTERN` as a whole.
+    """
+    if not NAME_PATTERN.fullmatch(value):
+        raise InvalidNameError(
+            f"{what} {value!r} is not a safe name: use a-z, 0-9 and _, begin with a letter, at most 63 characters"
+        )
+    return value

@@ -1,0 +1,264 @@
+"""Ports: what the use cases need from the outside world. Adapters live in the other rooms."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.release import DataFile, Manifest, TableCommit
+from backfill_assets.domain.retention import StoredFile
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.domain.work import Attempt, AttemptState, Delivery, Hold, ReleaseRecord, StagedDay
+
+
+class Clock(Protocol):
+    """Time as a port."""
+
+    def now(self) -> dt.datetime:
+        """The present moment, aware, in UTC."""
+        ...
+
+
+class Ids(Protocol):
+    """Identifiers as a port."""
+
+    def new(self, prefix: str) -> str:
+        """A fresh identifier that sorts by time and is a safe name, such as `u_20261121_101500_3f9a2c`."""
+        ...
+
+
+class Identity(Protocol):
+    """Who is at work."""
+
+    def name(self) -> str:
+        """The user's name as the configured source gives it."""
+        ...
+
+
+class UnitLedger(Protocol):
+    """Units, claims and holds."""
+
+    def assign(self, launch: Launch, proposal: Unit) -> Unit:
+        """Join or open a unit for a launch (`assign_unit`), claims and all, in one transaction.
+
+        `proposal` is the unit to open if the decision is to open one; a second call with the same `opened_by` joins it.
+        """
+        ...
+
+    def unit(self, unit_id: str) -> Unit:
+        """The unit, or `UnitError` if there is none."""
+        ...
+
+    def units(self, dataset: str | None = None, states: Collection[UnitState] = ()) -> tuple[Unit, ...]:
+        """Units, newest first, optionally only of one dataset or in some states."""
+        ...
+
+    def claims(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Which of the days are claimed, and by which unit."""
+        ...
+
+    def set_contract(self, unit_id: str, contract: Contract) -> Unit:
+        """Replace the contract of an open unit."""
+        ...
+
+    def set_mode(self, unit_id: str, mode: ReleaseMode) -> Unit:
+        """Change who releases an open unit."""
+        ...
+
+    def move(self, unit_id: str, allowed: Collection[UnitState], to: UnitState) -> Unit:
+        """Change a unit's state if it is in one of the allowed states; `UnitError` names the state found otherwise.
+
+        Leaving `open` frees the claims; coming back to it takes them again or raises `ClaimedDaysError`.
+        """
+        ...
+
+    def hold(self, holds: Iterable[Hold]) -> None:
+        """Put days on hold."""
+        ...
+
+    def lift(self, dataset: str, days: Collection[dt.date]) -> int:
+        """Lift holds; the number of days that were on hold."""
+        ...
+
+    def holds(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[Hold, ...]:
+        """Holds of a dataset."""
+        ...
+
+
+class WorkLedger(Protocol):
+    """Deliveries, staged days, attempts with leases, evidence."""
+
+    def add_deliveries(self, deliveries: Iterable[Delivery]) -> None:
+        """Record landed files; one that is already known changes nothing."""
+        ...
+
+    def deliveries(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
+        """Deliveries of these delivery days, in order of landing."""
+        ...
+
+    def add_staged(self, staged: Iterable[StagedDay]) -> None:
+        """Record what days were staged from, replacing what was known."""
+        ...
+
+    def staged(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, StagedDay]:
+        """What days were staged from."""
+        ...
+
+    def start_attempt(self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta) -> Attempt:
+        """Begin an attempt with a lease; an older running attempt of the same run on the same dataset is lost to it."""
+        ...
+
+    def renew(self, number: int, lease: dt.timedelta) -> None:
+        """Prolong the lease, or `LeaseLostError` if the attempt is no longer running."""
+        ...
+
+    def end_attempt(self, number: int, state: AttemptState) -> None:
+        """End an attempt that is running; otherwise nothing happens."""
+        ...
+
+    def attempts(self, unit: str | None = None, state: AttemptState | None = None) -> tuple[Attempt, ...]:
+        """Attempts in order of their numbers."""
+        ...
+
+    def add_evidence(self, attempt: int, evidence: Iterable[DayEvidence]) -> None:
+        """Store evidence, the newest of a (unit, dataset, day) counts; `LeaseLostError` if the attempt lost its lease."""
+        ...
+
+    def evidence(self, unit: str) -> Mapping[DatasetDay, DayEvidence]:
+        """The evidence that counts, by dataset and day."""
+        ...
+
+
+class ReleaseLedger(Protocol):
+    """Releases and locks."""
+
+    def intend(self, manifest: Manifest) -> None:
+        """Store the intent of a release before its commit."""
+        ...
+
+    def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState) -> None:
+        """Mark a release as true and move its unit, in one transaction; doing it again changes nothing."""
+        ...
+
+    def abandon(self, release: str) -> None:
+        """Give up an intent that never was committed."""
+        ...
+
+    def release(self, release: str) -> ReleaseRecord:
+        """The release, or `UnitError` naming what there is."""
+        ...
+
+    def releases(self, dataset: str | None = None, unit: str | None = None) -> tuple[ReleaseRecord, ...]:
+        """Releases, newest first."""
+        ...
+
+    def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
+        """Hold a named lock (a lease kept fresh while held); yields its fencing token.
+
+        `LedgerError` names the holder if the lock cannot be had within `wait`.
+        """
+        ...
+
+
+class Ledger(UnitLedger, WorkLedger, ReleaseLedger, Protocol):
+    """The control state, whole."""
+
+
+class PublishedTable(Protocol):
+    """A published Delta table, which only release commits change."""
+
+    @property
+    def keep_for(self) -> dt.timedelta:
+        """How long a release stays restorable."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether the table has been created."""
+        ...
+
+    def version(self) -> int:
+        """The newest version; -1 while there is no table."""
+        ...
+
+    def active(self, days: Collection[dt.date] | None = None) -> Mapping[dt.date, tuple[DataFile, ...]]:
+        """The files that readers see at the newest version, by day."""
+        ...
+
+    def shadow_files(self, folder: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[DataFile, ...]]:
+        """The active files of a shadow, their paths made relative to the published table."""
+        ...
+
+    def prepare(self, shadow_folder: str) -> None:
+        """Create the table with a shadow's schema, or add the columns that it lacks; refuses any other difference."""
+        ...
+
+    def commit(self, manifest: Manifest, base_version: int) -> int:
+        """Verify every precondition and commit the manifest on `base_version`; the new version.
+
+        `PreconditionError` says what was expected and what was found; a table that moved on raises `TableMovedError`.
+        """
+        ...
+
+    def committed(self, release: str) -> int | None:
+        """The version in which a release was committed, if it was."""
+        ...
+
+    def missing_files(self, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+        """Those of the files that are not on disk with their size."""
+        ...
+
+    def removed_since(self, moment: dt.datetime) -> frozenset[str]:
+        """Paths of the files that left the table at `moment` or later: a reader may still be on a version with them."""
+        ...
+
+    def history(self) -> tuple[TableCommit, ...]:
+        """The commits that the table's log still knows, newest first."""
+        ...
+
+    def store_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest beside the table, whole or not at all."""
+        ...
+
+    def manifests(self) -> tuple[Manifest, ...]:
+        """All manifests stored beside the table."""
+        ...
+
+    def seal(self, folder: str) -> None:
+        """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
+        ...
+
+    def stored_files(self) -> tuple[StoredFile, ...]:
+        """Every file under `_shadow/`."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files under `_shadow/` and the folders that this leaves empty."""
+        ...
+
+
+class ContentFingerprints(Protocol):
+    """Reads content when a layout moved: only changed content makes evidence stale."""
+
+    def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Order-independent fingerprints of the published days, as in `Side.fingerprint`."""
+        ...
+
+
+class BasisNow(Protocol):
+    """What evidence would rest on if it were taken now."""
+
+    def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Digest of what each day would be built from now."""
+        ...
+
+    def code(self, dataset: str) -> str:
+        """The code version of the dataset now."""
+        ...
+
+    def checks(self, dataset: str) -> tuple[str, ...]:
+        """Names of the checks of which a release demands a verdict."""
+        ...

@@ -1,0 +1,195 @@
+"""Releases: which files one atomic commit puts into and takes out of a published table, and how it is undone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from backfill_assets.domain.canonical import canonical_json, digest
+from backfill_assets.domain.days import format_days
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file as its Delta log describes it.
+
+    `path` is relative to the published table's folder; `size` is in bytes, `modified` in milliseconds since 1970;
+    `stats` is the log's own JSON text, carried over to the letter (or empty for none).
+    """
+
+    path: str
+    size: int
+    day: dt.date
+    modified: int
+    stats: str = ""
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What the layout digest is made of: path, size, partition."""
+        return (self.path, self.size, self.day.isoformat())
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows as the statistics give it; none where they do not."""
+        return _rows(self.stats)
+
+
+def _rows(stats: str) -> int | None:
+    count = json.loads(stats).get("numRecords") if stats else None
+    return count if isinstance(count, int) else None
+
+
+def layout_digest(files: Iterable[DataFile]) -> str:
+    """Digest of the sorted identities of files; equal exactly when the same files are there."""
+    return digest(sorted(f.identity for f in files))
+
+
+class ReleaseKind(StrEnum):
+    """What a release does."""
+
+    publish = "publish"
+    rollback = "rollback"
+
+
+class ReleaseState(StrEnum):
+    """Where a release stands: intended in the ledger, true in the Delta log, or given up before any commit."""
+
+    intent = "intent"
+    finalized = "finalized"
+    abandoned = "abandoned"
+
+
+@dataclass(frozen=True)
+class DaySwap:
+    """What happens to one day: the files that leave, the files that come, and the evidence behind it."""
+
+    day: dt.date
+    remove: tuple[DataFile, ...]
+    add: tuple[DataFile, ...]
+    evidence: str = ""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One release of one dataset, whole: enough to commit it, to recognise it in the Delta log, and to undo it."""
+
+    release: str
+    kind: ReleaseKind
+    dataset: str
+    unit: str
+    by: str
+    created_at: dt.datetime
+    evidence: str
+    code_version: str
+    days: tuple[DaySwap, ...]
+    reason: str = ""
+    undoes: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Digest that the commit carries, so that a manifest on disk can be told from a forged or damaged one."""
+        return digest(self)
+
+    @property
+    def added(self) -> tuple[DataFile, ...]:
+        """All files that come."""
+        return tuple(f for swap in self.days for f in swap.add)
+
+    @property
+    def removed(self) -> tuple[DataFile, ...]:
+        """All files that leave."""
+        return tuple(f for swap in self.days for f in swap.remove)
+
+    def metadata(self) -> dict[str, str]:
+        """What the Delta commit says about the release; all values are text."""
+        dates = sorted(s.day for s in self.days)
+        return {
+            "release": self.release, "kind": self.kind.value, "dataset": self.dataset, "unit": self.unit,
+            "released_by": self.by, "released_at": self.created_at.isoformat(), "evidence": self.evidence,
+            "code_version": self.code_version, "manifest": self.hash, "reason": self.reason, "undoes": self.undoes,
+            "first_day": dates[0].isoformat(), "last_day": dates[-1].isoformat(), "days": str(len(dates)),
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """Canonical JSON, as stored beside the table."""
+        return canonical_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Read what `to_json` wrote."""
+        raw: dict[str, Any] = json.loads(text)
+        raw["kind"] = ReleaseKind(raw["kind"])
+        raw["created_at"] = dt.datetime.fromisoformat(raw["created_at"])
+        raw["days"] = tuple(_swap(swap) for swap in raw["days"])
+        return cls(**raw)
+
+
+def data_file(raw: Mapping[str, Any]) -> DataFile:
+    """Read a data file from plain JSON."""
+    return DataFile(**{**raw, "day": dt.date.fromisoformat(raw["day"])})
+
+
+def _swap(raw: Mapping[str, Any]) -> DaySwap:
+    return DaySwap(
+        dt.date.fromisoformat(raw["day"]),
+        tuple(data_file(f) for f in raw["remove"]),
+        tuple(data_file(f) for f in raw["add"]),
+        raw["evidence"],
+    )
+
+
+class CommitKind(StrEnum):
+    """Who made a commit of a published table: a release, this project preparing the schema, or somebody else."""
+
+    release = "release"
+    schema = "schema"
+    foreign = "foreign"
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """One commit in the log of a published table; `release` and `manifest` (its hash) are empty unless it is a release."""
+
+    version: int
+    at: dt.datetime
+    kind: CommitKind
+    operation: str
+    release: str = ""
+    manifest: str = ""
+
+
+@dataclass(frozen=True)
+class RollbackPlan:
+    """What undoing a release would do: days that go back, and days that somebody else has rewritten since."""
+
+    swaps: tuple[DaySwap, ...]
+    rewritten: tuple[dt.date, ...]
+
+
+def plan_rollback(
+    manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: frozenset[dt.date] | None = None
+) -> RollbackPlan:
+    """Undo a release day by day: a day goes back only if its files are still the ones that the release brought.
+
+    `active` maps each day to the files that readers see now; `days` limits the rollback to some of the release's days.
+    """
+    swaps, rewritten = [], []
+    for swap in manifest.days:
+        if days is not None and swap.day not in days:
+            continue
+        now = tuple(active.get(swap.day, ()))
+        if {f.identity for f in now} == {f.identity for f in swap.add}:
+            swaps.append(DaySwap(swap.day, now, swap.remove, swap.evidence))
+        else:
+            rewritten.append(swap.day)
+    return RollbackPlan(tuple(swaps), tuple(rewritten))
+
+
+def describe(manifest: Manifest) -> str:
+    """One line for people."""
+    verb = {ReleaseKind.publish: "publishes", ReleaseKind.rollback: f"rolls back {manifest.undoes} for"}[manifest.kind]
+    return f"{manifest.release} {verb} {manifest.dataset} {format_days(s.day for s in manifest.days)}"

@@ -1,0 +1,155 @@
+"""Release units: what will be released together, who may work on a day, and which unit a launch belongs to."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.dataset import LateData
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitError
+from backfill_assets.domain.evidence import DatasetDay
+
+UNIT_TAG = "backfill_assets/unit"
+"""Run tag that names the unit a launch belongs to."""
+LIVE_TAG = "backfill_assets/live"
+"""Run tag of the live pipeline; its value is `true`."""
+CONTRACT_TAG = "backfill_assets/expected_change"
+"""Run tag that names a YAML file with the expected change, or holds it as JSON."""
+
+
+class UnitState(StrEnum):
+    """Where a unit stands. Only an open unit holds claims."""
+
+    open = "open"
+    published = "published"
+    rolled_back = "rolled_back"
+    discarded = "discarded"
+
+
+class ReleaseMode(StrEnum):
+    """Who releases a complete unit: the run that completes it, or a separate step."""
+
+    auto = "auto"
+    manual = "manual"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is released together: days of one or several datasets.
+
+    `opened_by` is the Dagster backfill or run that opened it (unique); `targets` maps each dataset to its days.
+    """
+
+    id: str
+    opened_by: str
+    opened_at: dt.datetime
+    by: str
+    targets: Mapping[str, tuple[dt.date, ...]]
+    mode: ReleaseMode
+    contract: Contract = field(default_factory=Contract)
+    state: UnitState = UnitState.open
+    live: bool = False
+
+    @property
+    def days(self) -> tuple[DatasetDay, ...]:
+        """Every (dataset, day) of the unit in order."""
+        return tuple((name, day) for name in sorted(self.targets) for day in sorted(self.targets[name]))
+
+    def moved(self, state: UnitState) -> Unit:
+        """The same unit in another state."""
+        return replace(self, state=state)
+
+    def holds(self, dataset: str, days: frozenset[dt.date]) -> bool:
+        """Whether all of these days belong to the unit."""
+        return days <= set(self.targets.get(dataset, ()))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is known of a launch when its first step asks for its unit."""
+
+    dataset: str
+    days: frozenset[dt.date]
+    opened_by: str
+    named_unit: str | None = None
+    live: bool = False
+    late_data: LateData = LateData.hold
+
+
+@dataclass(frozen=True)
+class Join:
+    """The launch works on an open unit."""
+
+    unit: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """The launch opens a unit of its own; without claims where a live run goes past another unit's claim."""
+
+    claim: frozenset[dt.date]
+
+
+def assign_unit(
+    launch: Launch,
+    opened: Unit | None,
+    claims: Mapping[dt.date, str],
+    held: Mapping[dt.date, str],
+) -> Join | Open:
+    """Decide which unit a launch belongs to; pure, so that the ledger can decide and act in one transaction.
+
+    `opened` is the unit that this very launch opened before, or the one its tag names; `claims` maps claimed days of the
+    launch to the open unit that claimed them; `held` maps days on hold to the reason.
+
+    Raises:
+        UnitError: the tag names no such unit, a unit that is over, or one without these days.
+        ClaimedDaysError: the days are claimed by another unit, or partly so.
+        HeldDaysError: a live launch asks for days that are on hold.
+    """
+    if launch.live and held:
+        reason = next(iter(held.values()))
+        raise HeldDaysError(
+            f"{launch.dataset} {format_days(held)}: on hold ({reason}); the live pipeline would publish the rejected logic "
+            f"again. Lift it with: backfill hold lift {launch.dataset} {min(held)} {max(held)}"
+        )
+    if opened is not None or launch.named_unit is not None:
+        return Join(_usable(launch, opened))
+    units = sorted(set(claims.values()))
+    if not units:
+        return Open(launch.days)
+    if launch.live:
+        if launch.late_data is LateData.publish:
+            return Open(launch.days - set(claims))
+    elif len(units) == 1 and set(claims) == launch.days:
+        return Join(units[0])
+    raise ClaimedDaysError(_claimed(launch, claims, units))
+
+
+def _usable(launch: Launch, unit: Unit | None) -> str:
+    if unit is None:
+        raise UnitError(f"tag {UNIT_TAG}: there is no unit {launch.named_unit!r}; see: backfill status")
+    if not unit.holds(launch.dataset, launch.days):
+        strangers = launch.days - set(unit.targets.get(launch.dataset, ()))
+        raise UnitError(
+            f"unit {unit.id} does not hold {launch.dataset} {format_days(strangers)}; launch only its own days "
+            f"({format_days(unit.targets.get(launch.dataset, ()))}) or drop the tag {UNIT_TAG}"
+        )
+    if unit.state is not UnitState.open and launch.named_unit is not None:
+        raise UnitError(
+            f"unit {unit.id} is {unit.state.value}, not open; launch without the tag {UNIT_TAG} for a new unit"
+        )
+    return unit.id
+
+
+def _claimed(launch: Launch, claims: Mapping[dt.date, str], units: list[str]) -> str:
+    parts = [f"{u} ({format_days(d for d, owner in claims.items() if owner == u)})" for u in units]
+    free = launch.days - set(claims)
+    tail = f"; unclaimed are {format_days(free)}" if free else ""
+    return (
+        f"{launch.dataset} {format_days(launch.days)}: claimed by open unit {', '.join(parts)}{tail}. Launch exactly days "
+        f"of one unit to go on with it, publish it (backfill publish {units[0]}), or give it up (backfill discard {units[0]})"
+    )

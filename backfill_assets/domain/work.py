@@ -1,0 +1,96 @@
+"""Records of work that the ledger keeps: deliveries, attempts with their leases, staged days, releases, holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.release import Manifest, ReleaseState
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One source file landed in raw; the same path with other content is another delivery.
+
+    `path` is relative to the sources folder, `fingerprint` the SHA-256 of its bytes, `size` in bytes; `rows` counts all
+    rows of the file, `corrupt_rows` those that could not be read.
+    """
+
+    dataset: str
+    day: dt.date
+    path: str
+    fingerprint: str
+    size: int
+    delivered_at: dt.datetime
+    landed_at: dt.datetime
+    rows: int = 0
+    corrupt_rows: int = 0
+
+
+class AttemptState(StrEnum):
+    """Where an attempt stands."""
+
+    running = "running"
+    done = "done"
+    failed = "failed"
+    lost = "lost"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run's work on some days of a unit, in a shadow folder of its own.
+
+    `number` grows with every attempt in the ledger and is the fencing token of its lease: evidence is taken only from
+    an attempt that still holds its lease.
+    """
+
+    number: int
+    unit: str
+    dataset: str
+    days: tuple[dt.date, ...]
+    run: str
+    worker: str
+    state: AttemptState
+    started_at: dt.datetime
+    lease_until: dt.datetime
+
+    @property
+    def folder(self) -> str:
+        """The shadow folder, relative to the published table's folder."""
+        return f"_shadow/{self.unit}/{self.number}"
+
+
+@dataclass(frozen=True)
+class StagedDay:
+    """What a staged day was built from, and how many delivered rows of that delivery day belong to no day it may bring.
+
+    `inputs` is the digest of the deliveries and references, `code` the fingerprint of the dataset's code.
+    """
+
+    dataset: str
+    day: dt.date
+    inputs: str
+    code: str
+    outside_rows: int = 0
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """The ledger's row of a release; the Delta log is the truth, this is its projection."""
+
+    manifest: Manifest
+    state: ReleaseState
+    version: int | None = None
+    committed_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A day that live runs must leave alone until somebody lifts the hold."""
+
+    target: DatasetDay
+    reason: str
+    by: str
+    since: dt.datetime

@@ -1,0 +1,1 @@
+"""Spark and Delta: the only room that talks to tables."""

@@ -1,0 +1,102 @@
+"""What the embedded server is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from backfill_assets.domain.errors import EngineError
+from backfill_assets.lakehouse.engine.registration import EngineFolder, write_private
+from backfill_assets.settings import Settings
+
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""The Delta JAR that belongs to the pinned pyspark and delta-spark; change all three together."""
+
+_TOKEN_KEY: Final = "spark.connect.authenticate.token"  # noqa: S105  # a setting's name
+_SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+_LOG4J: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+# Told to the client, who asked for it.
+logger.answers.name = org.apache.spark.sql.connect.utils.ErrorUtils
+logger.answers.level = off
+# Delta tables are not Hive tables; the metastore complains of that at each of them.
+logger.metastore.name = org.apache.hadoop.hive
+logger.metastore.level = fatal
+logger.catalog.name = org.apache.spark.sql.hive.HiveExternalCatalog
+logger.catalog.level = error
+"""
+
+
+def server_configuration(settings: Settings, folder: EngineFolder, port: int) -> dict[str, str]:
+    """Give Spark's settings for the embedded server on `port`, without the token."""
+    return {
+        "spark.master": "local[*]",
+        "spark.app.name": "backfill_assets",
+        "spark.driver.memory": settings.spark_memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.jars.packages": DELTA_PACKAGE,
+        "spark.local.dir": str(folder.scratch),
+        "spark.ui.enabled": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(settings.warehouse),
+        # Relative to the server's working folder, because Derby's URL cannot quote a path.
+        "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore;create=true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        # Spark's and Delta's defaults are for clusters: with them a tiny write takes twenty seconds.
+        "spark.sql.shuffle.partitions": "4",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def write_configuration(folder: EngineFolder, configuration: Mapping[str, str], token: str) -> None:
+    """Write the files that `server_command` points at; only its user may read the one with the token."""
+    lines = [f"{key} {_escaped(value)}" for key, value in {**configuration, _TOKEN_KEY: token}.items()]
+    write_private(folder.properties, "\n".join(lines) + "\n")
+    folder.configuration.mkdir(exist_ok=True)
+    (folder.configuration / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+
+
+def server_command(folder: EngineFolder) -> list[str]:
+    """Give the command line of the server, which anybody on the machine can read."""
+    submit = str(_spark_home() / "bin" / "spark-submit")
+    return [submit, "--properties-file", str(folder.properties), "--class", _SERVER_CLASS, "spark-internal"]
+
+
+def server_environment(environ: Mapping[str, str], folder: EngineFolder) -> dict[str, str]:
+    """Give the server's variables: `environ` without what is meant for clients or for another Spark."""
+    kept = {key: value for key, value in environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    ours = {
+        "SPARK_HOME": str(_spark_home()),
+        "SPARK_CONF_DIR": str(folder.configuration),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    return kept | ours
+
+
+def _spark_home() -> Path:
+    spec = find_spec("pyspark")  # importing it takes a second
+    if spec is None or spec.origin is None:
+        raise EngineError(
+            "The package pyspark is not installed; install backfill-assets with its dependencies."
+        )
+    return Path(spec.origin).parent
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")

@@ -1,0 +1,189 @@
+"""Sessions on the server that leave nothing running behind them, however the work under them ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final, NoReturn, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.proto import ExecutePlanRequest
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.errors import (
+    EngineError,
+    QueryTimeoutError,
+    ServerLostError,
+    SessionTakenOverError,
+)
+from backfill_assets.lakehouse.engine.client import channel_builder, release_session, take_session
+from backfill_assets.lakehouse.engine.endpoint import Endpoint
+from backfill_assets.lakehouse.engine.registration import EngineFolder
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.settings import Settings
+
+_TICK_SECONDS: Final = 1.0
+_TAKEN_OVER: Final = ("INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_CHANGED")
+
+
+@contextlib.contextmanager
+def open_session(settings: Settings, tag: str) -> Iterator[SparkSession]:
+    """Open a session of its own on the server, starting the embedded one if need be; ends with the block.
+
+    `tag` names the work (run and step): what an older attempt with the same tag left running is
+    interrupted first, and that attempt can do nothing more. If the block ends by any exception, a
+    cancelled Dagster run included, all Spark work of the session is interrupted. Open it right
+    before use: a session that does nothing for an hour is forgotten by the server.
+
+    Raises `EngineError`: what `SparkServer.ensure` raises; `QueryTimeoutError` at the end of the
+    block if an operation in it ran longer than `settings.query_timeout`; `SessionTakenOverError`
+    if a newer attempt took over; `ServerLostError` if the server went away.
+    """
+    server = SparkServer(settings)
+    endpoint = server.ensure()
+    operations = _Operations(_checked(tag))
+    session = _connect(endpoint, tag, operations)
+    keeper = _Keeper(
+        session, operations, settings.query_timeout, server.folder if endpoint.embedded else None
+    )
+    try:
+        keeper.start()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+        yield cast("SparkSession", session)
+    except BaseException as error:
+        _interrupt(session)
+        if isinstance(error, Exception):
+            _raise_named(error, endpoint, tag, keeper)
+        raise
+    finally:
+        keeper.stop()
+        _close(endpoint, session)
+
+
+class _Operations(ConnectSession.Hook):
+    """The operations that a session has started, with the time of each; a hook of Spark's client."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        self._started: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def on_execute_plan(self, request: ExecutePlanRequest) -> ExecutePlanRequest:
+        # Spark's own tags belong to a thread; work that a step spreads over threads must carry it, too.
+        if self._tag not in request.tags:
+            request.tags.append(self._tag)
+        if not request.operation_id:
+            request.operation_id = str(uuid.uuid4())  # noqa: TID251  # an id of Spark's protocol
+        with self._lock:
+            self._started[request.operation_id] = time.monotonic()
+        return request
+
+    def older_than(self, seconds: float) -> list[str]:
+        limit = time.monotonic() - seconds
+        with self._lock:
+            return [operation for operation, started in self._started.items() if started < limit]
+
+    def forget(self, operation: str) -> None:
+        with self._lock:
+            self._started.pop(operation, None)
+
+
+class _Keeper(threading.Thread):
+    """Keeps the server from idling out under an open session, and interrupts operations that run too long."""
+
+    def __init__(
+        self,
+        session: ConnectSession,
+        operations: _Operations,
+        timeout: timedelta,
+        folder: EngineFolder | None,
+    ) -> None:
+        super().__init__(name=f"spark-session-{session.session_id}", daemon=True)
+        self._session = session
+        self._operations = operations
+        self._folder = folder
+        self._ended = threading.Event()
+        self.timeout = timeout
+        self.timed_out = False
+
+    def run(self) -> None:
+        while not self._ended.wait(_TICK_SECONDS):
+            if self._folder is not None:
+                with contextlib.suppress(OSError):  # a full disk must not end the watch over the operations
+                    self._folder.touch()
+            for operation in self._operations.older_than(self.timeout.total_seconds()):
+                self._interrupt(operation)
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _interrupt(self, operation: str) -> None:
+        # The server names what it interrupted: nothing means that the operation had ended long ago.
+        with contextlib.suppress(Exception):
+            if self._session.interruptOperation(operation):
+                self.timed_out = True
+            else:
+                self._operations.forget(operation)
+
+
+def _checked(tag: str) -> str:
+    if not tag or "," in tag:
+        raise EngineError(f"The tag {tag!r} cannot mark Spark operations; give a name without commas.")
+    return tag
+
+
+def _connect(endpoint: Endpoint, tag: str, operations: _Operations) -> ConnectSession:
+    # `pyspark.sql.functions` asks this variable which of Spark's two worlds it is in; Spark's builder sets it
+    # too, but would also make the session the process's default, shared by all threads.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    builder = channel_builder(endpoint, take_session(endpoint, tag))
+    session = ConnectSession(connection=builder, hook_factories=[lambda _: operations])
+    if endpoint.embedded:
+        # Ten minutes of retries are for networks; a server on this machine that does not answer is gone.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=4000)])
+    return session
+
+
+def _interrupt(session: ConnectSession) -> None:
+    session.client.set_retry_policies([DefaultPolicy(max_retries=2, max_backoff=500)])
+    with contextlib.suppress(Exception):  # the reason for leaving is what the caller has to see
+        session.interruptAll()
+
+
+def _close(endpoint: Endpoint, session: ConnectSession) -> None:
+    # In this order: Spark's client first tells the server, in the background, which results it has read.
+    session.client.close()
+    with contextlib.suppress(ServerLostError):  # then the session is gone as well
+        release_session(endpoint, session.session_id)
+    # Otherwise the client stays in memory until the process ends, which a daemon does not do for weeks.
+    atexit.unregister(session.client._on_exit)  # noqa: SLF001
+
+
+def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper) -> NoReturn:
+    if keeper.timed_out:
+        raise QueryTimeoutError(
+            f"A Spark operation of {tag} ran longer than {format_duration(keeper.timeout)} and was "
+            "interrupted. Set BACKFILL_ASSETS_QUERY_TIMEOUT to more, or give the run fewer days."
+        ) from error
+    text = str(error)
+    if any(mark in text for mark in _TAKEN_OVER):
+        raise SessionTakenOverError(
+            f"The Spark session of {tag} was ended by a newer attempt, or by the server after an hour "
+            "without work. Nothing that it had not finished counts; leave the work to the newer attempt, "
+            "or start it again."
+        ) from error
+    if "StatusCode.UNAVAILABLE" in text or "failed to connect" in text.lower():
+        raise ServerLostError(
+            f"The Spark server at {endpoint.url} went away while {tag} used it. If it ran out of "
+            "memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
+            "server.log in the warehouse's _engine folder."
+        ) from error
+    raise error

@@ -1,0 +1,177 @@
+"""Settings of the whole project: one environment variable each, refused early when they make no sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backfill_assets.domain.durations import parse_duration
+from backfill_assets.domain.errors import SettingsError
+
+_PREFIX: Final = "BACKFILL_ASSETS_"
+_MEMORY: Final = re.compile(r"^[1-9][0-9]*[mg]$")
+_LOWEST_MEMORY_MB: Final = 512
+_PORTS: Final = range(1024, 65536)
+_PACKAGE: Final = Path(__file__).resolve().parent
+
+Chunk = int | Literal["all"]
+
+_Value = TypeVar("_Value")
+_Default = TypeVar("_Default")
+
+
+class Settings(BaseModel):
+    """Where things live and how the engine behaves; built by `Settings.from_env`, never changed after."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state: Path = Field(
+        description="BACKFILL_ASSETS_STATE: folder of everything that is not code; "
+        "default `.state` in the working folder."
+    )
+    warehouse: Path = Field(
+        description="BACKFILL_ASSETS_WAREHOUSE: folder of all tables and of the embedded server; "
+        "default `warehouse` in the state folder."
+    )
+    sources: Path = Field(
+        description="BACKFILL_ASSETS_SOURCES: folder into which source files are delivered; "
+        "default `sources` in the state folder."
+    )
+    datasets: Path = Field(
+        description="BACKFILL_ASSETS_DATASETS: folder of dataset folders; "
+        "default the ones that come with the package."
+    )
+    ledger_url: str = Field(
+        repr=False,
+        description="BACKFILL_ASSETS_LEDGER_URL: SQLAlchemy URL of the ledger; "
+        "default SQLite in the state folder.",
+    )
+    spark_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="BACKFILL_ASSETS_SPARK_URL: Spark Connect URL (sc://host:port) of a server that somebody "
+        "else runs; default none, which means the embedded server.",
+    )
+    spark_memory: str = Field(
+        default="2g",
+        description="BACKFILL_ASSETS_SPARK_MEMORY: heap of the embedded server, such as 1500m or 4g.",
+    )
+    spark_port: int = Field(
+        default=0,
+        description="BACKFILL_ASSETS_SPARK_PORT: port of the embedded server on 127.0.0.1; "
+        "0 takes a free one.",
+    )
+    spark_idle: timedelta = Field(
+        default=timedelta(minutes=30),
+        description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops.",
+    )
+    query_timeout: timedelta = Field(
+        default=timedelta(minutes=30),
+        description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run; "
+        "then it is interrupted.",
+    )
+    chunk: Chunk | None = Field(
+        default=None,
+        description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
+        "default none, which means what each dataset says.",
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """Read the settings from `environ`; an empty variable counts as unset.
+
+        Relative folders are taken from the working folder. Raises `SettingsError` for a value that
+        cannot be used, naming the variable, the value and the remedy.
+        """
+        state = _folder(environ, "STATE", Path.cwd() / ".state")
+        return cls(
+            state=state,
+            warehouse=_folder(environ, "WAREHOUSE", state / "warehouse"),
+            sources=_folder(environ, "SOURCES", state / "sources"),
+            datasets=_folder(environ, "DATASETS", _PACKAGE / "datasets"),
+            ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", _ledger_url),
+            spark_url=_read(environ, "SPARK_URL", None, _spark_url),
+            spark_memory=_read(environ, "SPARK_MEMORY", "2g", _memory),
+            spark_port=_read(environ, "SPARK_PORT", 0, _port),
+            spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), _duration),
+            query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), _duration),
+            chunk=_read(environ, "CHUNK", None, _chunk),
+        )
+
+
+def _duration(text: str) -> timedelta:
+    duration = parse_duration(text)
+    if not timedelta(0) < duration <= timedelta(days=365):
+        raise ValueError("give a duration above zero and of at most 365d")
+    return duration
+
+
+def _read(
+    environ: Mapping[str, str], name: str, default: _Default, parse: Callable[[str], _Value]
+) -> _Value | _Default:
+    text = environ.get(_PREFIX + name, "").strip()
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        # A URL may carry a password: the variable's name is enough to find it.
+        shown = "its value (not shown: it may hold a secret)" if name.endswith("_URL") else repr(text)
+        raise SettingsError(f"{_PREFIX}{name}: {shown} cannot be used; {error}.") from None
+
+
+def _folder(environ: Mapping[str, str], name: str, default: Path) -> Path:
+    return _read(environ, name, default.absolute(), _path)
+
+
+def _path(text: str) -> Path:
+    if "://" in text:
+        raise ValueError("give a folder of this machine or of a mounted file system, not a URL")
+    path = Path(text).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise ValueError("it is a file; give a folder, or move the file away")
+    return path
+
+
+def _ledger_url(text: str) -> str:
+    if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
+        raise ValueError(
+            "give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database"
+        )
+    return text
+
+
+def _spark_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme != "sc" or not parts.hostname:
+        raise ValueError("give a Spark Connect URL such as sc://spark.example.org:15002, or unset it")
+    return text
+
+
+def _memory(text: str) -> str:
+    if not _MEMORY.match(text):
+        raise ValueError("give a whole number and m or g, such as 1500m or 4g")
+    megabytes = int(text[:-1]) * (1024 if text.endswith("g") else 1)
+    if megabytes < _LOWEST_MEMORY_MB:
+        raise ValueError(f"Spark does not start with less than {_LOWEST_MEMORY_MB}m")
+    return text
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not (int(text) == 0 or int(text) in _PORTS):
+        raise ValueError("give a port from 1024 to 65535, or 0 for a free one")
+    return int(text)
+
+
+def _chunk(text: str) -> Chunk:
+    if text == "all":
+        return "all"
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError("give a number of days from 1 on, or `all` for one run over the whole range")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Tests: unit (no JVM), spark, dagster and ui."""

@@ -1,0 +1,102 @@
+"""One Spark server for a whole test session, shared by every folder that imports these fixtures.
+
+The first fixture to start it puts its warehouse into `BACKFILL_ASSETS_TEST_WAREHOUSE`, where the
+other folders' fixtures and all subprocesses find it; whoever set the variable stops the server.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.settings import Settings
+
+WAREHOUSE_VARIABLE = "BACKFILL_ASSETS_TEST_WAREHOUSE"
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def engine_environment(warehouse: Path) -> dict[str, str]:
+    """Give the variables with which a process uses the test server of `warehouse`."""
+    return {
+        "BACKFILL_ASSETS_STATE": str(warehouse.parent),
+        "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
+        "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
+    }
+
+
+def engine_settings(warehouse: Path, **variables: str) -> Settings:
+    """Give settings for `warehouse`; `query_timeout="2s"` stands for BACKFILL_ASSETS_QUERY_TIMEOUT."""
+    named = {f"BACKFILL_ASSETS_{name.upper()}": value for name, value in variables.items()}
+    return Settings.from_env(engine_environment(warehouse) | named)
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
+    shared = os.environ.get(WAREHOUSE_VARIABLE)
+    if shared is not None:
+        yield SparkServer(engine_settings(Path(shared)))
+        return
+    warehouse = tmp_path_factory.mktemp("engine") / "warehouse"
+    os.environ[WAREHOUSE_VARIABLE] = str(warehouse)
+    server = SparkServer(engine_settings(warehouse))
+    try:
+        server.ensure()
+        yield server
+    finally:
+        del os.environ[WAREHOUSE_VARIABLE]
+        server.stop()
+
+
+@pytest.fixture
+def spark_settings(spark_server: SparkServer) -> Settings:
+    """Settings of the shared server."""
+    return engine_settings(spark_server.folder.root.parent)
+
+
+@pytest.fixture
+def spark(spark_settings: Settings, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session of the test's own on the shared server."""
+    with open_session(spark_settings, request.node.nodeid.replace(",", ";")) as session:
+        yield session
+
+
+def start_python(code: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a Python process that can import the project; its output is text in a pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    """Return when `condition` holds; fails the test with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {seconds} s in vain: {what}")
+        time.sleep(0.1)
+
+
+def java_processes(warehouse: Path) -> list[psutil.Process]:
+    """Give the Spark servers of this machine that belong to `warehouse`, told by their command line."""
+    marker = str(warehouse / "_engine" / "spark.properties")
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if marker in line and any("SparkSubmit" in part for part in line):
+            found.append(process)
+    return found

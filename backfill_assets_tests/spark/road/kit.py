@@ -1,0 +1,143 @@
+"""A small dataset in a temporary folder, and the road over it in single steps."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+
+from backfill_assets.catalog import LoadedDataset, load_dataset
+from backfill_assets.domain.work import Delivery
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road import Audit, Sides, StagedCounts, build_shadow, discover, land, measure, stage
+
+D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))
+DAYS = (D1, D2, D3, D4)
+NOW = dt.datetime(2024, 3, 5, 6, 7, 8, 123456, tzinfo=dt.UTC)
+FOLDER = "_shadow/u_1/1"
+
+TRIPS: dict[str, object] = {
+    "name": "trips",
+    "partition_column": "day",
+    "start": D1.isoformat(),
+    "key": ["day", "id"],
+    "columns": {
+        "day": {"type": "date"},
+        "id": {"type": "integer"},
+        "kind": {"type": "string"},
+        "amount": {"type": "double", "nullable": False},
+        "fee": {"type": "decimal(12,2)"},
+    },
+    "source": {
+        "format": "csv",
+        "path": "trips/{day}*",
+        "columns": {"day": "date", "id": "integer", "kind": "string", "amount": "double", "fee": "decimal(12,2)"},
+    },
+    "references": {"kinds": {"format": "csv", "path": "kinds.csv", "columns": {"kind": "string", "label": "string"}}},
+    "measures": {
+        "amount": {"distinct": True, "percentiles": True},
+        "fee": {},
+        "id": {},
+        "kind": {"sum": False, "distinct": True},
+    },
+    "checks": {
+        "references": {"known_kind": {"reference": "kinds", "columns": ["kind"], "to": ["kind"]}},
+        "rules": {"not_negative": {"sql": "amount >= 0"}, "fee_below_amount": {"sql": "fee <= amount"}},
+    },
+}
+STAGING = "SELECT day, id, kind, amount, fee, _lineage FROM raw"
+FACT = "SELECT day, id, kind, amount, fee FROM staging"
+
+
+@dataclass(frozen=True)
+class Kit:
+    """One warehouse and one sources folder, both empty at first except for the reference `kinds`."""
+
+    spark: SparkSession
+    root: Path
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.root / "warehouse", self.root / "sources")
+
+    def dataset(self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", **changes: object) -> LoadedDataset:
+        document = {**TRIPS, **changes}
+        folder = self.root / "datasets" / str(document["name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        (folder / "dataset.yaml").write_text(yaml.safe_dump(document))
+        (folder / f"staging.{suffix}").write_text(staging)
+        (folder / f"fact.{suffix}").write_text(fact)
+        self.put("kinds.csv", "kind,label\na,Alpha\nb,Beta\n")
+        loaded = load_dataset(folder)
+        assert isinstance(loaded, LoadedDataset), loaded
+        return loaded
+
+    def put(self, name: str, content: str | bytes, hour: int = 0) -> Path:
+        path = self.layout.sources / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        moment = dt.datetime(2024, 3, 1, hour, tzinfo=dt.UTC).timestamp()
+        os.utime(path, (moment, moment))
+        return path
+
+    def deliver(self, day: dt.date, *rows: str, part: str = "", hour: int = 0) -> Path:
+        lines = ["day,id,kind,amount,fee", *rows]
+        return self.put(f"trips/{day}{part}.csv", "\n".join(lines) + "\n", hour)
+
+    def land(self, loaded: LoadedDataset, *days: dt.date) -> tuple[Delivery, ...]:
+        files = discover(loaded, self.layout, loaded.dataset.delivery_days(days))
+        return land(self.spark, loaded, self.layout, files, NOW)
+
+    def stage(self, loaded: LoadedDataset, *days: dt.date) -> Mapping[dt.date, StagedCounts]:
+        self.land(loaded, *days)
+        return stage(self.spark, loaded, self.layout, days)
+
+    def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
+        self.stage(loaded, *loaded.dataset.with_lookback(days))
+        audit = Audit(NOW, "u_1", loaded.code_version)
+        build_shadow(self.spark, loaded, self.layout, days, folder, audit)
+
+    def measure(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> Mapping[dt.date, Sides]:
+        return measure(self.spark, loaded, self.layout, days, folder)
+
+    def table(self, path: Path) -> DataFrame:
+        return self.spark.read.format("delta").load(str(path))
+
+    def raw(self, loaded: LoadedDataset) -> DataFrame:
+        return self.table(self.layout.raw_path(loaded.name))
+
+    def staging_folder(self, loaded: LoadedDataset) -> Path:
+        (folder,) = self.layout.staging_path(loaded.name).iterdir()
+        return folder
+
+    def staged(self, loaded: LoadedDataset) -> DataFrame:
+        return self.table(self.staging_folder(loaded))
+
+    def shadow_folder(self, loaded: LoadedDataset, folder: str = FOLDER) -> Path:
+        return self.layout.published_path(loaded.name) / folder
+
+    def shadow(self, loaded: LoadedDataset, folder: str = FOLDER) -> DataFrame:
+        return self.table(self.shadow_folder(loaded, folder))
+
+    def publish(self, loaded: LoadedDataset, frame: DataFrame) -> None:
+        """Stand in for a release: what readers see is this frame."""
+        path = str(self.layout.published_path(loaded.name))
+        frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy("day").save(path)
+
+
+def values(frame: DataFrame, *columns: str) -> list[tuple[object, ...]]:
+    """Sorted rows of some columns, nulls last."""
+    rows = [tuple(row) for row in frame.select(*columns).collect()]
+    return sorted(rows, key=lambda row: [(value is None, str(value)) for value in row])
+
+
+def commits(path: Path) -> int:
+    """Number of commits of a Delta table."""
+    return len(list((path / "_delta_log").glob("*.json")))

@@ -1,0 +1,45 @@
+"""Golden cases of every dataset folder, through the real road: landed as files, staged and built by Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import backfill_assets
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road import Audit, build_shadow, discover, land, stage
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets.lakehouse.road.tables import read_table
+from backfill_assets.testing.golden import GoldenCase, collect_cases, differences
+from backfill_assets.testing.laying_out import lay_out
+
+DATASETS = Path(backfill_assets.__file__).parent / "datasets"
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+ATTEMPT = "_shadow/golden/1"
+
+
+@pytest.mark.parametrize("case", collect_cases(DATASETS), ids=lambda case: case.id)
+def test_the_models_make_of_a_golden_case_what_it_expects(
+    spark: SparkSession, tmp_path: Path, case: GoldenCase
+) -> None:
+    layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
+    lay_out(case, layout.sources)
+    loaded, dataset = case.loaded, case.loaded.dataset
+    delivered = {delivery.day for delivery in case.deliveries}
+    deliveries = land(spark, loaded, layout, discover(loaded, layout, delivered), NOW)
+    assert sum(d.corrupt_rows for d in deliveries) == 0
+    counts = stage(spark, loaded, layout, dataset.with_lookback(case.days))
+    assert sum(c.outside_rows for c in counts.values()) == 0
+    if case.expected_staging:
+        staged = read_staged(spark, loaded, layout, case.days).collect()
+        found = differences(case.expected_staging, (row.asDict() for row in staged), dataset.key)
+        assert not found, "\n".join(found)
+    if case.expected:
+        build_shadow(spark, loaded, layout, case.days, ATTEMPT, Audit(NOW, "golden", loaded.code_version))
+        built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
+        found = differences(case.expected, (row.asDict() for row in built), dataset.key)
+        assert not found, "\n".join(found)

@@ -1,0 +1,124 @@
+"""Starting, recovering and stopping a server of its own; the tests build on each other to save starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import ServerLostError, ServerStartError
+from backfill_assets.lakehouse.engine.registration import ProcessRef, Registration
+from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets_tests.engine import (
+    engine_environment,
+    engine_settings,
+    java_processes,
+    start_python,
+    wait_for,
+)
+
+_ENSURE = """
+import os
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.settings import Settings
+print(SparkServer(Settings.from_env(os.environ)).ensure().url)
+"""
+
+_HOLD = """
+import os, time
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.settings import Settings
+with open_session(Settings.from_env(os.environ), "hold"):
+    print("open", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("lifecycle") / "a warehouse"
+    yield folder
+    SparkServer(engine_settings(folder)).stop()
+
+
+def _registered(warehouse: Path) -> Registration:
+    registration = SparkServer(engine_settings(warehouse)).folder.read()
+    assert registration is not None
+    return registration
+
+
+def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> None:
+    starters = [start_python(_ENSURE, engine_environment(warehouse)) for _ in range(4)]
+    outputs = [starter.communicate(timeout=300)[0].strip() for starter in starters]
+    assert [starter.returncode for starter in starters] == [0] * 4, outputs
+    assert set(outputs) == {f"sc://localhost:{_registered(warehouse).port}"}
+    # All four have ended, the server has not: it belongs to none of them.
+    assert [process.pid for process in java_processes(warehouse)] == [_registered(warehouse).server.pid]
+
+
+def test_a_lost_watcher_is_replaced_without_a_new_server(warehouse: Path) -> None:
+    before = _registered(warehouse)
+    assert before.watcher is not None
+    os.kill(before.watcher.pid, signal.SIGKILL)
+    SparkServer(engine_settings(warehouse)).ensure()
+    after = _registered(warehouse)
+    assert after.server == before.server
+    assert after.watcher is not None
+    assert after.watcher.find() is not None
+
+
+def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process(
+    warehouse: Path,
+) -> None:
+    server = SparkServer(engine_settings(warehouse, spark_idle="6s"))
+    killed = _registered(warehouse)
+
+    def bereaved() -> None:
+        with open_session(engine_settings(warehouse), "bereaved") as spark:
+            os.kill(killed.server.pid, signal.SIGKILL)
+            wait_for(lambda: killed.server.find() is None, "the server is dead")
+            spark.range(1).count()
+
+    with pytest.raises(ServerLostError, match=r"bereaved.*BACKFILL_ASSETS_SPARK_MEMORY"):
+        bereaved()
+    assert server.status().state is ServerState.STOPPED
+    # This very process plays the innocent one that has the number now: it must live on.
+    reused = ProcessRef(pid=os.getpid(), started=killed.server.started)
+    server.folder.write(killed.model_copy(update={"server": reused}))
+    assert server.status().state is ServerState.STOPPED
+    server.ensure()
+    fresh = _registered(warehouse)
+    assert [process.pid for process in java_processes(warehouse)] == [fresh.server.pid]
+    assert fresh.token != killed.token
+
+
+def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(warehouse: Path) -> None:
+    server = SparkServer(engine_settings(warehouse, spark_idle="6s"))  # as the test before started it
+    pid = server.status().pid
+    client = start_python(_HOLD, engine_environment(warehouse))
+    assert client.stdout is not None
+    assert client.stdout.readline().strip() == "open"
+    client.send_signal(signal.SIGSTOP)  # it can do nothing to keep its server
+    time.sleep(15)
+    assert server.status().state is ServerState.RUNNING
+    assert server.status().pid == pid
+    client.kill()
+    client.communicate()
+    wait_for(lambda: not server.folder.registration.exists(), "the idle server stops")
+    assert server.status().state is ServerState.STOPPED
+    assert not java_processes(warehouse)
+    assert not server.stop()
+
+
+def test_a_server_that_cannot_start_shows_why_in_the_words_of_its_log(tmp_path: Path) -> None:
+    server = SparkServer(engine_settings(tmp_path / "warehouse", spark_memory="9000000g"))
+    with pytest.raises(ServerStartError, match=r"(?s)server\.log says:.*heap"):
+        server.ensure()
+    assert server.status().state is ServerState.STOPPED
+    assert not server.folder.registration.exists()
+    assert not server.folder.properties.exists()

@@ -1,0 +1,173 @@
+"""Sessions: apart from each other, gone when their block ends, and nothing left running behind them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from backfill_assets.domain.errors import EngineError, QueryTimeoutError, SessionTakenOverError
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.settings import Settings
+from backfill_assets_tests.engine import engine_environment, engine_settings, start_python, wait_for
+
+_NAP = "java_method('java.lang.Thread', 'sleep', 200L) AS nap"
+
+# Writes one small file every 100 ms for the better part of an hour: files tell whether Spark still works.
+_LONG_WORK = f"""
+import os
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.settings import Settings
+with open_session(Settings.from_env(os.environ), os.environ["WORK_TAG"]) as spark:
+    spark.range(0, 30000, 1, 30000).selectExpr("{_NAP}").write.parquet(os.environ["WORK_FOLDER"])
+"""
+
+_LONG_WORK_UNDER_DAGSTER = f"""
+from dagster._utils.interrupts import capture_interrupts, raise_interrupts_as
+from dagster._core.errors import DagsterExecutionInterruptedError
+with capture_interrupts(), raise_interrupts_as(DagsterExecutionInterruptedError):
+{"".join("    " + line + chr(10) for line in _LONG_WORK.strip().splitlines())}
+"""
+
+
+class _LongWork:
+    """A process whose Spark operation runs until somebody stops it."""
+
+    def __init__(self, code: str, settings: Settings, folder: Path, tag: str) -> None:
+        self.folder = folder
+        variables = {"WORK_TAG": tag, "WORK_FOLDER": str(folder)}
+        self.process: subprocess.Popen[str] = start_python(
+            code, engine_environment(settings.warehouse) | variables
+        )
+        wait_for(lambda: self.process.poll() is not None or self.files() > 0, "the work writes files")
+        assert self.process.poll() is None, self.process.communicate()[0]
+
+    def files(self) -> int:
+        return sum(name.endswith(".parquet") for _, _, names in os.walk(self.folder) for name in names)
+
+    def goes_on(self) -> bool:
+        before = self.files()
+        time.sleep(2)
+        return self.files() > before
+
+
+def test_a_cancelled_dagster_run_ends_its_spark_operation(spark_settings: Settings, tmp_path: Path) -> None:
+    work = _LongWork(_LONG_WORK_UNDER_DAGSTER, spark_settings, tmp_path / "out", "cancelled")
+    assert work.goes_on()
+    work.process.send_signal(signal.SIGTERM)
+    output = work.process.communicate(timeout=60)[0]
+    assert "DagsterExecutionInterruptedError" in output
+    assert not work.goes_on()
+
+
+def test_a_new_attempt_ends_what_a_killed_one_left_running(spark_settings: Settings, tmp_path: Path) -> None:
+    work = _LongWork(_LONG_WORK, spark_settings, tmp_path / "out", "killed")
+    work.process.kill()
+    work.process.wait()
+    assert work.goes_on()  # nobody reads its result, and yet it runs
+    with open_session(spark_settings, "another-tag") as spark:
+        spark.sql("SELECT 1").collect()
+        assert work.goes_on()
+    with open_session(spark_settings, "killed") as spark:
+        assert not work.goes_on()
+        assert spark.range(4).count() == 4
+
+
+def test_an_older_attempt_that_still_lives_can_do_nothing_more(spark_settings: Settings) -> None:
+    def overtaken() -> None:
+        with open_session(spark_settings, "step-7") as older:
+            older.range(1).count()
+            with open_session(spark_settings, "step-7") as newer:
+                newer.range(1).createOrReplaceTempView("mine")
+                with pytest.raises(PySparkException):
+                    older.range(1).count()
+                assert newer.table("mine").count() == 1
+            older.range(1).count()
+
+    with pytest.raises(SessionTakenOverError, match="step-7"):
+        overtaken()
+
+
+def test_a_newer_attempt_survives_the_end_of_the_older_one(spark_settings: Settings) -> None:
+    older = open_session(spark_settings, "step-8")
+    older.__enter__()
+    with open_session(spark_settings, "step-8") as newer:
+        newer.range(1).createOrReplaceTempView("mine")
+        older.__exit__(None, None, None)
+        assert newer.table("mine").count() == 1
+
+
+def test_a_tag_can_be_used_again_and_again(spark_settings: Settings) -> None:
+    ids = set()
+    for _ in range(3):
+        with open_session(spark_settings, "again") as spark:
+            assert not spark.catalog.listTables(pattern="left_over")
+            spark.range(1).createOrReplaceTempView("left_over")
+            ids.add(spark.session_id)  # type: ignore[attr-defined]
+    assert len(ids) == 1  # an orderly end leaves nothing on the server that a later start would have to skip
+
+
+def test_an_operation_that_runs_too_long_is_interrupted_and_named(
+    spark_settings: Settings, tmp_path: Path
+) -> None:
+    settings = engine_settings(spark_settings.warehouse, query_timeout="2s")
+    with (
+        pytest.raises(QueryTimeoutError, match=r"slow-step.*2s.*BACKFILL_ASSETS_QUERY_TIMEOUT"),
+        open_session(settings, "slow-step") as spark,
+    ):
+        spark.range(0, 30000, 1, 30000).selectExpr(_NAP).collect()
+
+
+def test_many_short_operations_may_take_longer_than_the_timeout_together(spark_settings: Settings) -> None:
+    settings = engine_settings(spark_settings.warehouse, query_timeout="2s")
+    with open_session(settings, "many-steps") as spark:
+        for _ in range(8):
+            assert len(spark.range(0, 1, 1, 1).selectExpr(_NAP.replace("200L", "500L")).collect()) == 1
+
+
+def test_an_error_of_the_work_itself_arrives_as_it_is(spark_settings: Settings) -> None:
+    with pytest.raises(ZeroDivisionError), open_session(spark_settings, "own-error"):
+        _ = 1 / 0
+    with (
+        pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"),
+        open_session(spark_settings, "sql") as spark,
+    ):
+        spark.sql("SELECT 1 / 0").collect()
+
+
+def test_sessions_of_two_threads_share_no_settings(spark_settings: Settings) -> None:
+    def work(number: int) -> tuple[str | None, str | None]:
+        with open_session(spark_settings, f"thread-{number}") as spark:
+            spark.conf.set("spark.sql.shuffle.partitions", str(number))
+            spark.range(10).withColumn("k", F.col("id") % 3).groupBy("k").count().collect()
+            return spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get(
+                "spark.sql.session.timeZone"
+            )
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(work, [1, 2, 3])) == [("1", "UTC"), ("2", "UTC"), ("3", "UTC")]
+    assert SparkSession.getActiveSession() is None
+
+
+def test_a_session_is_over_when_its_block_ends(spark_settings: Settings) -> None:
+    with open_session(spark_settings, "over") as spark:
+        assert spark.range(1).count() == 1
+    with pytest.raises(PySparkException, match="NO_ACTIVE_SESSION"):
+        spark.range(1).count()
+
+
+def test_a_tag_that_spark_cannot_carry_is_refused(spark_settings: Settings) -> None:
+    with pytest.raises(EngineError, match="commas"), open_session(spark_settings, "a,b"):
+        pass
+
+
+def test_the_fixture_gives_a_working_session(spark: SparkSession) -> None:
+    assert spark.range(7).count() == 7

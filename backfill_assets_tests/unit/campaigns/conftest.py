@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill_assets_tests.unit.campaigns.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[World]:
+    """A world with two datasets."""
+    made = World(tmp_path, ("orders", "sales"))
+    yield made
+    made.close()

@@ -1,0 +1,205 @@
+"""A process dies by SIGKILL at every step of a release; reconciling makes the ledger true, once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from backfill_assets.campaigns.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.reconcile import RepairKind
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.published.tables import day, rows_of
+
+DAYS = [day(0), day(1), day(2)]
+OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
+
+
+def start(world: World, what: str, target: str, where: str = "never:1", first_id: int = 1000) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "backfill_assets_tests.unit.campaigns.crash"]
+    arguments = [str(world.folder), what, target, where, str(first_id)]
+    return subprocess.Popen(command + arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def die(world: World, what: str, target: str, where: str) -> None:
+    process = start(world, what, target, where)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, errors
+    # The dead holder's lock runs out.
+    world.clock.advance(dt.timedelta(minutes=5))
+
+
+def waiting(world: World) -> str:
+    """A unit that is ready to replace OLD by NEW."""
+    world.released(OLD)
+    unit = world.open_unit({"sales": DAYS})
+    world.build(unit, "sales", NEW)
+    return unit.id
+
+
+@pytest.mark.parametrize(
+    ("where", "repair"),
+    [
+        ("manifest:1", None),
+        ("intend:1", RepairKind.abandoned),
+        ("commit:1", RepairKind.finalized),
+        ("finalize:1", None),
+        ("seal:1", None),
+    ],
+)
+def test_a_publication_is_true_exactly_when_it_is_in_the_delta_log(
+    world: World, where: str, repair: RepairKind | None
+) -> None:
+    unit = waiting(world)
+    die(world, "publish", unit, where)
+    committed = where in {"commit:1", "finalize:1", "seal:1"}
+    assert world.content() == (NEW if committed else OLD)
+    assert [r.kind for r in world.reconcile().run()] == ([repair] if repair else [])
+    assert world.reconcile().run() == ()
+    assert world.ledger.unit(unit).state is (UnitState.published if committed else UnitState.open)
+    outcome = world.publisher().release(unit)
+    assert isinstance(outcome, AlreadyReleased if committed else Released)
+    assert world.content() == NEW
+    finalized = [r for r in world.ledger.releases(unit=unit) if r.state is ReleaseState.finalized]
+    assert [r.manifest.release for r in finalized] == [outcome.release]
+    assert [f for f in world.doctor().examine() if "intended" in f.what] == []
+
+
+@pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
+def test_publishing_again_after_a_crash_needs_no_other_command(world: World, where: str) -> None:
+    unit = waiting(world)
+    die(world, "publish", unit, where)
+    outcome = world.publisher().release(unit)
+    assert world.content() == NEW
+    assert world.ledger.unit(unit).state is UnitState.published
+    releases = [c.release for c in world.tables["sales"].history() if c.release]
+    assert releases.count(outcome.release) == 1
+    assert len(releases) == 2
+
+
+@pytest.mark.parametrize("where", ["intend:1", "commit:1", "finalize:1"])
+def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(world: World, where: str) -> None:
+    unit = waiting(world)
+    release = world.publisher().release(unit).release
+    die(world, "rollback", release, where)
+    committed = where != "intend:1"
+    assert world.content() == (OLD if committed else NEW)
+    world.reconcile().run()
+    assert world.reconcile().run() == ()
+    assert world.ledger.unit(unit).state is (UnitState.rolled_back if committed else UnitState.published)
+    assert [h.target[1] for h in world.ledger.holds("sales")] == (DAYS if committed else [])
+
+
+def test_half_a_unit_is_taken_back(two: World) -> None:
+    two.released(OLD, "orders")
+    two.released(OLD, "sales")
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    two.build(unit, "orders", NEW)
+    two.build(unit, "sales", NEW)
+    die(two, "publish", unit.id, "commit:1")
+    assert (two.content("orders"), two.content("sales")) == (NEW, OLD)
+    assert {r.kind for r in two.reconcile().run()} == {RepairKind.undone, RepairKind.abandoned}
+    assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
+    assert two.reconcile().run() == ()
+    assert two.ledger.unit(unit.id).state is UnitState.open
+    two.publisher().release(unit.id)
+    assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+
+
+def test_a_whole_unit_of_two_datasets_is_finished(two: World) -> None:
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    two.build(unit, "orders", NEW)
+    two.build(unit, "sales", NEW)
+    die(two, "publish", unit.id, "commit:2")
+    assert [r.kind for r in two.reconcile().run()] == [RepairKind.finalized] * 2
+    assert two.ledger.unit(unit.id).state is UnitState.published
+    assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+
+
+def test_half_a_unit_that_somebody_rewrote_is_left_alone(two: World) -> None:
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    two.build(unit, "orders", NEW)
+    two.build(unit, "sales", NEW)
+    die(two, "publish", unit.id, "commit:1")
+    write_deltalake(two.homes["orders"], rows_of({day(1): [99]}), mode="append")
+    assert {r.kind for r in two.reconcile().run()} == {RepairKind.stuck}
+    assert two.content("orders") == NEW | {day(1): [2, 99]}
+
+
+def test_an_intent_of_somebody_at_work_is_left_alone(world: World) -> None:
+    unit = waiting(world)
+    seen = []
+
+    def look(step: str) -> None:
+        if step == "intend":
+            seen.extend(r.kind for r in world.reconcile().run())
+
+    world.publisher(look).release(unit)
+    assert seen == [RepairKind.busy]
+    assert world.content() == NEW
+
+
+def test_two_processes_release_a_unit_once(world: World) -> None:
+    unit = waiting(world)
+    before = world.tables["sales"].version()
+    both = [start(world, "publish", unit, first_id=n) for n in (1000, 2000)]
+    outputs = [p.communicate(timeout=120) for p in both]
+    assert [p.returncode for p in both] == [0, 0], outputs
+    assert sorted(out.strip() for out, _ in outputs) == ["AlreadyReleased", "Released"]
+    assert world.tables["sales"].version() == before + 1
+    assert world.content() == NEW
+
+
+def test_two_processes_release_disjoint_units_at_once(world: World) -> None:
+    world.released(OLD)
+    units = []
+    for d in (day(0), day(2)):
+        unit = world.open_unit({"sales": [d]})
+        world.build(unit, "sales", {d: [2]})
+        units.append(unit.id)
+    both = [start(world, "publish", unit, first_id=1000 * (i + 1)) for i, unit in enumerate(units)]
+    outputs = [p.communicate(timeout=120) for p in both]
+    assert [p.returncode for p in both] == [0, 0], outputs
+    assert world.content() == {day(0): [2], day(1): [1], day(2): [2]}
+
+
+def test_a_lost_ledger_is_rebuilt_from_the_manifests(world: World) -> None:
+    unit = waiting(world)
+    release = world.publisher().release(unit).release
+    world.clock.advance(dt.timedelta(minutes=1))
+    part = world.rollback().execute(release, "one day", days=frozenset({day(1)})).release
+    before = {r.manifest.release: (r.state, r.version, r.committed_at) for r in world.ledger.releases("sales")}
+    found = lost_ledger(world)
+    assert {r.kind for r in found.reconcile().run()} == {RepairKind.rebuilt}
+    assert found.reconcile().run() == ()
+    after = {r.manifest.release: (r.state, r.version, r.committed_at) for r in found.ledger.releases("sales")}
+    assert after == before
+    assert part in after
+    found.rollback().execute(release, "the rest too")
+    assert found.content() == OLD
+    found.close()
+
+
+def test_a_forged_manifest_is_not_believed(world: World) -> None:
+    release = world.released(OLD)
+    path = world.homes["sales"] / "_releases" / f"{release}.json"
+    path.write_text(path.read_text().replace('"by":"ada"', '"by":"eve"'))
+    found = lost_ledger(world)
+    assert [r.kind for r in found.reconcile().run()] == [RepairKind.forged]
+    assert found.ledger.releases("sales") == ()
+    found.close()
+
+
+def lost_ledger(world: World) -> World:
+    world.close()
+    for path in Path(world.folder).glob("ledger.db*"):
+        shutil.move(path, path.with_name(f"lost_{path.name}"))
+    return World(world.folder, tuple(world.homes), 5000)

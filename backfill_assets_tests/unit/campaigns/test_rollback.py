@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from backfill_assets.domain.errors import PreconditionError, RollbackError, UnitError
+from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.published.tables import day, rows_of
+
+DAYS = [day(0), day(1), day(2)]
+
+
+@pytest.fixture
+def second(world: World) -> str:
+    """The name of a release that replaced 1 by 2 on three days."""
+    world.released({d: [1] for d in DAYS})
+    return world.released({d: [2] for d in DAYS})
+
+
+def test_a_release_goes_back_whole(world: World, second: str) -> None:
+    done = world.rollback().execute(second, "finance says no")
+    assert world.content() == {d: [1] for d in DAYS}
+    assert (done.undoes, done.days, done.left) == (second, tuple(DAYS), ())
+    record = world.ledger.release(done.release)
+    assert (record.manifest.kind, record.state) == (ReleaseKind.rollback, ReleaseState.finalized)
+    assert world.ledger.unit(done.unit).state is UnitState.rolled_back
+    assert world.tables["sales"].history()[0].release == done.release
+
+
+def test_rolled_back_days_are_on_hold(world: World, second: str) -> None:
+    world.rollback().execute(second, "finance says no", days=frozenset({day(1)}))
+    (hold,) = world.ledger.holds("sales")
+    assert (hold.target, hold.reason, hold.by) == (("sales", day(1)), "finance says no", "ada")
+
+
+def test_a_part_of_a_release_goes_back_and_the_rest_later(world: World, second: str) -> None:
+    first = world.rollback().execute(second, "one day", days=frozenset({day(1)}))
+    assert world.content() == {day(0): [2], day(1): [1], day(2): [2]}
+    assert world.ledger.unit(first.unit).state is UnitState.published
+    rest = world.rollback().execute(second, "all of it")
+    assert rest.days == (day(0), day(2))
+    assert world.content() == {d: [1] for d in DAYS}
+    assert world.ledger.unit(first.unit).state is UnitState.rolled_back
+
+
+def test_days_written_since_stay_and_are_listed(world: World, second: str) -> None:
+    third = world.released({day(1): [3]})
+    assert world.rollback().plan(second).rewritten == (day(1),)
+    done = world.rollback().execute(second, "no")
+    assert done.left == (day(1),)
+    assert world.content() == {day(0): [1], day(1): [3], day(2): [1]}
+    assert world.ledger.unit(done.unit).state is UnitState.published
+    world.rollback().execute(third, "neither")
+    assert world.content()[day(1)] == [2]
+    world.rollback().execute(second, "now the last day")
+    assert world.content() == {d: [1] for d in DAYS}
+    assert world.ledger.unit(done.unit).state is UnitState.rolled_back
+
+
+def test_a_rewritten_day_goes_back_with_consent(world: World, second: str) -> None:
+    world.released({day(1): [3]})
+    done = world.rollback().execute(second, "no", consent_rewritten=frozenset({day(1)}))
+    assert done.left == ()
+    assert world.content() == {d: [1] for d in DAYS}
+
+
+def test_a_day_with_somebody_elses_row_is_left_alone(world: World, second: str) -> None:
+    write_deltalake(world.homes["sales"], rows_of({day(1): [99]}), mode="append")
+    done = world.rollback().execute(second, "no")
+    assert done.left == (day(1),)
+    assert world.content() == {day(0): [1], day(1): [2, 99], day(2): [1]}
+    with pytest.raises(RollbackError, match="2026-01-02 were rewritten since"):
+        world.rollback().execute(second, "again")
+
+
+def test_files_that_are_there_already_are_not_mixed(world: World, second: str) -> None:
+    world.rollback().execute(second, "no")
+    write_deltalake(world.homes["sales"], rows_of({day(1): [99]}), mode="append")
+    with pytest.raises(RollbackError, match="2026-01-02 still hold some of the files"):
+        world.rollback().execute(second, "no", consent_rewritten=frozenset({day(1)}))
+
+
+def test_a_rollback_twice_is_refused(world: World, second: str) -> None:
+    world.rollback().execute(second, "no")
+    version = world.tables["sales"].version()
+    with pytest.raises(RollbackError, match=r"2026-01-01\.\.2026-01-03 are as they were before it already"):
+        world.rollback().execute(second, "no")
+    assert world.tables["sales"].version() == version
+
+
+def test_files_that_are_gone_are_named_before_anything_happens(world: World, second: str) -> None:
+    plan = world.rollback().plan(second)
+    (lost,) = plan.swaps[1].add
+    (world.homes["sales"] / lost.path).unlink()
+    version = world.tables["sales"].version()
+    assert world.rollback().plan(second).missing == (lost,)
+    with pytest.raises(RollbackError, match=lost.path):
+        world.rollback().execute(second, "no")
+    assert world.tables["sales"].version() == version
+    assert world.content() == {d: [2] for d in DAYS}
+    world.rollback().execute(second, "the others", days=frozenset({day(0), day(2)}))
+    assert world.content() == {day(0): [1], day(1): [2], day(2): [1]}
+
+
+def test_a_vacuumed_file_is_noticed_up_front(world: World) -> None:
+    home = world.homes["sales"]
+    world.released({d: [1] for d in DAYS})
+    write_deltalake(home, rows_of({day(1): [5]}), mode="append")
+    DeltaTable(home).optimize.compact()
+    third = world.released({d: [2] for d in DAYS})
+    DeltaTable(home).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(RollbackError, match="gone or altered"):
+        world.rollback().execute(third, "no")
+    assert world.content() == {d: [2] for d in DAYS}
+
+
+def test_after_its_window_a_release_stays(world: World, second: str) -> None:
+    world.clock.advance(dt.timedelta(days=30) - dt.timedelta(seconds=1))
+    world.rollback().plan(second)
+    world.clock.advance(dt.timedelta(seconds=1))
+    with pytest.raises(RollbackError, match="was restorable until 2026-03-31"):
+        world.rollback().execute(second, "no")
+
+
+def test_a_rollback_is_not_rolled_back(world: World, second: str) -> None:
+    done = world.rollback().execute(second, "no")
+    with pytest.raises(RollbackError, match=f"backfill publish {done.unit}"):
+        world.rollback().execute(done.release, "yes after all")
+
+
+def test_a_republished_release_goes_back_by_its_new_name_only(world: World, second: str) -> None:
+    done = world.rollback().execute(second, "no")
+    world.clock.advance(dt.timedelta(minutes=1))
+    again = world.publisher().release(done.unit).release
+    with pytest.raises(RollbackError, match="rewritten since"):
+        world.rollback().execute(second, "by the old name")
+    world.rollback().execute(again, "by the new name")
+    assert world.content() == {d: [1] for d in DAYS}
+    assert world.ledger.unit(done.unit).state is UnitState.rolled_back
+
+
+def test_days_that_the_release_has_not_are_refused(world: World, second: str) -> None:
+    with pytest.raises(RollbackError, match="has not sales 2026-01-08"):
+        world.rollback().plan(second, frozenset({day(7)}))
+
+
+def test_a_release_that_does_not_exist_is_named(world: World, second: str) -> None:
+    with pytest.raises(UnitError, match="r_none"):
+        world.rollback().execute("r_none", "no")
+
+
+def test_a_first_publication_goes_back_to_nothing(world: World) -> None:
+    first = world.released({d: [1] for d in DAYS})
+    world.rollback().execute(first, "no")
+    assert world.content() == {}
+
+
+def test_a_live_day_written_during_the_rollback_is_kept(world: World, second: str) -> None:
+    seen = []
+
+    def interfere(step: str) -> None:
+        if step == "intend" and not seen:
+            seen.append(step)
+            write_deltalake(world.homes["sales"], rows_of({day(5): [8]}), mode="append")
+
+    world.rollback(interfere).execute(second, "no")
+    assert world.content() == {d: [1] for d in DAYS} | {day(5): [8]}
+
+
+def test_both_datasets_of_a_unit_must_go_back_before_it_is_rolled_back(two: World) -> None:
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    two.build(unit, "orders", {d: [1] for d in DAYS})
+    two.build(unit, "sales", {d: [1] for d in DAYS})
+    releases = two.publisher().release(unit.id).releases
+    two.rollback().execute(releases["orders"], "no")
+    assert two.ledger.unit(unit.id).state is UnitState.published
+    two.rollback().execute(releases["sales"], "no")
+    assert two.ledger.unit(unit.id).state is UnitState.rolled_back
+
+
+def test_a_refused_commit_leaves_no_intent(world: World, second: str) -> None:
+    def damage(step: str) -> None:
+        if step == "intend":
+            for swap in world.rollback().plan(second).swaps:
+                (world.homes["sales"] / swap.add[0].path).unlink()
+
+    with pytest.raises(PreconditionError):
+        world.rollback(damage).execute(second, "no")
+    assert [r.state for r in world.ledger.releases("sales")][0] is ReleaseState.abandoned

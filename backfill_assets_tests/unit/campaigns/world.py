@@ -1,0 +1,179 @@
+"""A small world for release tests: real Delta tables, a real SQLite ledger, time and names under control."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+from backfill_assets.campaigns.doctor import Doctor
+from backfill_assets.campaigns.publish import Publisher
+from backfill_assets.campaigns.publish_steps import no_checkpoint
+from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.rollback import Rollback
+from backfill_assets.campaigns.sweep import Sweep
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.domain.work import AttemptState
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets_tests.unit.published.tables import (
+    TestClock,
+    content,
+    dataset,
+    layout,
+    rows_of,
+    write_shadow,
+)
+
+CHECKS = ("unique_key", "row_count_change")
+LEASE = dt.timedelta(minutes=5)
+QUICK = LockPace(poll=dt.timedelta(milliseconds=5))
+
+
+class CountedIds:
+    """Names that count up; `start` keeps two processes apart."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._numbers = itertools.count(start + 1)
+
+    def new(self, prefix: str) -> str:
+        return f"{prefix}_{next(self._numbers):04}"
+
+
+class Ada:
+    """Always the same user."""
+
+    def name(self) -> str:
+        return "ada"
+
+
+@dataclass
+class SetBasis:
+    """A basis that tests set: code by dataset, inputs by dataset and day."""
+
+    codes: dict[str, str] = field(default_factory=dict)
+    changed: dict[tuple[str, dt.date], str] = field(default_factory=dict)
+
+    def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        return {d: self.changed.get((name, d), "as delivered") for d in days}
+
+    def code(self, name: str) -> str:
+        return self.codes.get(name, "c0de")
+
+    def checks(self, name: str) -> tuple[str, ...]:
+        return CHECKS
+
+
+@dataclass
+class TableFingerprints:
+    """Fingerprints of what delta-rs reads from the published tables."""
+
+    homes: Mapping[str, Path]
+    asked: list[tuple[str, tuple[dt.date, ...]]] = field(default_factory=list)
+
+    def of(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        self.asked.append((name, tuple(sorted(days))))
+        found = content(self.homes[name])
+        return {d: fingerprint(found.get(d, ())) for d in days}
+
+
+def fingerprint(amounts: Sequence[int]) -> str:
+    return hashlib.sha256(repr(sorted(amounts)).encode()).hexdigest()[:16] if amounts else ""
+
+
+class World:
+    """Everything that a release needs, below one folder; a second one on the same folder is another process."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = ("sales",), first_id: int = 0) -> None:
+        self.folder = folder
+        self.clock = TestClock()
+        self.ids = CountedIds(first_id)
+        self.basis = SetBasis()
+        self.datasets = {name: dataset(name) for name in names}
+        self.homes = {name: layout(folder).published_path(name) for name in names}
+        self.tables = {
+            name: DeltaPublishedTable(layout(folder), dataset(name), self.clock) for name in names
+        }
+        self.fingerprints = TableFingerprints(self.homes)
+        self.ledger: SqlLedger = open_ledger(f"sqlite:///{folder / 'ledger.db'}", self.clock, lock_pace=QUICK)
+
+    def publisher(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Publisher:
+        return Publisher(
+            self.ledger, self.tables, self.clock, self.ids, Ada(), self.fingerprints, self.basis,
+            wait=dt.timedelta(seconds=30), checkpoint=checkpoint,
+        )  # fmt: skip
+
+    def rollback(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Rollback:
+        wait = dt.timedelta(seconds=30)
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, Ada(), wait, checkpoint)
+
+    def reconcile(self) -> Reconcile:
+        return Reconcile(self.ledger, self.tables, self.clock)
+
+    def sweep(self) -> Sweep:
+        return Sweep(self.ledger, self.tables, self.clock)
+
+    def doctor(self) -> Doctor:
+        return Doctor(self.ledger, self.tables, self.clock)
+
+    def open_unit(self, targets: Mapping[str, Sequence[dt.date]], *, live: bool = False) -> Unit:
+        name = next(iter(targets))
+        unit_id = self.ids.new("u")
+        launch = Launch(name, frozenset(targets[name]), f"launch_{unit_id}", live=live)
+        days = {n: tuple(d) for n, d in targets.items()}
+        proposal = Unit(
+            unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live
+        )
+        return self.ledger.assign(launch, proposal)
+
+    def build(self, unit: Unit, name: str, data: Mapping[dt.date, Sequence[int]], *, passed: bool = True) -> None:
+        """One attempt: write a shadow, and record its evidence, with what is published now as its basis."""
+        days = sorted(data)
+        attempt = self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
+        full = {d: amounts for d, amounts in data.items() if amounts}
+        if full:
+            write_shadow(self.homes[name], attempt.folder, rows_of(full, unit.id))
+        active = self.tables[name].active(days)
+        files = self.tables[name].shadow_files(attempt.folder, days)
+        published = content(self.homes[name])
+        evidence = []
+        for d in days:
+            digest = layout_digest(active.get(d, ()))
+            basis = Basis(self.basis.inputs(name, [d])[d], self.basis.code(name), unit.contract.hash, digest)
+            measured = DayMeasurement(d, side(data[d]), side(published.get(d, ())), NOTHING, SourceState(1))
+            verdicts = tuple(
+                Verdict(c, d, passed or c != "unique_key", Severity.error, True, "no duplicate", "what is there")
+                for c in CHECKS
+            )
+            evidence.append(
+                DayEvidence(
+                    unit.id, attempt.number, name, d, basis, files.get(d, ()), measured, verdicts, self.clock.now()
+                )
+            )
+        self.ledger.add_evidence(attempt.number, evidence)
+        self.ledger.end_attempt(attempt.number, AttemptState.done)
+
+    def released(self, data: Mapping[dt.date, Sequence[int]], name: str = "sales") -> str:
+        """Open, build and release a unit; the release's name."""
+        unit = self.open_unit({name: sorted(data)})
+        self.build(unit, name, data)
+        return self.publisher().release(unit.id).releases[name]
+
+    def content(self, name: str = "sales") -> dict[dt.date, list[int]]:
+        return content(self.homes[name])
+
+    def close(self) -> None:
+        self.ledger.close()
+
+
+def side(amounts: Sequence[int]) -> Side:
+    return Side(metrics={ROW_COUNT: Decimal(len(amounts))}, fingerprint=fingerprint(amounts))

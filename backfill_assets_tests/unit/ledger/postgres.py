@@ -1,0 +1,75 @@
+"""A throw-away Postgres cluster: on a socket of its own, without network, gone after the tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PLACES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+
+
+def why_not() -> str | None:
+    """Why no cluster can be started here; none if one can."""
+    if importlib.util.find_spec("psycopg2") is None:
+        return "psycopg2 is not installed (extra `postgres`)"
+    if _programs() is None:
+        return "the Postgres programs initdb and pg_ctl are not installed"
+    if os.geteuid() == 0 and _unprivileged() is None:
+        return "Postgres does not run as root, and there is no user postgres or nobody"
+    return None
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Run a cluster; yields the URL of its first database."""
+    # Not below pytest's folder: the path of a socket is limited to some 100 characters.
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    user = _unprivileged() if os.geteuid() == 0 else None
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    data = folder / "data"
+    _run("initdb", "-D", str(data), "-U", "ledger", "-A", "trust", "-E", "UTF8", "--no-sync")
+    options = f"-c listen_addresses='' -c fsync=off -k {folder}"
+    log = folder / "log"
+    try:
+        _run("pg_ctl", "-D", str(data), "-o", options, "-l", str(log), "-w", "start")
+        yield f"postgresql+psycopg2://ledger:secret@/postgres?host={folder}"
+    finally:
+        _run("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
+        shutil.rmtree(folder)
+
+
+def _run(program: str, *arguments: str) -> None:
+    folder = _programs()
+    user = _unprivileged() if os.geteuid() == 0 else None
+    done = subprocess.run(
+        [str((folder or Path()) / program), *arguments],
+        user=None if user is None else user.pw_uid,
+        group=None if user is None else user.pw_gid,
+        extra_groups=None if user is None else [],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{program} ended with {done.returncode}"
+
+
+def _programs() -> Path | None:
+    on_path = shutil.which("pg_ctl")
+    places = [*_PLACES, *([Path(on_path).resolve().parent] if on_path else [])]
+    return next((p for p in places if (p / "initdb").exists() and (p / "pg_ctl").exists()), None)
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    known = {user.pw_name: user for user in pwd.getpwall()}
+    return known.get("postgres") or known.get("nobody")

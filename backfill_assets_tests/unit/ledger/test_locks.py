@@ -1,0 +1,142 @@
+"""Locks: leases that are kept fresh while held, and taken over when their holder is dead."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from backfill_assets.domain.errors import LedgerError
+from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets_tests.unit.ledger.samples import LEASE, HandClock
+
+AT_ONCE = dt.timedelta(0)
+LONG = dt.timedelta(seconds=60)
+EAGER = LockPace(LEASE, renew=dt.timedelta(milliseconds=20), poll=dt.timedelta(milliseconds=20))
+
+
+def until_renewed(clock: HandClock) -> None:
+    # The keeper asks for the time once per renewal: when it asks a second time, one is complete.
+    asked, deadline = clock.asked, time.monotonic() + 60
+    while clock.asked < asked + 2:
+        assert time.monotonic() < deadline, "nobody renews the lease"
+        time.sleep(0.01)
+
+
+DIES_HOLDING = """
+import datetime as dt, os, sys
+from backfill_assets.ledger import open_ledger
+from backfill_assets_tests.unit.ledger.samples import HandClock
+with open_ledger(sys.argv[1], HandClock()).lock("table", dt.timedelta(0)):
+    print(os.getpid(), flush=True)
+    os._exit(9)
+"""
+
+
+@pytest.fixture
+def other(url: str, ledger: SqlLedger, clock: HandClock) -> Iterator[SqlLedger]:
+    other = open_ledger(url, clock, lock_pace=EAGER)
+    yield other
+    other.close()
+
+
+def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: SqlLedger, other: SqlLedger) -> None:
+    with (
+        ledger.lock("table", AT_ONCE),
+        pytest.raises(LedgerError, match=rf"'table': held by .+:{os.getpid()}"),
+        other.lock("table", AT_ONCE),
+    ):
+        pytest.fail("two holders")
+    with other.lock("table", AT_ONCE):
+        pass
+
+
+def test_locks_of_different_names_do_not_meet(ledger: SqlLedger, other: SqlLedger) -> None:
+    with ledger.lock("one", AT_ONCE), other.lock("two", AT_ONCE):
+        pass
+
+
+def test_tokens_grow_for_ever_by_name(ledger: SqlLedger, other: SqlLedger) -> None:
+    tokens = []
+    for holder in (ledger, other, ledger):
+        with holder.lock("table", AT_ONCE) as token:
+            tokens.append(token)
+    with ledger.lock("elsewhere", AT_ONCE) as first:
+        assert first == 1
+    assert tokens == [1, 2, 3]
+
+
+def test_the_lock_is_released_when_its_body_fails(ledger: SqlLedger, other: SqlLedger) -> None:
+    with pytest.raises(ZeroDivisionError), ledger.lock("table", AT_ONCE):
+        raise ZeroDivisionError
+    with other.lock("table", AT_ONCE) as token:
+        assert token == 2
+
+
+def test_a_waiting_holder_gets_the_lock_when_it_is_released(ledger: SqlLedger, other: SqlLedger) -> None:
+    with ExitStack() as first:
+        first.enter_context(ledger.lock("table", AT_ONCE))
+        got = []
+
+        def wait_for_it() -> None:
+            with other.lock("table", LONG) as token:
+                got.append(token)
+
+        waiting = threading.Thread(target=wait_for_it)
+        waiting.start()
+        waiting.join(0.2)
+        assert got == []
+        first.close()
+        waiting.join(60)
+    assert got == [2]
+
+
+def test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over(
+    url: str, ledger: SqlLedger, clock: HandClock
+) -> None:
+    dead = subprocess.run([sys.executable, "-c", DIES_HOLDING, url], capture_output=True, text=True, check=False)
+    assert dead.returncode == 9, dead.stderr
+    clock.advance(59)
+    with pytest.raises(LedgerError, match=f":{dead.stdout.strip()},"), ledger.lock("table", AT_ONCE):
+        pytest.fail("the lease was not over")
+    clock.advance(1)
+    with ledger.lock("table", AT_ONCE) as token:
+        assert token == 2
+
+
+def test_a_holder_that_lives_keeps_its_lock_beyond_the_first_lease(
+    ledger: SqlLedger, other: SqlLedger, clock: HandClock
+) -> None:
+    with other.lock("table", AT_ONCE):
+        for _ in range(4):
+            clock.advance(40)
+            until_renewed(clock)
+            with pytest.raises(LedgerError), ledger.lock("table", AT_ONCE):
+                pytest.fail("the lease was not renewed")
+
+
+def test_a_holder_that_lost_its_lock_does_not_release_it_for_the_new_one(
+    url: str, ledger: SqlLedger, other: SqlLedger, clock: HandClock
+) -> None:
+    with ExitStack() as late, ExitStack() as slow:
+        slow.enter_context(ledger.lock("table", AT_ONCE))
+        clock.advance(61)
+        assert late.enter_context(other.lock("table", AT_ONCE)) == 2
+        slow.close()
+        third = open_ledger(url, clock)
+        with pytest.raises(LedgerError), third.lock("table", AT_ONCE):
+            pytest.fail("released by a holder that no longer had it")
+        third.close()
+
+
+def test_nothing_waits_for_a_transaction_while_a_lock_is_held(ledger: SqlLedger, other: SqlLedger) -> None:
+    with ledger.lock("table", AT_ONCE):
+        other.hold([])
+        assert other.units() == ()

@@ -1,0 +1,161 @@
+"""Deliveries, staged days, attempts and evidence: the contract of `WorkLedger`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+
+from backfill_assets.domain.errors import LeaseLostError, UnitError
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import AttemptState, StagedDay
+from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.unit.ledger.samples import (
+    LEASE,
+    NOON,
+    HandClock,
+    a_delivery,
+    a_launch,
+    a_unit,
+    march,
+    some_evidence,
+)
+
+
+@pytest.fixture
+def unit(ledger: SqlLedger) -> str:
+    return ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9))).id
+
+
+def test_a_delivery_is_recorded_once(ledger: SqlLedger) -> None:
+    first = a_delivery(march(1)[0])
+    ledger.add_deliveries([first, a_delivery(march(2)[0], "two.csv")])
+    ledger.add_deliveries([replace(first, rows=99), replace(first, fingerprint="e" * 64)])
+    ledger.add_deliveries([])
+    assert ledger.deliveries("flights", march(1)) == (first, replace(first, fingerprint="e" * 64))
+    assert ledger.deliveries("orders", march(1)) == ()
+
+
+def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledger: SqlLedger) -> None:
+    late = replace(a_delivery(march(1)[0], "late.csv"), landed_at=NOON + LEASE)
+    days = [a_delivery(day, f"{day}.csv") for day in march(1, 4)]
+    ledger.add_deliveries([late, *days])
+    assert ledger.deliveries("flights", [*march(1), *march(4)]) == (days[0], days[3], late)
+    assert ledger.deliveries("flights", []) == ()
+
+
+def test_a_staged_day_replaces_what_was_known(ledger: SqlLedger) -> None:
+    old, new = (StagedDay("flights", march(1)[0], digest, "code", n) for n, digest in enumerate(("a", "b")))
+    other = StagedDay("flights", march(2)[0], "a", "code")
+    ledger.add_staged([old, other])
+    ledger.add_staged([new])
+    ledger.add_staged([])
+    assert ledger.staged("flights", march(1, 3)) == {march(1)[0]: new, march(2)[0]: other}
+    assert ledger.staged("flights", []) == {}
+
+
+def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str, clock: HandClock) -> None:
+    attempt = ledger.start_attempt(unit, "flights", (*march(2), *march(1)), "r_1", LEASE)
+    assert (attempt.days, attempt.state) == (march(1, 2), AttemptState.running)
+    assert (attempt.started_at, attempt.lease_until) == (NOON, NOON + LEASE)
+    clock.advance(30)
+    ledger.renew(attempt.number, LEASE)
+    [renewed] = ledger.attempts(state=AttemptState.running)
+    assert renewed == replace(attempt, lease_until=clock.now() + LEASE)
+    ledger.end_attempt(attempt.number, AttemptState.done)
+    ledger.end_attempt(attempt.number, AttemptState.failed)
+    assert [a.state for a in ledger.attempts(unit)] == [AttemptState.done]
+    assert ledger.attempts(state=AttemptState.running) == ()
+    assert ledger.attempts("u_other") == ()
+
+
+def test_an_attempt_ends_in_an_end_state_only(ledger: SqlLedger, unit: str) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
+    with pytest.raises(UnitError, match="cannot end as running"):
+        ledger.end_attempt(attempt.number, AttemptState.running)
+    ledger.end_attempt(attempt.number + 7, AttemptState.done)
+    assert [a.state for a in ledger.attempts()] == [AttemptState.running]
+
+
+def test_a_retry_of_a_run_makes_its_older_attempt_lost(ledger: SqlLedger, unit: str) -> None:
+    old = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE)
+    new = ledger.start_attempt(unit, "flights", march(5, 6), "r_1", LEASE)
+    assert new.number > old.number
+    assert [a.state for a in ledger.attempts(unit)] == [AttemptState.lost, AttemptState.running]
+    with pytest.raises(LeaseLostError, match=rf"attempt {old.number} .* it is lost"):
+        ledger.renew(old.number, LEASE)
+    with pytest.raises(LeaseLostError, match="it is lost"):
+        ledger.add_evidence(old.number, [some_evidence(unit, old.number, march(1)[0])])
+
+
+def test_the_newest_attempt_owns_its_days(ledger: SqlLedger, unit: str) -> None:
+    old = ledger.start_attempt(unit, "flights", (*march(1), *march(3)), "r_1", LEASE)
+    ledger.start_attempt(unit, "flights", march(2), "r_2", LEASE)
+    assert len(ledger.attempts(unit, AttemptState.running)) == 2
+    ledger.start_attempt(unit, "flights", march(3, 4), "r_3", LEASE)
+    assert [a.run for a in ledger.attempts(unit, AttemptState.running)] == ["r_2", "r_3"]
+    with pytest.raises(LeaseLostError, match="it is lost"):
+        ledger.add_evidence(old.number, [some_evidence(unit, old.number, march(1)[0])])
+
+
+def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: SqlLedger, unit: str) -> None:
+    with pytest.raises(UnitError, match="attempt only its own days"):
+        ledger.start_attempt(unit, "flights", march(9, 10), "r_1", LEASE)
+    with pytest.raises(UnitError, match="attempt only its own days"):
+        ledger.start_attempt(unit, "flights", (), "r_1", LEASE)
+    with pytest.raises(UnitError, match="there is no unit"):
+        ledger.start_attempt("u_x", "flights", march(1), "r_1", LEASE)
+    ledger.move(unit, {UnitState.open}, UnitState.published)
+    with pytest.raises(UnitError, match="published, not open"):
+        ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
+    assert ledger.attempts() == ()
+
+
+def test_the_newest_evidence_of_a_day_counts(ledger: SqlLedger, unit: str) -> None:
+    first = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE).number
+    ledger.add_evidence(first, [some_evidence(unit, first, day) for day in march(1, 2)])
+    second = ledger.start_attempt(unit, "flights", march(2), "r_2", LEASE).number
+    newer = some_evidence(unit, second, march(2)[0], code="new")
+    ledger.add_evidence(second, [newer])
+    ledger.add_evidence(second, [])
+    expected = {("flights", march(1)[0]): some_evidence(unit, first, march(1)[0]), ("flights", march(2)[0]): newer}
+    assert ledger.evidence(unit) == expected
+    assert ledger.evidence("u_other") == {}
+
+
+def test_evidence_after_the_lease_is_refused_until_it_is_renewed(
+    ledger: SqlLedger, unit: str, clock: HandClock
+) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
+    evidence = [some_evidence(unit, attempt.number, march(1)[0])]
+    clock.advance(LEASE.total_seconds())
+    with pytest.raises(LeaseLostError, match="its lease ended at 2026-11-21T12:01:00"):
+        ledger.add_evidence(attempt.number, evidence)
+    assert ledger.evidence(unit) == {}
+    assert ledger.attempts(state=AttemptState.running) == (attempt,)
+    ledger.renew(attempt.number, LEASE)
+    ledger.add_evidence(attempt.number, evidence)
+    assert len(ledger.evidence(unit)) == 1
+
+
+def test_evidence_of_an_ended_or_unknown_attempt_is_refused(ledger: SqlLedger, unit: str) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE).number
+    ledger.end_attempt(attempt, AttemptState.failed)
+    with pytest.raises(LeaseLostError, match="it is failed"):
+        ledger.add_evidence(attempt, [some_evidence(unit, attempt, march(1)[0])])
+    with pytest.raises(LeaseLostError, match="there is no attempt 99"):
+        ledger.renew(99, LEASE)
+
+
+@pytest.mark.parametrize(
+    "other", [{"unit": "u_other"}, {"attempt": 99}, {"dataset": "orders"}, {"day": dt.date(2013, 3, 2)}]
+)
+def test_evidence_that_is_not_the_attempts_own_is_refused(
+    ledger: SqlLedger, unit: str, other: dict[str, object]
+) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE).number
+    own = some_evidence(unit, attempt, march(1)[0])
+    with pytest.raises(UnitError, match="does not belong"):
+        ledger.add_evidence(attempt, [own, replace(own, **other)])  # type: ignore[arg-type]
+    assert ledger.evidence(unit) == {}

@@ -1,0 +1,141 @@
+"""Small real Delta tables for tests: datasets, shadows written by delta-rs, readers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from backfill_assets.domain.consistency import AUDIT_COLUMNS
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+
+START = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+DAY = dt.date(2026, 1, 1)
+
+ARROW = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "decimal(38,10)": pa.decimal128(38, 10),
+}
+
+
+class TestClock:
+    """A clock that stands still until it is told to move."""
+
+    __test__ = False
+
+    def __init__(self, now: dt.datetime = START) -> None:
+        self._now = now
+
+    def now(self) -> dt.datetime:
+        return self._now
+
+    def advance(self, by: dt.timedelta) -> None:
+        self._now += by
+
+
+def day(number: int) -> dt.date:
+    return DAY + dt.timedelta(days=number)
+
+
+def dataset(name: str = "sales", columns: Mapping[str, str] | None = None, keep_for: str = "30d") -> Dataset:
+    types = {"id": "long", "day": "date", "amount": "long"} if columns is None else columns
+    return Dataset.model_validate(
+        {
+            "name": name,
+            "partition_column": "day",
+            "start": "2026-01-01",
+            "key": ["id"],
+            "columns": {column: {"type": kind} for column, kind in types.items()},
+            "source": {"format": "csv", "path": "x/{day}.csv", "columns": {"id": "long"}},
+            "retention": {"keep_for": keep_for},
+        }
+    )
+
+
+def layout(folder: Path) -> Layout:
+    return Layout(folder / "warehouse", folder / "sources")
+
+
+def rows_of(data: Mapping[dt.date, Sequence[int]], unit: str = "u") -> pa.Table:
+    """One row for each amount, with the audit columns of a fact."""
+    flat = [(i, date, amount) for date, amounts in data.items() for i, amount in enumerate(amounts)]
+    columns: dict[str, list[object]] = {
+        "id": [r[0] for r in flat],
+        "day": [r[1] for r in flat],
+        "amount": [r[2] for r in flat],
+        "recalculated_at": [START] * len(flat),
+        "unit": [unit] * len(flat),
+        "code_version": ["c0de"] * len(flat),
+    }
+    types = {"id": "long", "day": "date", "amount": "long", **AUDIT_COLUMNS}
+    return typed(columns, types)
+
+
+def typed(columns: Mapping[str, Sequence[object]], types: Mapping[str, str]) -> pa.Table:
+    return pa.table({name: pa.array(columns[name], ARROW[kind]) for name, kind in types.items()})
+
+
+def write_shadow(home: Path, folder: str, table: pa.Table) -> None:
+    write_deltalake(home / folder, table, partition_by=["day"], mode="append")
+
+
+def content(home: Path) -> dict[dt.date, list[int]]:
+    """What a reader sees: the amounts of each day."""
+    if not DeltaTable.is_deltatable(str(home)):
+        return {}
+    found: dict[dt.date, list[int]] = {}
+    for row in DeltaTable(home).to_pyarrow_table(columns=["day", "amount"]).to_pylist():
+        found.setdefault(row["day"], []).append(row["amount"])
+    return {date: sorted(amounts) for date, amounts in sorted(found.items())}
+
+
+def manifest(release: str, swaps: Sequence[DaySwap], **changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "release": release,
+        "kind": ReleaseKind.publish,
+        "dataset": "sales",
+        "unit": "u",
+        "by": "ada",
+        "created_at": START,
+        "evidence": "e",
+        "code_version": "c0de",
+        "days": tuple(swaps),
+    }
+    return Manifest(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def publish(
+    table: DeltaPublishedTable, folder: str, days: Sequence[dt.date], release: str, unit: str = "u"
+) -> Manifest:
+    """Prepare and commit a shadow's days, as the use case does."""
+    table.prepare(folder)
+    active, new = table.active(days), table.shadow_files(folder, days)
+    swaps = [DaySwap(d, active.get(d, ()), new.get(d, ())) for d in days]
+    done = manifest(release, swaps, unit=unit)
+    table.commit(done, table.version())
+    return done
+
+
+def actions(home: Path, version: int, kind: str) -> list[dict[str, object]]:
+    lines = (home / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    return [json.loads(line)[kind] for line in lines if f'{{"{kind}"' in line[: len(kind) + 3]]
+
+
+def only(files: Sequence[DataFile]) -> DataFile:
+    (file,) = files
+    return file

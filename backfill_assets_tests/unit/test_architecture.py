@@ -1,0 +1,192 @@
+"""The shape of the code: what may import what, how long things get, what errors look like."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import backfill_assets
+from backfill_assets.domain import errors
+
+PACKAGE = Path(backfill_assets.__file__).parent
+MAX_MODULE_LINES = 300
+MAX_FUNCTION_LINES = 40
+MAX_PARAMETERS = 5
+DOMAIN_MAY_IMPORT = sys.stdlib_module_names | {"pydantic", "annotated_types"}
+BUILTIN_ERRORS = {
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
+}
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Rule = Callable[[ast.Module], Iterator[str]]
+
+
+def modules_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def functions_of(tree: ast.Module) -> Iterator[FunctionNode]:
+    return (node for node in ast.walk(tree) if isinstance(node, FunctionNode))
+
+
+def parameters_of(function: FunctionNode) -> list[ast.arg]:
+    listed = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return [parameter for parameter in listed if parameter.arg not in {"self", "cls"}]
+
+
+def lines_of(function: FunctionNode) -> int:
+    """Lines from `def` to the end, without the docstring: documentation is never too long for a rule."""
+    total = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is None:
+        return total
+    docstring = function.body[0]
+    return total - ((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1)
+
+
+def impure_imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{'.' * node.level}{node.module or ''}"]
+        else:
+            continue
+        for name in names:
+            is_own_room = name == "backfill_assets.domain" or name.startswith("backfill_assets.domain.")
+            if not is_own_room and name.split(".")[0] not in DOMAIN_MAY_IMPORT:
+                yield f"line {node.lineno}: imports {name}"
+
+
+def too_long_functions(tree: ast.Module) -> Iterator[str]:
+    for function in functions_of(tree):
+        if lines_of(function) > MAX_FUNCTION_LINES:
+            yield f"line {function.lineno}: {function.name} has {lines_of(function)} lines"
+
+
+def too_many_parameters(tree: ast.Module) -> Iterator[str]:
+    for function in functions_of(tree):
+        if len(parameters_of(function)) > MAX_PARAMETERS:
+            yield f"line {function.lineno}: {function.name} has {len(parameters_of(function))} parameters"
+
+
+def missing_annotations(tree: ast.Module) -> Iterator[str]:
+    for function in functions_of(tree):
+        starred = [arg for arg in (function.args.vararg, function.args.kwarg) if arg is not None]
+        bare = [arg.arg for arg in [*parameters_of(function), *starred] if arg.annotation is None]
+        if bare:
+            yield f"line {function.lineno}: {function.name} does not annotate {', '.join(bare)}"
+        if function.returns is None:
+            yield f"line {function.lineno}: {function.name} does not annotate what it returns"
+
+
+def rootless_errors(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+            if bases & BUILTIN_ERRORS:
+                yield f"line {node.lineno}: {node.name} is not a BackfillError of domain/errors.py"
+
+
+def breaches(rule: Rule, paths: list[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(PACKAGE.parent)} {breach}"
+        for path in paths
+        for breach in rule(ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
+    ]
+
+
+def without_migrations(paths: list[Path]) -> list[Path]:
+    # A released migration is history: it is never edited again, so it is not made to fit either.
+    return [path for path in paths if "migrations" not in path.parts]
+
+
+def test_the_domain_imports_nothing_but_the_standard_library_and_pydantic() -> None:
+    paths = modules_of(PACKAGE / "domain")
+    assert paths, "the domain has no modules: this test looks in the wrong place"
+    assert breaches(impure_imports, paths) == []
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    lengths = {
+        str(path.relative_to(PACKAGE.parent)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in modules_of(PACKAGE)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_MODULE_LINES} == {}
+
+
+def test_no_function_is_longer_than_the_limit() -> None:
+    assert breaches(too_long_functions, without_migrations(modules_of(PACKAGE))) == []
+
+
+def test_no_function_takes_more_parameters_than_the_limit() -> None:
+    assert breaches(too_many_parameters, modules_of(PACKAGE)) == []
+
+
+def test_every_function_is_annotated() -> None:
+    assert breaches(missing_annotations, modules_of(PACKAGE)) == []
+
+
+def test_every_error_has_the_one_root() -> None:
+    paths = [path for path in modules_of(PACKAGE) if path != PACKAGE / "domain" / "errors.py"]
+    assert breaches(rootless_errors, paths) == []
+
+
+def test_every_error_of_the_domain_says_when_it_is_raised() -> None:
+    own = [
+        error
+        for error in vars(errors).values()
+        if inspect.isclass(error)
+        and issubclass(error, BaseException)
+        and error.__module__ == errors.__name__
+        and error is not errors.BackfillError
+    ]
+    assert own, "no error classes were found: this test looks in the wrong place"
+    assert [error.__name__ for error in own if not issubclass(error, errors.BackfillError)] == []
+    assert [
+        error.__name__ for error in own if not (error.__doc__ or "").lstrip().startswith("Raised when")
+    ] == []
+
+
+LONG_BODY = "\n    ".join(["x = 1"] * MAX_FUNCTION_LINES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (impure_imports, "import pyspark.sql"),
+        (impure_imports, "from backfill_assets.ledger import store"),
+        (impure_imports, "from . import days"),
+        (impure_imports, "def f() -> None:\n    from dagster import asset"),
+        (too_long_functions, f"def f() -> None:\n    {LONG_BODY}"),
+        (too_many_parameters, "def f(a: int, b: int, c: int, d: int, *, e: int, f: int) -> None: ..."),
+        (missing_annotations, "def f(a): ..."),
+        (missing_annotations, "def f(*args) -> None: ..."),
+        (missing_annotations, "async def f(a: int): ..."),
+        (rootless_errors, "class Oops(ValueError): ..."),
+    ],
+)
+def test_each_rule_notices_a_breach(rule: Rule, source: str) -> None:
+    assert list(rule(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (impure_imports, "import datetime as dt\nfrom pydantic import BaseModel"),
+        (impure_imports, "from backfill_assets.domain.days import DayRange"),
+        (too_long_functions, f'def f() -> None:\n    """One.\n{"more" * 3}\n"""\n    {LONG_BODY[:-10]}'),
+        (too_many_parameters, "def f(self, a: int, b: int, c: int, d: int, e: int) -> None: ..."),
+        (missing_annotations, "class A:\n    def f(self, a: int) -> None: ..."),
+        (rootless_errors, "class Missing(BackfillError): ..."),
+    ],
+)
+def test_each_rule_accepts_what_is_right(rule: Rule, source: str) -> None:
+    assert list(rule(ast.parse(source))) == []

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import EngineError, ForeignServerError, PortTakenError
+from backfill_assets.lakehouse.engine.configuration import (
+    server_command,
+    server_configuration,
+    server_environment,
+    write_configuration,
+)
+from backfill_assets.lakehouse.engine.endpoint import Endpoint, client_environment
+from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
+from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
+from backfill_assets.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path)})
+
+
+def _registration(server: ProcessRef, host: str | None = None) -> Registration:
+    return Registration(
+        host=host or socket.gethostname(),
+        server=server,
+        watcher=None,
+        port=15002,
+        token="hunter2",
+        configuration={"spark.driver.memory": "2g"},
+    )
+
+
+def _folder(settings: Settings) -> EngineFolder:
+    folder = EngineFolder(settings.warehouse)
+    folder.root.mkdir(parents=True)
+    return folder
+
+
+def test_a_registration_comes_back_as_it_was_written_and_only_its_user_may_read_it(
+    settings: Settings,
+) -> None:
+    folder = _folder(settings)
+    registration = _registration(ProcessRef.of(os.getpid()))
+    folder.write(registration)
+    assert folder.read() == registration
+    assert stat.S_IMODE(folder.registration.stat().st_mode) == 0o600
+    assert "hunter2" not in repr(registration)
+
+
+def test_a_running_process_is_found() -> None:
+    found = ProcessRef.of(os.getpid()).find()
+    assert found is not None
+    assert found.pid == os.getpid()
+
+
+def test_another_process_with_the_same_number_is_not_taken_for_the_server() -> None:
+    me = ProcessRef.of(os.getpid())
+    earlier = me.model_copy(update={"started": me.started - 60})
+    assert earlier.find() is None
+    earlier.terminate()  # and is certainly not ended for it: this test goes on
+
+
+def test_a_process_that_ended_is_not_found_even_before_its_parent_has_noticed() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ref = ProcessRef.of(child.pid)
+    assert ref.find() is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, still a zombie
+    assert ref.find() is None
+    child.communicate()
+
+
+def test_a_server_registered_by_another_host_is_neither_used_nor_replaced_nor_stopped(
+    settings: Settings,
+) -> None:
+    folder = _folder(settings)
+    folder.write(_registration(ProcessRef.of(os.getpid()), host="elsewhere.example.org"))
+    server = SparkServer(settings)
+    for action in (server.ensure, server.stop):
+        with pytest.raises(ForeignServerError, match=r"elsewhere\.example\.org.*BACKFILL_ASSETS_SPARK_URL"):
+            action()
+    assert server.status().state is ServerState.ELSEWHERE
+    assert folder.registration.exists()
+
+
+def test_a_damaged_registration_is_refused_without_showing_its_token(settings: Settings) -> None:
+    folder = _folder(settings)
+    folder.registration.write_text('{"host": "me", "token": "hunter2"}')
+    with pytest.raises(EngineError, match=r"server\.json cannot be understood.*delete the file") as caught:
+        SparkServer(settings).ensure()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_looking_at_the_status_creates_nothing(settings: Settings) -> None:
+    assert SparkServer(settings).status().state is ServerState.STOPPED
+    assert not settings.warehouse.exists()
+
+
+def test_a_dead_server_counts_as_stopped_and_stopping_it_clears_the_registration(settings: Settings) -> None:
+    folder = _folder(settings)
+    folder.write(_registration(ProcessRef(pid=os.getpid(), started=0.0)))
+    server = SparkServer(settings)
+    assert server.status().state is ServerState.STOPPED
+    assert not server.stop()
+    assert folder.read() is None
+
+
+def test_a_port_that_is_taken_is_refused_with_the_variable_to_change(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        variables = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_PORT": str(port)}
+        server = SparkServer(Settings.from_env(variables))
+        with pytest.raises(PortTakenError, match=rf"Port {port} .*BACKFILL_ASSETS_SPARK_PORT"):
+            server.ensure()
+        assert not server.folder.registration.exists()
+
+
+def test_the_token_is_in_a_private_file_and_not_on_the_command_line(settings: Settings) -> None:
+    folder = _folder(settings)
+    write_configuration(folder, server_configuration(settings, folder, 15002), "hunter2")
+    assert "hunter2" in folder.properties.read_text()
+    assert stat.S_IMODE(folder.properties.stat().st_mode) == 0o600
+    assert "hunter2" not in " ".join(server_command(folder))
+
+
+def test_variables_for_another_spark_do_not_reach_the_server(settings: Settings) -> None:
+    given = {"SPARK_HOME": "/opt/spark3", "SPARK_REMOTE": "sc://x", "PYSPARK_PYTHON": "p", "HOME": "/home/me"}
+    environ = server_environment(given, EngineFolder(settings.warehouse))
+    assert environ["HOME"] == "/home/me"
+    assert environ["SPARK_HOME"].endswith("pyspark")
+    assert not {"SPARK_REMOTE", "PYSPARK_PYTHON"} & environ.keys()
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sc://host:15002", Endpoint("sc://host:15002")),
+        ("sc://host", Endpoint("sc://host")),
+        ("sc://host:443/;use_ssl=true", Endpoint("sc://host:443/;use_ssl=true")),
+        ("sc://host:443/;token=a%2Fb;use_ssl=true", Endpoint("sc://host:443/;use_ssl=true", "a/b")),
+        ("sc://host/;token=hunter2", Endpoint("sc://host", "hunter2")),
+    ],
+)
+def test_the_token_of_a_url_is_kept_apart_from_what_may_be_shown(url: str, expected: Endpoint) -> None:
+    endpoint = Endpoint.remote(url)
+    assert endpoint == expected
+    assert endpoint.token is None or endpoint.token not in repr(endpoint)
+
+
+def test_clients_of_others_get_the_token_by_a_variable() -> None:
+    assert client_environment(Endpoint.local(15002, "t")) == {"SPARK_CONNECT_AUTHENTICATE_TOKEN": "t"}
+    assert client_environment(Endpoint("sc://host")) == {}
+
+
+def test_the_watcher_does_not_carry_sparks_client() -> None:
+    code = (
+        "import sys, backfill_assets.lakehouse.engine.watcher; "
+        "print([name for name in ('pyspark', 'grpc') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import SettingsError
+from backfill_assets.settings import Settings
+
+
+def test_everything_has_a_default_below_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.from_env({})
+    assert settings.state == tmp_path / ".state"
+    assert settings.warehouse == tmp_path / ".state" / "warehouse"
+    assert settings.sources == tmp_path / ".state" / "sources"
+    assert settings.datasets.name == "datasets"
+    assert settings.datasets.parent.name == "backfill_assets"
+    assert settings.ledger_url == f"sqlite:///{tmp_path}/.state/ledger.db"
+    assert (settings.spark_url, settings.spark_memory, settings.spark_port) == (None, "2g", 0)
+    assert settings.spark_idle == settings.query_timeout == timedelta(minutes=30)
+    assert settings.chunk is None
+
+
+def test_the_other_folders_follow_the_state_folder() -> None:
+    settings = Settings.from_env({"BACKFILL_ASSETS_STATE": "/data/state"})
+    assert settings.warehouse == Path("/data/state/warehouse")
+    assert settings.sources == Path("/data/state/sources")
+    assert settings.ledger_url == "sqlite:////data/state/ledger.db"
+
+
+def test_a_relative_folder_is_taken_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "lake"}).warehouse == tmp_path / "lake"
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    settings = Settings.from_env({"BACKFILL_ASSETS_CHUNK": " ", "BACKFILL_ASSETS_SPARK_URL": ""})
+    assert settings.chunk is None
+    assert settings.spark_url is None
+
+
+@pytest.mark.parametrize(("text", "expected"), [("all", "all"), ("31", 31)])
+def test_the_chunk_is_a_number_of_days_or_all(text: str, expected: object) -> None:
+    assert Settings.from_env({"BACKFILL_ASSETS_CHUNK": text}).chunk == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "remedy"),
+    [
+        ("CHUNK", "0", "number of days"),
+        ("CHUNK", "most", "number of days"),
+        ("SPARK_MEMORY", "lots", "1500m or 4g"),
+        ("SPARK_MEMORY", "100m", "512m"),
+        ("SPARK_PORT", "80", "1024 to 65535"),
+        ("SPARK_PORT", "70000", "1024 to 65535"),
+        ("SPARK_PORT", "-1", "1024 to 65535"),
+        ("SPARK_IDLE", "soon", "number and s, m, h or d"),
+        ("QUERY_TIMEOUT", "0s", "above zero"),
+        ("QUERY_TIMEOUT", "400d", "365d"),
+        ("WAREHOUSE", "s3://bucket/lake", "not a URL"),
+    ],
+)
+def test_a_bad_value_is_refused_with_variable_value_and_remedy(
+    variable: str, value: str, remedy: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({f"BACKFILL_ASSETS_{variable}": value})
+    message = str(caught.value)
+    assert message.startswith(f"BACKFILL_ASSETS_{variable}: ")
+    assert repr(value) in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize("variable", ["SPARK_URL", "LEDGER_URL"])
+def test_a_bad_url_is_refused_without_showing_its_password(variable: str) -> None:
+    with pytest.raises(SettingsError, match=f"BACKFILL_ASSETS_{variable}") as caught:
+        Settings.from_env({f"BACKFILL_ASSETS_{variable}": "ftp://user:hunter2@host"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_settings_do_not_show_secrets_when_printed() -> None:
+    settings = Settings.from_env(
+        {
+            "BACKFILL_ASSETS_SPARK_URL": "sc://spark.example.org:443/;use_ssl=true;token=hunter2",
+            "BACKFILL_ASSETS_LEDGER_URL": "postgresql+psycopg2://me:hunter2@host/ledger",
+        }
+    )
+    assert "hunter2" not in repr(settings)
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("not a folder")
+    with pytest.raises(SettingsError, match="it is a file"):
+        Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake")})
+
+
+def test_every_setting_says_which_variable_sets_it() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description is not None
+        assert field.description.startswith(f"BACKFILL_ASSETS_{name.upper()}: ")

@@ -76,6 +76,10 @@ class Settings(BaseModel):
         description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run; "
         "then it is interrupted.",
     )
+    lease: timedelta = Field(
+        default=timedelta(seconds=90),
+        description="BACKFILL_ASSETS_LEASE: how long a run's worker may be silent before its run is failed.",
+    )
     chunk: Chunk | None = Field(
         default=None,
         description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
@@ -101,6 +105,7 @@ class Settings(BaseModel):
             spark_port=_read(environ, "SPARK_PORT", 0, _port),
             spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), _duration),
             query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), _duration),
+            lease=_read(environ, "LEASE", timedelta(seconds=90), _duration),
             chunk=_read(environ, "CHUNK", None, _chunk),
         )
 

@@ -56,6 +56,7 @@ def _measure_faults(dataset: Dataset) -> list[_Fault]:
         where = ("measures", name)
         if name == "row_count":
             faults.append((where, "measures.row_count: row_count is measured anyway; rename the column"))
+            continue
         if name not in dataset.columns:
             faults.append((where, f"measures names {name!r}, which columns does not declare"))
             continue

@@ -36,6 +36,8 @@ class Change:
         """Whether going from `old` to `new` lies in the band (up to `ROUNDING`)."""
         if old is None or new is None or old.is_nan() or new.is_nan():
             return (old is None or old.is_nan()) and (new is None or new.is_nan()) and self.low <= 0 <= self.high
+        if old.is_infinite() or new.is_infinite():
+            return old == new and self.low <= 0 <= self.high
         slack = ROUNDING * max(abs(old), abs(new))
         edges = (old + abs(old) * self.low, old + abs(old) * self.high)
         return edges[0] - slack <= new <= edges[1] + slack

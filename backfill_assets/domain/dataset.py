@@ -48,7 +48,7 @@ def _time_zone(value: str) -> str:
 
 def _relative_path(value: str) -> str:
     path = PurePosixPath(value)
-    if not value or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value or "\x00" in value:
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value or "\x00" in value:
         raise ValueError("use a path relative to the sources folder, without '..'")
     return value
 

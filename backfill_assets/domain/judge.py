@@ -12,6 +12,7 @@ from backfill_assets.domain.contract import Change, Contract
 from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.measurement import ROW_COUNT, DayMeasurement, metric_names
 from backfill_assets.domain.verdict import Check, CheckKind, Verdict
 
@@ -173,7 +174,7 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
         )
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     return _Found(
-        band.allows(old, new), str(band), _delta(old, new), str(tolerance * 100) + "%" if not promised else "", origin
+        band.allows(old, new), str(band), _delta(old, new), "" if promised else format_percent(tolerance), origin
     )
 
 
@@ -182,14 +183,14 @@ def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> _Found:
     bad, of = m.shadow.counts.get(f"unmatched:{name}", 0), m.shadow.counts.get(f"checked:{name}", 0)
     share = Decimal(bad) / of if of else Decimal(0)
     found = f"{bad} of {of} without a match ({share * 100:.2f}%)"
-    return _Found(share <= limit, "every row has a match", found, f"{limit * 100:f}%" if limit else "")
+    return _Found(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
 
 
 def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement) -> _Found:
     tolerance = dataset.checks.reconciliation.tolerance
     old, new = m.staging.metrics.get(metric), m.shadow.metrics.get(metric)
     passed = Change(-tolerance, tolerance).allows(old, new)
-    return _Found(passed, f"{_figure(old)} as in staging", _figure(new), f"{tolerance * 100:f}%" if tolerance else "")
+    return _Found(passed, f"{_figure(old)} as in staging", _figure(new), format_percent(tolerance) if tolerance else "")
 
 
 def _figure(value: Decimal | None) -> str:

@@ -65,13 +65,15 @@ class Kit:
     def layout(self) -> Layout:
         return Layout(self.root / "warehouse", self.root / "sources")
 
-    def dataset(self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", **changes: object) -> LoadedDataset:
+    def dataset(
+        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", **changes: object
+    ) -> LoadedDataset:
         document = {**TRIPS, **changes}
         folder = self.root / "datasets" / str(document["name"])
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
-        (folder / "dataset.yaml").write_text(yaml.safe_dump(document))
+        (folder / "dataset.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         (folder / f"staging.{suffix}").write_text(staging)
         (folder / f"fact.{suffix}").write_text(fact)
         self.put("kinds.csv", "kind,label\na,Alpha\nb,Beta\n")

@@ -27,15 +27,16 @@ def source(fmt: str, **more: object) -> dict[str, object]:
 
 def test_files_of_the_days_are_found_in_order_and_temporary_ones_are_not(kit: Kit) -> None:
     loaded = kit.dataset()
-    for part in ("-b", "-a", "-c.csv.tmp", "~"):
+    for part in ("-b", "-a"):
         kit.deliver(D2, part=part)
     kit.deliver(D1)
     kit.deliver(D3)
     kit.put(f"trips/.{D1}.csv", "")
-    kit.put(f"trips/{D1}.csv.part", "")
+    for name in (f"{D1}.csv.part", f"{D1}.csv~", f"{D2}.tmp", f"{D2}.csv.swp"):
+        kit.put(f"trips/{name}", "")
     (kit.layout.sources / f"trips/{D2}.folder").mkdir()
     found = discover(loaded, kit.layout, [D2, D1])
-    assert [f.path for f in found] == [f"trips/{D1}.csv", f"trips/{D2}-a.csv", f"trips/{D2}-b.csv", f"trips/{D2}~.csv"]
+    assert [f.path for f in found] == [f"trips/{D1}.csv", f"trips/{D2}-a.csv", f"trips/{D2}-b.csv"]
     assert found[0].fingerprint == sha256_of(kit.layout.sources / found[0].path)
     assert (found[0].day, found[0].size) == (D1, 26)
     assert found[0].delivered_at == dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
@@ -174,7 +175,9 @@ def test_a_header_without_a_declared_column_is_refused_before_anything_is_writte
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.put(f"trips/{D2}.csv", "day,number,kind,amount,fee\n")
-    with pytest.raises(SourceError, match=rf"trips/{D2}\.csv: its header lacks id; expected day, id.*found day, number"):
+    with pytest.raises(
+        SourceError, match=rf"trips/{D2}\.csv: its header lacks id; expected day, id.*found day, number"
+    ):
         kit.land(loaded, D1, D2)
     assert not kit.layout.raw_path("trips").exists()
 
@@ -231,7 +234,10 @@ def test_parquet_files_land_and_narrower_types_are_widened(kit: Kit) -> None:
     [
         ({"id": pa.array(["1"])}, "column id: expected integer, found string"),
         ({"fee": pa.array([Decimal("1.123")])}, "column fee: expected decimal"),
-        ({"day": pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("ns"))}, "column day: expected date, found timestamp"),
+        (
+            {"day": pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("ns"))},
+            "column day: expected date, found timestamp",
+        ),
     ],
 )
 def test_a_parquet_file_with_another_type_is_refused(kit: Kit, changes: dict[str, pa.Array], message: str) -> None:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 from collections import Counter
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from backfill_assets_tests.unit.campaigns.world import World
 
+EXIT_CODES = {"Released": 0, "RolledBack": 0, "AlreadyReleased": 10}
 
-def main(folder: str, what: str, target: str, where: str, first_id: str) -> None:
+# Plain forks would copy the threads' locks of the engines; a fork server is a clean process with everything loaded.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
+
+
+def start(world: World, what: str, target: str, where: str = "never:1", first_id: int = 1000) -> BaseProcess:
     """`where` is a step and which occurrence of it is the last, such as `commit:2`; `never:1` lives on."""
+    arguments = (world.folder, tuple(world.homes), what, target, where, first_id)
+    process = _CONTEXT.Process(target=_run, args=arguments)
+    process.start()
+    return process
+
+
+def _run(folder: Path, names: tuple[str, ...], what: str, target: str, where: str, first_id: int) -> None:
     step, number = where.split(":")
     seen: Counter[str] = Counter()
 
@@ -21,13 +36,9 @@ def main(folder: str, what: str, target: str, where: str, first_id: str) -> None
         if (name, seen[name]) == (step, int(number)):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    names = sorted(p.name for p in (Path(folder) / "warehouse" / "published").iterdir())
-    world = World(Path(folder), names, int(first_id))
+    world = World(folder, names, first_id)
     if what == "publish":
-        print(type(world.publisher(checkpoint).release(target)).__name__)
+        outcome: object = world.publisher(checkpoint).release(target)
     else:
-        print(type(world.rollback(checkpoint).execute(target, "no")).__name__)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        outcome = world.rollback(checkpoint).execute(target, "no")
+    sys.exit(EXIT_CODES[type(outcome).__name__])

@@ -17,6 +17,7 @@ from backfill_assets.campaigns.reconcile import Reconcile
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sweep import Sweep
 from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.dataset import LateData
 from backfill_assets.domain.evidence import Basis, DayEvidence
 from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.domain.release import layout_digest
@@ -125,10 +126,16 @@ class World:
     def doctor(self) -> Doctor:
         return Doctor(self.ledger, self.tables, self.clock)
 
-    def open_unit(self, targets: Mapping[str, Sequence[dt.date]], *, live: bool = False) -> Unit:
+    def open_unit(
+        self,
+        targets: Mapping[str, Sequence[dt.date]],
+        *,
+        live: bool = False,
+        late_data: LateData = LateData.hold,
+    ) -> Unit:
         name = next(iter(targets))
         unit_id = self.ids.new("u")
-        launch = Launch(name, frozenset(targets[name]), f"launch_{unit_id}", live=live)
+        launch = Launch(name, frozenset(targets[name]), f"launch_{unit_id}", None, live, late_data)
         days = {n: tuple(d) for n, d in targets.items()}
         proposal = Unit(
             unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live

@@ -36,8 +36,7 @@ def sqlite_url(tmp_path: Path) -> str:
 def postgres_url(postgres_cluster: str) -> str:
     engine = create_engine(postgres_cluster)
     with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
+        connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
     engine.dispose()
     return postgres_cluster
 

@@ -78,6 +78,10 @@ def test_postgres_serves_many_hosts(postgres_url: str, clock: HandClock) -> None
         open_ledger(postgres_url, clock, host).close()
 
 
+def test_a_postgres_url_needs_no_driver(postgres_url: str, clock: HandClock) -> None:
+    open_ledger(postgres_url.replace("+psycopg2", ""), clock).close()
+
+
 def test_a_machine_is_itself() -> None:
     assert this_host() == this_host()
     assert this_host().name

@@ -61,7 +61,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
             again = self.ledger.assign(a_launch(days, unit.opened_by), a_unit(days, unit.opened_by, id="u_x"))
             assert again == unit
 
-    @precondition(lambda self: getattr(self, "wants", None))
+    @precondition(lambda self: bool(getattr(self, "wants", None)))
     @rule(data=st.data(), allowed=st.sets(states), to=states)
     def move(self, data: st.DataObject, allowed: set[UnitState], to: UnitState) -> None:
         unit = self.ledger.unit(data.draw(st.sampled_from(sorted(self.wants))))
@@ -79,7 +79,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
             assert unit.state in allowed
             assert self.ledger.unit(unit.id) == unit.moved(to)
 
-    @precondition(lambda self: getattr(self, "wants", None))
+    @precondition(lambda self: bool(getattr(self, "wants", None)))
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.wants)))
@@ -89,7 +89,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
         self.ledger.finalize(name, self.releases, HandClock().now(), UnitState.published)
         assert self.ledger.unit(unit).state is UnitState.published
 
-    @precondition(lambda self: getattr(self, "releases", 0))
+    @precondition(lambda self: bool(getattr(self, "releases", 0)))
     @rule(data=st.data(), state=states)
     def finalize_again(self, data: st.DataObject, state: UnitState) -> None:
         number = data.draw(st.integers(1, self.releases))

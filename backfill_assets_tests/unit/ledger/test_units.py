@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -133,12 +134,13 @@ def test_a_proposal_that_does_not_fit_its_launch_is_refused(ledger: SqlLedger, p
 
 
 def test_an_unknown_unit_is_refused_by_name(ledger: SqlLedger) -> None:
-    for refused in (
+    questions: tuple[Callable[[], object], ...] = (
         lambda: ledger.unit("u_x"),
         lambda: ledger.set_contract("u_x", CONTRACT),
         lambda: ledger.set_mode("u_x", ReleaseMode.auto),
         lambda: ledger.move("u_x", OPEN, UnitState.discarded),
-    ):
+    )
+    for refused in questions:
         with pytest.raises(UnitError, match="there is no unit 'u_x'"):
             refused()
 

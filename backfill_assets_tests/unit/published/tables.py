@@ -94,12 +94,12 @@ def write_shadow(home: Path, folder: str, table: pa.Table) -> None:
     write_deltalake(home / folder, table, partition_by=["day"], mode="append")
 
 
-def content(home: Path) -> dict[dt.date, list[int]]:
-    """What a reader sees: the amounts of each day."""
+def content(home: Path, version: int | None = None) -> dict[dt.date, list[int]]:
+    """What a reader sees: the amounts of each day, at the newest version unless another is given."""
     if not DeltaTable.is_deltatable(str(home)):
         return {}
     found: dict[dt.date, list[int]] = {}
-    for row in DeltaTable(home).to_pyarrow_table(columns=["day", "amount"]).to_pylist():
+    for row in DeltaTable(home, version=version).to_pyarrow_table(columns=["day", "amount"]).to_pylist():
         found.setdefault(row["day"], []).append(row["amount"])
     return {date: sorted(amounts) for date, amounts in sorted(found.items())}
 

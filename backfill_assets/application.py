@@ -1,0 +1,151 @@
+"""The application: settings turned into adapters and use cases, wired once and opened only when needed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+from pyspark.sql import SparkSession
+
+from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.doctor import Doctor
+from backfill_assets.campaigns.publish import Publisher
+from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.road import Road
+from backfill_assets.campaigns.rollback import Rollback
+from backfill_assets.campaigns.sweep import GRACE, Sweep
+from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.road import SparkFingerprints, ensure_views
+from backfill_assets.ledger import open_ledger
+from backfill_assets.settings import Settings
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        """The present moment, aware, in UTC."""
+        return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class TimedIds:
+    """Identifiers that sort by the time of their making."""
+
+    clock: SystemClock
+
+    def new(self, prefix: str) -> str:
+        """A fresh identifier such as `u_20261121_101500_3f9a2c`."""
+        return f"{prefix}_{self.clock.now():%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
+
+
+class SystemUser:
+    """Identity as the operating system gives it."""
+
+    def name(self) -> str:
+        """The login name of the user that this process runs as."""
+        return getpass.getuser()
+
+
+class Application:
+    """Everything that the Dagster shell and the CLI need; the ledger and Spark are opened on first use.
+
+    Attributes:
+        settings: where things live and how the engine behaves.
+        catalog: the datasets that could be loaded, and the faults of those that could not.
+    """
+
+    def __init__(self, settings: Settings, catalog: Catalog | None = None) -> None:
+        self.settings = settings
+        self.catalog = catalog or load_folder(settings.datasets)
+        self.clock = SystemClock()
+        self.ids = TimedIds(self.clock)
+        self.identity = SystemUser()
+        self.layout = Layout(settings.warehouse, settings.sources)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Application:
+        """The application that the environment describes.
+
+        Raises:
+            SettingsError: a variable cannot be used.
+        """
+        return cls(Settings.from_env(os.environ if environ is None else environ))
+
+    @property
+    def datasets(self) -> Mapping[str, LoadedDataset]:
+        """The loaded datasets by name."""
+        return self.catalog.datasets
+
+    def dataset(self, name: str) -> Dataset:
+        """One dataset.
+
+        Raises:
+            DatasetError: there is none of that name, or its folder is faulty.
+        """
+        return self.catalog.dataset(name).dataset
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The control state."""
+        return open_ledger(self.settings.ledger_url, self.clock)
+
+    @cached_property
+    def tables(self) -> Mapping[str, PublishedTable]:
+        """The published table of every dataset."""
+        return {n: DeltaPublishedTable(self.layout, d.dataset, self.clock) for n, d in self.datasets.items()}
+
+    @cached_property
+    def basis(self) -> CurrentBasis:
+        """What evidence would rest on now."""
+        return CurrentBasis(self.datasets, self.ledger, self.layout)
+
+    @cached_property
+    def road(self) -> Road:
+        """Landing, staging, building and validating."""
+        return Road(self.ledger, self.datasets, self.tables, self.layout, self.basis, self.clock)
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        """Releases units."""
+        fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
+        return Publisher(self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis)
+
+    @cached_property
+    def rollback(self) -> Rollback:
+        """Undoes releases."""
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity)
+
+    def sweep(self, grace: timedelta = GRACE) -> Sweep:
+        """Removes files that nobody needs and that are older than `grace`."""
+        return Sweep(self.ledger, self.tables, self.clock, grace)
+
+    @cached_property
+    def reconcile(self) -> Reconcile:
+        """Makes the ledger agree with the Delta logs."""
+        return Reconcile(self.ledger, self.tables, self.clock)
+
+    @cached_property
+    def doctor(self) -> Doctor:
+        """Compares ledger, Delta logs, manifests and files."""
+        return Doctor(self.ledger, self.tables, self.clock)
+
+    def session(self, tag: str) -> AbstractContextManager[SparkSession]:
+        """A Spark session of its own; see `open_session`."""
+        return open_session(self.settings, tag)
+
+    def refresh_views(self) -> None:
+        """Recreate the published views in the Spark catalog."""
+        with self.session("views") as spark:
+            ensure_views(spark, tuple(self.datasets.values()), self.layout)

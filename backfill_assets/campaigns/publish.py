@@ -1,0 +1,249 @@
+"""Publishing a unit: everything is verified under locks, then each dataset changes in one atomic commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from backfill_assets.campaigns.publish_steps import (
+    ROUNDS,
+    WAIT,
+    Checkpoint,
+    Finisher,
+    last_publish,
+    no_checkpoint,
+    publish_locks,
+    require_tables,
+)
+from backfill_assets.campaigns.publish_survey import Survey, Surveyor, refusal
+from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.domain.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
+from backfill_assets.domain.evidence import DayFault
+from backfill_assets.domain.ports import (
+    BasisNow,
+    Clock,
+    ContentFingerprints,
+    Identity,
+    Ids,
+    Ledger,
+    PublishedTable,
+)
+from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
+from backfill_assets.domain.units import Unit, UnitState
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """A unit that readers see: its release by dataset, the days by dataset, versions, and the evidence behind it."""
+
+    unit: str
+    releases: Mapping[str, str]
+    days: Mapping[str, tuple[dt.date, ...]]
+    versions: Mapping[str, int]
+    evidence: str
+
+    @property
+    def release(self) -> str:
+        """The release, or those of several datasets separated by commas."""
+        return ", ".join(self.releases[name] for name in sorted(self.releases))
+
+
+@dataclass(frozen=True)
+class Released(_Outcome):
+    """This call has released the unit."""
+
+
+@dataclass(frozen=True)
+class AlreadyReleased(_Outcome):
+    """The unit had been released before; nothing was changed."""
+
+
+_Kind = TypeVar("_Kind", bound=_Outcome)
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Releases units whose every day has complete, passing and fresh evidence.
+
+    `order` sorts the datasets of a unit, upstream first; `wait` is how long another release of one of them may take.
+    """
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+    ids: Ids
+    identity: Identity
+    fingerprints: ContentFingerprints
+    basis: BasisNow
+    order: Callable[[Iterable[str]], Sequence[str]] = sorted
+    wait: dt.timedelta = WAIT
+    checkpoint: Checkpoint = no_checkpoint
+
+    def missing(self, unit_id: str) -> tuple[DayFault, ...]:
+        """What keeps a unit from being released right now; takes no lock.
+
+        Raises:
+            UnitError: there is no such unit.
+        """
+        return self._surveyor.survey(self.ledger.unit(unit_id)).faults
+
+    def evidence_hash(self, unit_id: str) -> str:
+        """The hash of the unit's evidence, which an approval is given for."""
+        return self._surveyor.survey(self.ledger.unit(unit_id)).hash
+
+    def release(
+        self, unit_id: str, *, evidence_hash: str | None = None, reason: str = ""
+    ) -> Released | AlreadyReleased:
+        """Release a unit whole, or not at all; a unit that is released already stays as it is.
+
+        `evidence_hash` is the evidence that somebody approved: no other will do.
+
+        Raises:
+            UnitError: there is no such unit, or it was discarded.
+            EvidenceError: evidence is missing, failed, stale or not the approved one; names days and remedy.
+            PreconditionError: a table or shadow is not what the release needs.
+            TableMovedError: somebody kept committing to a table all the while.
+            LedgerError: another release of one of the tables takes too long.
+        """
+        names = tuple(self.ledger.unit(unit_id).targets)
+        require_tables(self.tables, names)
+        Reconcile(self.ledger, self.tables, self.clock).settle(names, self.wait)
+        with publish_locks(self.ledger, names, self.wait):
+            for attempts_left in reversed(range(ROUNDS)):
+                unit = self.ledger.unit(unit_id)
+                if unit.state is UnitState.published:
+                    return self._already(unit)
+                try:
+                    return self._release(unit, evidence_hash, reason)
+                except TableMovedError:
+                    if not attempts_left:
+                        raise
+        raise AssertionError("unreachable: the last round returns or raises")
+
+    @property
+    def _surveyor(self) -> Surveyor:
+        return Surveyor(self.ledger, self.tables, self.fingerprints, self.basis)
+
+    @property
+    def _finisher(self) -> Finisher:
+        return Finisher(self.ledger, self.tables, self.clock)
+
+    def _release(self, unit: Unit, evidence_hash: str | None, reason: str) -> Released:
+        if unit.state is UnitState.discarded:
+            raise UnitError(f"unit {unit.id} was discarded; launch its days again for a new unit")
+        survey = self._verified(unit, evidence_hash)
+        if self._prepare(survey):
+            # Creating the table or adding a column was a commit: everything is read again on what it left.
+            survey = self._verified(unit, evidence_hash)
+        manifests = self._manifests(survey, reason)
+        with self._open_again(unit):
+            versions = self._commit_all(survey, manifests)
+        self._finisher.publish(versions, manifests)
+        self.checkpoint("finalize")
+        self._finisher.seal(manifests)
+        self.checkpoint("seal")
+        return _outcome(Released, unit.id, manifests, versions)
+
+    def _verified(self, unit: Unit, evidence_hash: str | None) -> Survey:
+        survey = self._surveyor.survey(unit)
+        if survey.faults:
+            raise EvidenceError(refusal(unit, survey.faults))
+        if evidence_hash is not None and evidence_hash != survey.hash:
+            raise EvidenceError(
+                f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "
+                f"{survey.hash[:16]}: days were checked again since. Review them and approve this evidence"
+            )
+        return survey
+
+    def _prepare(self, survey: Survey) -> bool:
+        shadows = {
+            (name, f"_shadow/{evidence.unit}/{evidence.attempt}")
+            for (name, _), evidence in survey.evidence.items()
+            if evidence.shadow_files or survey.versions[name] < 0
+        }
+        for name, shadow in sorted(shadows):
+            self.tables[name].prepare(shadow)
+        return any(self.tables[name].version() != version for name, version in survey.versions.items())
+
+    def _manifests(self, survey: Survey, reason: str) -> tuple[Manifest, ...]:
+        at, by, evidence = self.clock.now(), self.identity.name(), survey.hash
+        return tuple(
+            Manifest(
+                release=self.ids.new("r"),
+                kind=ReleaseKind.publish,
+                dataset=name,
+                unit=survey.unit.id,
+                by=by,
+                created_at=at,
+                evidence=evidence,
+                code_version=self.basis.code(name),
+                days=_swaps(survey, name),
+                reason=reason,
+            )
+            for name in self.order(survey.unit.targets)
+        )
+
+    @contextmanager
+    def _open_again(self, unit: Unit) -> Iterator[None]:
+        """A unit that was rolled back claims its days again, and gives them back if it cannot be released."""
+        if unit.state is not UnitState.rolled_back:
+            yield
+            return
+        self.ledger.move(unit.id, {UnitState.rolled_back}, UnitState.open)
+        try:
+            yield
+        except Exception:
+            self.ledger.move(unit.id, {UnitState.open}, UnitState.rolled_back)
+            raise
+
+    def _commit_all(self, survey: Survey, manifests: Sequence[Manifest]) -> Mapping[str, int]:
+        for manifest in manifests:
+            self.tables[manifest.dataset].store_manifest(manifest)
+        self.checkpoint("manifest")
+        for manifest in manifests:
+            self.ledger.intend(manifest)
+        self.checkpoint("intend")
+        versions: dict[str, int] = {}
+        try:
+            for manifest in manifests:
+                table = self.tables[manifest.dataset]
+                versions[manifest.release] = table.commit(manifest, survey.versions[manifest.dataset])
+                self.checkpoint("commit")
+        except ReadBackError:
+            # It is committed, and nobody understands what the table holds now: a human has to look first.
+            raise
+        except Exception:
+            self._take_back(versions, manifests)
+            raise
+        return versions
+
+    def _take_back(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
+        self._finisher.take_back([m for m in manifests if m.release in versions], manifests)
+
+    def _already(self, unit: Unit) -> AlreadyReleased:
+        records = last_publish(self.ledger.releases(unit=unit.id))
+        versions = {r.manifest.release: r.version for r in records if r.version is not None}
+        return _outcome(AlreadyReleased, unit.id, [r.manifest for r in records], versions)
+
+
+def _swaps(survey: Survey, name: str) -> tuple[DaySwap, ...]:
+    swaps = []
+    for day in sorted(survey.unit.targets[name]):
+        evidence = survey.evidence[name, day]
+        swaps.append(DaySwap(day, survey.active[name].get(day, ()), evidence.shadow_files, evidence.hash))
+    return tuple(swaps)
+
+
+def _outcome(
+    kind: type[_Kind], unit: str, manifests: Sequence[Manifest], versions: Mapping[str, int]
+) -> _Kind:
+    return kind(
+        unit=unit,
+        releases={m.dataset: m.release for m in manifests},
+        days={m.dataset: tuple(s.day for s in m.days) for m in manifests},
+        versions={m.dataset: versions[m.release] for m in manifests if m.release in versions},
+        evidence=manifests[0].evidence if manifests else "",
+    )

@@ -1,0 +1,178 @@
+"""What publishing, rolling back and reconciling have in common: locks, and how a committed release is finished."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from backfill_assets.domain.errors import DatasetError, TableMovedError, UnitError
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Hold, ReleaseRecord
+
+Checkpoint = Callable[[str], None]
+"""Called with the name of the step just done; tests of crashes end the process there."""
+
+ROUNDS = 5
+"""How often a release is verified and tried anew when somebody commits to the table in between."""
+
+WAIT = dt.timedelta(minutes=5)
+"""How long a release waits for another one of the same table."""
+
+
+def no_checkpoint(_step: str) -> None:
+    """Go on."""
+
+
+@contextmanager
+def publish_locks(ledger: Ledger, datasets: Iterable[str], wait: dt.timedelta) -> Iterator[None]:
+    """Hold the publish locks of these datasets, taken in sorted order, so that two releases never wait in a ring.
+
+    Raises:
+        LedgerError: a lock cannot be had within `wait`; names its holder.
+    """
+    with ExitStack() as stack:
+        for name in sorted(set(datasets)):
+            stack.enter_context(ledger.lock(f"publish:{name}", wait))
+        yield
+
+
+def require_tables(tables: Mapping[str, PublishedTable], datasets: Iterable[str]) -> None:
+    """Refuse datasets whose folder is gone or could not be loaded.
+
+    Raises:
+        DatasetError: names the first of them.
+    """
+    for name in datasets:
+        if name not in tables:
+            raise DatasetError(
+                f"dataset {name!r} is not loaded, so its table cannot be changed; "
+                f"put its folder back, or repair its dataset.yaml. Loaded: {', '.join(sorted(tables)) or 'none'}"
+            )
+
+
+def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
+    """The unit, or none in a ledger that lost it."""
+    try:
+        return ledger.unit(unit)
+    except UnitError:
+        return None
+
+
+def last_publish(records: Sequence[ReleaseRecord]) -> tuple[ReleaseRecord, ...]:
+    """Of the releases of a unit, those of its last finalized publication: one for each dataset, by name."""
+    published = [
+        r for r in records if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish
+    ]
+    newest = max((r.manifest.created_at for r in published), default=None)
+    latest = (r for r in published if r.manifest.created_at == newest)
+    return tuple(sorted(latest, key=lambda r: r.manifest.dataset))
+
+
+def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.date]:
+    """The days of a release that finalized rollbacks have taken back."""
+    return frozenset(
+        swap.day
+        for r in records
+        if r.state is ReleaseState.finalized and r.manifest.undoes == release
+        for swap in r.manifest.days
+    )
+
+
+@dataclass(frozen=True)
+class Finisher:
+    """Makes the ledger and the shadows follow what is true in the Delta log; every method may be repeated."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+
+    def publish(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
+        """Finalize a publication whose every dataset is committed; the last one moves the unit."""
+        for manifest in manifests:
+            state = UnitState.published if manifest is manifests[-1] else UnitState.open
+            self.ledger.finalize(manifest.release, versions[manifest.release], manifest.created_at, state)
+
+    def seal(self, manifests: Iterable[Manifest]) -> None:
+        """Seal the shadows whose files a publication brought."""
+        for manifest in manifests:
+            for folder in sorted({"/".join(f.path.split("/")[:3]) for f in manifest.added}):
+                self.tables[manifest.dataset].seal(folder)
+
+    def rollback(self, manifest: Manifest, version: int) -> None:
+        """Finalize a committed rollback, put its days on hold, and move the unit if nothing of it is left.
+
+        The undoing of a publication that got only half-way leaves its unit open, and holds nothing.
+        """
+        unit = unit_or_none(self.ledger, manifest.unit)
+        state = UnitState.rolled_back if unit is None else self._state_after(unit, manifest)
+        if unit is None or unit.state is not UnitState.open:
+            reason = manifest.reason or f"rolled back by {manifest.release}"
+            since = manifest.created_at
+            targets = [(manifest.dataset, swap.day) for swap in manifest.days]
+            self.ledger.hold(Hold(target, reason, manifest.by, since) for target in targets)
+        self.ledger.finalize(manifest.release, version, manifest.created_at, state)
+
+    def take_back(self, committed: Sequence[Manifest], group: Sequence[Manifest]) -> None:
+        """Undo what was committed of a publication that cannot be completed, the last first, then give up the rest."""
+        for manifest in reversed(committed):
+            self.undo(manifest)
+        # As long as one member is an intent, a crash in here is repaired by doing all of it again.
+        for manifest in group:
+            if manifest not in committed:
+                self.ledger.abandon(manifest.release)
+
+    def undo(self, manifest: Manifest) -> Manifest:
+        """Take back one dataset of a publication of which another dataset could not be committed.
+
+        The release's name follows from the one that it undoes: a second call finds it done.
+        """
+        table = self.tables[manifest.dataset]
+        version = table.committed(manifest.release)
+        if version is None:
+            raise UnitError(f"release {manifest.release} is not committed; there is nothing to undo")
+        # Known to be true before it is undone, so that the ledger shows both.
+        self.ledger.finalize(manifest.release, version, manifest.created_at, UnitState.open)
+        back = replace(
+            manifest,
+            release=f"{manifest.release}_undo",
+            kind=ReleaseKind.rollback,
+            created_at=self.clock.now(),
+            days=tuple(DaySwap(s.day, s.add, s.remove, s.evidence) for s in manifest.days),
+            reason="another dataset of the unit could not be released",
+            undoes=manifest.release,
+        )
+        back = self._intended(back)
+        table.store_manifest(back)
+        self.ledger.intend(back)
+        self.rollback(back, commit_on_newest(table, back))
+        return back
+
+    def _intended(self, manifest: Manifest) -> Manifest:
+        known = (r.manifest for r in self.ledger.releases(manifest.dataset, manifest.unit))
+        return next((m for m in known if m.release == manifest.release), manifest)
+
+    def _state_after(self, unit: Unit, manifest: Manifest) -> UnitState:
+        if unit.state is not UnitState.published:
+            return unit.state
+        records = self.ledger.releases(unit=unit.id)
+        for record in last_publish(records):
+            gone = undone_days(records, record.manifest.release)
+            if record.manifest.release == manifest.undoes:
+                gone |= {swap.day for swap in manifest.days}
+            if not gone >= {swap.day for swap in record.manifest.days}:
+                return unit.state
+        return UnitState.rolled_back
+
+
+def commit_on_newest(table: PublishedTable, manifest: Manifest) -> int:
+    """Commit a manifest that stays right whatever happens to other days: its preconditions are checked each time."""
+    for _ in range(ROUNDS - 1):
+        try:
+            return table.commit(manifest, table.version())
+        except TableMovedError:
+            continue
+    return table.commit(manifest, table.version())

@@ -1,0 +1,111 @@
+"""The survey before a release: evidence, basis, published files and shadow files of every day, read afresh."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.evidence import (
+    Basis,
+    DatasetDay,
+    DayEvidence,
+    DayFault,
+    Fault,
+    explain_faults,
+    faults_of,
+    unit_hash,
+)
+from backfill_assets.domain.ports import BasisNow, ContentFingerprints, Ledger, PublishedTable
+from backfill_assets.domain.release import DataFile, layout_digest
+from backfill_assets.domain.units import Unit
+
+FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found: the evidence of the unit's days, each table's version and active files, and all faults."""
+
+    unit: Unit
+    evidence: Mapping[DatasetDay, DayEvidence]
+    versions: Mapping[str, int]
+    active: Mapping[str, FilesByDay]
+    faults: tuple[DayFault, ...]
+
+    @property
+    def hash(self) -> str:
+        """The evidence hash that an approval is bound to."""
+        return unit_hash(self.evidence.values())
+
+
+@dataclass(frozen=True)
+class Surveyor:
+    """Takes surveys; reads only."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    fingerprints: ContentFingerprints
+    basis: BasisNow
+
+    def survey(self, unit: Unit) -> Survey:
+        """Survey all days of a unit."""
+        known = self.ledger.evidence(unit.id)
+        evidence = {target: known[target] for target in unit.days if target in known}
+        faults: list[DayFault] = []
+        versions, active = {}, {}
+        for name in sorted(unit.targets):
+            # The version comes first: files read later than it make the commit fail, never pass.
+            versions[name] = self.tables[name].version()
+            active[name] = self.tables[name].active(unit.targets[name])
+            mine = {day: e for (dataset, day), e in evidence.items() if dataset == name}
+            faults += self._faults(unit, name, mine, active[name])
+        return Survey(unit, evidence, versions, active, tuple(faults))
+
+    def _faults(
+        self, unit: Unit, name: str, evidence: Mapping[dt.date, DayEvidence], active: FilesByDay
+    ) -> list[DayFault]:
+        days = sorted(unit.targets[name])
+        inputs, code, required = self.basis.inputs(name, days), self.basis.code(name), self.basis.checks(name)
+        layouts = {day: layout_digest(active.get(day, ())) for day in days}
+        kept = self._same_content(name, evidence, layouts)
+        faults: list[DayFault] = []
+        for day in days:
+            found = evidence.get(day)
+            now = Basis(inputs[day], code, unit.contract.hash, layouts[day])
+            if found is not None and day in kept:
+                now = replace(now, published=found.basis.published)
+            faults += faults_of((name, day), found, required, now)
+        return faults + self._moved_shadows(name, evidence)
+
+    def _same_content(
+        self, name: str, evidence: Mapping[dt.date, DayEvidence], layouts: Mapping[dt.date, str]
+    ) -> frozenset[dt.date]:
+        moved = [day for day, e in evidence.items() if e.basis.published != layouts[day]]
+        if not moved:
+            return frozenset()
+        now = self.fingerprints.of(name, moved)
+        return frozenset(d for d in moved if now.get(d, "") == evidence[d].measured.published.fingerprint)
+
+    def _moved_shadows(self, name: str, evidence: Mapping[dt.date, DayEvidence]) -> list[DayFault]:
+        lost = self.tables[name].missing_files(f for e in evidence.values() for f in e.shadow_files)
+        return [DayFault(name, f.day, Fault.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
+
+
+def refusal(unit: Unit, faults: Sequence[DayFault]) -> str:
+    """Why a unit is not released, and what to do about it."""
+    days = {name: sorted({f.day for f in faults if f.dataset == name}) for name in sorted(unit.targets)}
+    return f"unit {unit.id} is not released:\n{explain_faults(faults)}\n{relaunch_hint(unit, days)}"
+
+
+def relaunch_hint(unit: Unit, days: Mapping[str, Sequence[dt.date]]) -> str:
+    """How to get the evidence that is lacking, for days by dataset."""
+    lines = [
+        f"  raw, staging and shadow of {name} with their checks for {format_days(found)}"
+        for name, found in days.items()
+        if found
+    ]
+    return "\n".join(
+        ["Materialize, and the unit goes on from there:", *lines, f"See: backfill status {unit.id}"]
+    )

@@ -1,0 +1,148 @@
+"""Reconciling: the Delta log says which releases are true, and the ledger is made to agree."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backfill_assets.campaigns.publish_steps import Finisher, publish_locks, unit_or_none
+from backfill_assets.domain.errors import LedgerError, PreconditionError
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import ReleaseRecord
+
+
+class RepairKind(StrEnum):
+    """What was done about a release."""
+
+    finalized = "finalized: its commit is in the Delta log"
+    abandoned = "abandoned: it was never committed"
+    undone = "undone: another dataset of its unit was never committed"
+    rebuilt = "rebuilt from its manifest: the ledger had lost it"
+    stuck = "left alone: half of its unit is committed, and that half was rewritten since; publish or discard the unit"
+    busy = "left alone: somebody is releasing right now"
+    forged = "left alone: its manifest is not the one that was committed"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One thing that reconciling did, or left alone."""
+
+    release: str
+    dataset: str
+    kind: RepairKind
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{self.release} ({self.dataset}) {self.kind.value}"
+
+
+_NO_WAIT = dt.timedelta(0)
+
+
+@dataclass(frozen=True)
+class Reconcile:
+    """Finishes or gives up what a crash left half-way; running it again changes nothing."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+
+    def run(self, datasets: Collection[str] | None = None) -> tuple[Repair, ...]:
+        """Settle what is left over and rebuild what the ledger has lost; for all datasets unless some are named."""
+        names = tuple(self.tables if datasets is None else datasets)
+        return (*self.settle(names), *self.rebuild(names))
+
+    def settle(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Repair, ...]:
+        """Bring every intent to its end: finalized if it is in the log, undone if only half of its unit is, else abandoned.
+
+        An intent whose lock cannot be had within `wait` belongs to somebody who is at work.
+        """
+        repairs: list[Repair] = []
+        for members in self._open_groups(datasets):
+            names = {m.dataset for m in members}
+            if not names <= set(self.tables):
+                continue
+            try:
+                with publish_locks(self.ledger, names, wait):
+                    repairs += self._settle_group([self.ledger.release(m.release) for m in members])
+            except LedgerError:
+                repairs += [Repair(m.release, m.dataset, RepairKind.busy) for m in members]
+        return tuple(repairs)
+
+    def rebuild(self, datasets: Collection[str]) -> tuple[Repair, ...]:
+        """Bring releases back that are committed and have a manifest, but that the ledger does not know."""
+        repairs: list[Repair] = []
+        for name in datasets:
+            table = self.tables[name]
+            known = {r.manifest.release for r in self.ledger.releases(name)}
+            lost = [m for m in table.manifests() if m.release not in known]
+            hashes = {c.release: c.manifest for c in table.history() if c.release} if lost else {}
+            for manifest in sorted(lost, key=lambda m: m.created_at):
+                version = table.committed(manifest.release)
+                if version is None:
+                    continue
+                genuine = hashes.get(manifest.release, manifest.hash) == manifest.hash
+                if genuine:
+                    self._bring_back(manifest, version)
+                kind = RepairKind.rebuilt if genuine else RepairKind.forged
+                repairs.append(Repair(manifest.release, name, kind))
+        return tuple(repairs)
+
+    def _open_groups(self, datasets: Collection[str]) -> list[list[Manifest]]:
+        """Releases that stand and fall together: one publication of a unit, with at least one intent in it."""
+        intents = [
+            r.manifest
+            for name in datasets
+            for r in self.ledger.releases(name)
+            if r.state is ReleaseState.intent
+        ]
+        groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
+        for manifest in sorted(intents, key=lambda m: (m.created_at, m.release)):
+            key = (manifest.unit, manifest.created_at, manifest.kind)
+            if key not in groups:
+                whole = self.ledger.releases(unit=manifest.unit)
+                own = [
+                    r.manifest
+                    for r in whole
+                    if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key
+                ]
+                groups[key] = sorted(own, key=lambda m: m.dataset)
+        return list(groups.values())
+
+    def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Repair]:
+        if not any(r.state is ReleaseState.intent for r in records):
+            return []
+        manifests = [r.manifest for r in records]
+        versions = {m.release: self.tables[m.dataset].committed(m.release) for m in manifests}
+        true = {release: version for release, version in versions.items() if version is not None}
+        finisher = Finisher(self.ledger, self.tables, self.clock)
+        if len(true) == len(manifests):
+            self._finish(finisher, manifests, true)
+            return [Repair(m.release, m.dataset, RepairKind.finalized) for m in manifests]
+        try:
+            finisher.take_back([m for m in manifests if m.release in true], manifests)
+        except PreconditionError:
+            return [Repair(m.release, m.dataset, RepairKind.stuck) for m in manifests]
+        fates = {True: RepairKind.undone, False: RepairKind.abandoned}
+        return [Repair(m.release, m.dataset, fates[m.release in true]) for m in manifests]
+
+    def _finish(self, finisher: Finisher, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> None:
+        if manifests[0].kind is ReleaseKind.publish:
+            finisher.publish(versions, manifests)
+            finisher.seal(manifests)
+            return
+        for manifest in manifests:
+            finisher.rollback(manifest, versions[manifest.release])
+
+    def _bring_back(self, manifest: Manifest, version: int) -> None:
+        self.ledger.intend(manifest)
+        unit = unit_or_none(self.ledger, manifest.unit)
+        state = UnitState.published if unit is None or unit.state is UnitState.open else unit.state
+        if manifest.kind is ReleaseKind.rollback:
+            Finisher(self.ledger, self.tables, self.clock).rollback(manifest, version)
+        else:
+            self.ledger.finalize(manifest.release, version, manifest.created_at, state)

@@ -1,0 +1,175 @@
+"""The road of one batch: land deliveries, stage, build the shadow, measure and judge it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, faults_of
+from backfill_assets.domain.inputs import by_delivery_day, source_state
+from backfill_assets.domain.judge import judge
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import Attempt, Delivery, StagedDay
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road import Audit, build_shadow, discover, land, measure, sample, stage
+
+Days = tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a landing brought: new deliveries, and all known deliveries of the days."""
+
+    new: tuple[Delivery, ...]
+    known: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True)
+class Road:
+    """Everything that happens to a batch of days before its release; each step is idempotent."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+    layout: Layout
+    basis: CurrentBasis
+    clock: Clock
+
+    def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
+        """Land the deliveries from which these business days are built; known ones are skipped.
+
+        Raises:
+            SourceError: a file cannot be read as declared; nothing of the batch is written then.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.delivery_days(days)
+        known = {(d.day, d.path, d.fingerprint) for d in self.ledger.deliveries(name, window)}
+        found = discover(loaded, self.layout, window)
+        files = tuple(f for f in found if (f.day, f.path, f.fingerprint) not in known)
+        new = land(spark, loaded, self.layout, files, self.clock.now()) if files else ()
+        self.ledger.add_deliveries(new)
+        return Landed(tuple(new), self.ledger.deliveries(name, window))
+
+    def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
+        """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
+
+        Raises:
+            ModelError: the staging model fails or returns other columns than it must.
+        """
+        stale = self._stale_days(name, days)
+        if not stale:
+            return {}
+        loaded = self.datasets[name]
+        inputs = self.basis.staged_inputs(name, stale)
+        counts = stage(spark, loaded, self.layout, stale)
+        self.ledger.add_staged(
+            StagedDay(name, d, inputs[d], loaded.code_version, counts[d].outside_rows) for d in stale
+        )
+        return {day: counts[day].rows for day in stale}
+
+    def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
+        """The days without good evidence; all others need no work, whatever launched it."""
+        return tuple(sorted({fault.day for fault in self.faults(unit, name, days)}))
+
+    def faults(self, unit: Unit, name: str, days: Days) -> tuple[DayFault, ...]:
+        """What keeps these days of a unit from being released, by their evidence and the basis as it is now."""
+        evidence = self.ledger.evidence(unit.id)
+        inputs = self.basis.inputs(name, days)
+        active = self.tables[name].active(days)
+        code, required = self.basis.code(name), self.basis.checks(name)
+        faults: list[DayFault] = []
+        for day in days:
+            now = Basis(inputs[day], code, unit.contract.hash, layout_digest(active.get(day, ())))
+            faults += faults_of((name, day), evidence.get((name, day)), required, now)
+        return tuple(faults)
+
+    def build(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> None:
+        """Build the shadow of an attempt's days and note what it rests on, as evidence that still lacks verdicts.
+
+        Raises:
+            ModelError: the fact model fails or returns other columns than declared.
+            LeaseLostError: another attempt has taken these days over.
+        """
+        name, days = attempt.dataset, attempt.days
+        loaded = self.datasets[name]
+        self.stage(spark, name, loaded.dataset.with_lookback(days))
+        inputs = self.basis.inputs(name, days)
+        audit = Audit(self.clock.now(), unit.id, loaded.code_version)
+        build_shadow(spark, loaded, self.layout, days, attempt.folder, audit)
+        files = self.tables[name].shadow_files(attempt.folder, days)
+        at = self.clock.now()
+        pending = [
+            DayEvidence(
+                unit.id, attempt.number, name, day,
+                Basis(inputs[day], loaded.code_version, unit.contract.hash, ""),
+                tuple(files.get(day, ())), DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at,
+            )
+            for day in days
+        ]  # fmt: skip
+        self.ledger.add_evidence(attempt.number, pending)
+
+    def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
+        """Measure and judge an attempt's days in one pass per side, and store the evidence; passing or not.
+
+        Raises:
+            UnitError: the attempt has no shadow yet.
+            LeaseLostError: another attempt has taken these days over.
+        """
+        name, days = attempt.dataset, attempt.days
+        loaded = self.datasets[name]
+        pending = self._pending(unit, attempt)
+        # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
+        active = self.tables[name].active(days)
+        sides = measure(spark, loaded, self.layout, days, attempt.folder)
+        deliveries = by_delivery_day(self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
+        staged = self.ledger.staged(name, days)
+        evidence = []
+        for day in days:
+            side = sides[day]
+            source = source_state(loaded.dataset, day, deliveries, staged)
+            measured = DayMeasurement(day, side.shadow, side.published, side.staging, source)
+            basis = replace(
+                pending[day].basis, published=layout_digest(active.get(day, ())), contract=unit.contract.hash
+            )
+            verdicts = judge(loaded.dataset, measured, unit.contract)
+            evidence.append(replace(pending[day], basis=basis, measured=measured, verdicts=verdicts))
+        done = self._with_samples(spark, attempt, evidence)
+        self.ledger.add_evidence(attempt.number, done)
+        return done
+
+    def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
+        stored = self.ledger.evidence(unit.id)
+        mine = {d: stored.get((attempt.dataset, d)) for d in attempt.days}
+        built = {d: e for d, e in mine.items() if e is not None and e.attempt == attempt.number}
+        if len(built) < len(attempt.days):
+            raise UnitError(
+                f"unit {unit.id}: attempt {attempt.number} has no shadow of {attempt.dataset} to check; "
+                f"materialize shadow/{attempt.dataset} for these days together with its checks"
+            )
+        return built
+
+    def _with_samples(
+        self, spark: SparkSession, attempt: Attempt, evidence: Sequence[DayEvidence]
+    ) -> tuple[DayEvidence, ...]:
+        failed = tuple(v for e in evidence for v in e.verdicts if not v.passed)
+        if not failed:
+            return tuple(evidence)
+        rows = sample(spark, self.datasets[attempt.dataset], self.layout, attempt.folder, failed)
+        return tuple(
+            replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
+            for e in evidence
+        )
+
+    def _stale_days(self, name: str, days: Days) -> Days:
+        code = self.datasets[name].code_version
+        inputs, staged = self.basis.staged_inputs(name, days), self.ledger.staged(name, days)
+        return tuple(d for d in days if d not in staged or (staged[d].inputs, staged[d].code) != (inputs[d], code))

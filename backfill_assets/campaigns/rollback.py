@@ -1,0 +1,258 @@
+"""Rolling back a release: the days that it brought go back to the files from before, in one commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.publish_steps import (
+    ROUNDS,
+    WAIT,
+    Checkpoint,
+    Finisher,
+    no_checkpoint,
+    publish_locks,
+    require_tables,
+)
+from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import ReadBackError, RollbackError, TableMovedError
+from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger, PublishedTable
+from backfill_assets.domain.release import (
+    DataFile,
+    DaySwap,
+    Manifest,
+    ReleaseKind,
+    ReleaseState,
+    plan_rollback,
+)
+from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.work import ReleaseRecord
+
+Days = frozenset[dt.date]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a rollback would do.
+
+    `swaps` go back; `rewritten` days show somebody else's files now and go back only with consent (`consentable` holds
+    their swaps); `restored` days are as they were before already; `missing` are files that would be needed and are gone.
+    """
+
+    record: ReleaseRecord
+    version: int
+    swaps: tuple[DaySwap, ...]
+    rewritten: tuple[dt.date, ...]
+    consentable: tuple[DaySwap, ...]
+    restored: tuple[dt.date, ...]
+    missing: tuple[DataFile, ...]
+    until: dt.datetime
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """A rollback that was done: its own release, the one it undid, the days that went back and those left alone."""
+
+    release: str
+    undoes: str
+    dataset: str
+    unit: str
+    version: int
+    days: tuple[dt.date, ...]
+    left: tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Undoes releases, day by day, as long as they are restorable."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+    ids: Ids
+    identity: Identity
+    wait: dt.timedelta = WAIT
+    checkpoint: Checkpoint = no_checkpoint
+
+    def plan(self, release_id: str, days: Days | None = None) -> Proposal:
+        """What rolling back a release, or some of its days, would do now; changes nothing.
+
+        Raises:
+            UnitError: there is no such release.
+            RollbackError: the release cannot be rolled back any more, or has not all of these days.
+        """
+        record = self.ledger.release(release_id)
+        manifest = record.manifest
+        require_tables(self.tables, (manifest.dataset,))
+        table = self.tables[manifest.dataset]
+        until = self._window(record, table.keep_for)
+        _require_own_days(manifest, days)
+        version = table.version()
+        active = table.active({swap.day for swap in manifest.days})
+        planned = plan_rollback(manifest, active, days)
+        top = _effective(self.ledger.releases(manifest.dataset))
+        swaps = tuple(s for s in planned.swaps if top.get(s.day) == release_id)
+        others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in _days(swaps)]
+        back = {s.day for s in others if _same(active.get(s.day, ()), s.remove)}
+        rewritten = [s for s in others if s.day not in back]
+        consentable = tuple(
+            DaySwap(s.day, tuple(active.get(s.day, ())), s.remove, s.evidence)
+            for s in rewritten
+            if not {f.path for f in active.get(s.day, ())} & {f.path for f in s.remove}
+        )
+        missing = table.missing_files(f for s in swaps for f in s.add)
+        left = tuple(s.day for s in rewritten)
+        return Proposal(record, version, swaps, left, consentable, tuple(sorted(back)), missing, until)
+
+    def execute(
+        self, release_id: str, reason: str, *, days: Days | None = None, consent_rewritten: Days = frozenset()
+    ) -> RolledBack:
+        """Roll back a release, or some of its days; the days go on hold, so that live runs leave them alone.
+
+        Days that somebody has rewritten since stay as they are unless `consent_rewritten` names them.
+
+        Raises:
+            UnitError: there is no such release.
+            RollbackError: nothing can be restored, or files that are needed are gone; says which and why.
+            TableMovedError: somebody kept committing to the table all the while.
+        """
+        dataset = self.ledger.release(release_id).manifest.dataset
+        require_tables(self.tables, (dataset,))
+        Reconcile(self.ledger, self.tables, self.clock).settle((dataset,), self.wait)
+        with publish_locks(self.ledger, (dataset,), self.wait):
+            for attempts_left in reversed(range(ROUNDS)):
+                proposal = self.plan(release_id, days)
+                try:
+                    return self._execute(proposal, reason, consent_rewritten)
+                except TableMovedError:
+                    if not attempts_left:
+                        raise
+        raise AssertionError("unreachable: the last round returns or raises")
+
+    def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
+        table = self.tables[proposal.record.manifest.dataset]
+        swaps = sorted(
+            (*proposal.swaps, *(s for s in proposal.consentable if s.day in consent)), key=lambda s: s.day
+        )
+        _require_something(proposal, swaps, consent)
+        _require_files(proposal, table.missing_files(f for s in swaps for f in s.add))
+        manifest = self._manifest(proposal.record.manifest, tuple(swaps), reason)
+        table.store_manifest(manifest)
+        self.checkpoint("manifest")
+        self.ledger.intend(manifest)
+        self.checkpoint("intend")
+        try:
+            version = table.commit(manifest, proposal.version)
+        except ReadBackError:
+            raise
+        except Exception:
+            self.ledger.abandon(manifest.release)
+            raise
+        self.checkpoint("commit")
+        Finisher(self.ledger, self.tables, self.clock).rollback(manifest, version)
+        self.checkpoint("finalize")
+        done = tuple(s.day for s in swaps)
+        left = tuple(day for day in proposal.rewritten if day not in done)
+        return RolledBack(
+            manifest.release, manifest.undoes, manifest.dataset, manifest.unit, version, done, left
+        )
+
+    def _manifest(self, undone: Manifest, swaps: tuple[DaySwap, ...], reason: str) -> Manifest:
+        return Manifest(
+            release=self.ids.new("r"),
+            kind=ReleaseKind.rollback,
+            dataset=undone.dataset,
+            unit=undone.unit,
+            by=self.identity.name(),
+            created_at=self.clock.now(),
+            evidence=undone.evidence,
+            code_version=undone.code_version,
+            days=swaps,
+            reason=reason,
+            undoes=undone.release,
+        )
+
+    def _window(self, record: ReleaseRecord, keep_for: dt.timedelta) -> dt.datetime:
+        release = record.manifest.release
+        if record.manifest.kind is not ReleaseKind.publish:
+            raise RollbackError(
+                f"release {release} is itself a rollback; publish its unit again instead: "
+                f"backfill publish {record.manifest.unit}"
+            )
+        if record.state is not ReleaseState.finalized or record.committed_at is None:
+            raise RollbackError(
+                f"release {release} is {record.state.value}, not finalized; see: backfill releases"
+            )
+        until = restorable_until(record.committed_at, keep_for)
+        if self.clock.now() >= until:
+            raise RollbackError(
+                f"release {release} was restorable until {until:%Y-%m-%d %H:%M} UTC (retention.keep_for in dataset.yaml); "
+                "its files may be gone: build the days anew and publish them"
+            )
+        return until
+
+
+def _require_own_days(manifest: Manifest, days: Days | None) -> None:
+    strange = (days or frozenset()) - _days(manifest.days)
+    if strange:
+        raise RollbackError(
+            f"release {manifest.release} has not {manifest.dataset} {format_days(strange)}; "
+            f"it has {format_days(s.day for s in manifest.days)}"
+        )
+
+
+def _require_something(proposal: Proposal, swaps: Sequence[DaySwap], consent: Days) -> None:
+    release = proposal.record.manifest.release
+    mixed = consent & set(proposal.rewritten) - _days(proposal.consentable)
+    if mixed:
+        raise RollbackError(
+            f"release {release}: {format_days(mixed)} still hold some of the files to restore together with others; "
+            "build these days anew instead"
+        )
+    if swaps:
+        return
+    reasons = []
+    if proposal.restored:
+        reasons.append(f"{format_days(proposal.restored)} are as they were before it already")
+    if proposal.rewritten:
+        reasons.append(
+            f"{format_days(proposal.rewritten)} were rewritten since; to restore them all the same, "
+            "consent to each of them"
+        )
+    raise RollbackError(f"release {release}: nothing to roll back: {'; '.join(reasons)}")
+
+
+def _require_files(proposal: Proposal, missing: Sequence[DataFile]) -> None:
+    if missing:
+        names = ", ".join(f"{f.path} ({f.size} bytes)" for f in missing[:5])
+        raise RollbackError(
+            f"release {proposal.record.manifest.release}: {len(missing)} files to restore are gone or altered: {names}; "
+            f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
+        )
+
+
+def _effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, str]:
+    """The release whose state each day should show: the newest one that has not been rolled back for that day."""
+    stacks: dict[dt.date, list[str]] = {}
+    for record in reversed(records):
+        manifest = record.manifest
+        if record.state is not ReleaseState.finalized:
+            continue
+        for swap in manifest.days:
+            stack = stacks.setdefault(swap.day, [])
+            if manifest.kind is ReleaseKind.publish:
+                stack.append(manifest.release)
+            elif manifest.undoes in stack:
+                # Everything on top of it went with it, by consent.
+                del stack[stack.index(manifest.undoes) :]
+    return {day: stack[-1] for day, stack in stacks.items() if stack}
+
+
+def _same(one: Sequence[DataFile], other: Sequence[DataFile]) -> bool:
+    return {f.identity for f in one} == {f.identity for f in other}
+
+
+def _days(swaps: Sequence[DaySwap]) -> frozenset[dt.date]:
+    return frozenset(swap.day for swap in swaps)

@@ -1,0 +1,92 @@
+"""The sweep: the only collector of files under `_shadow/`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.publish_steps import WAIT, publish_locks
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.retention import EXTRA, Needs, StoredFile, collectable, restorable_until
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import AttemptState, ReleaseRecord
+
+GRACE = dt.timedelta(hours=1)
+"""How old a file must be before the sweep looks at it."""
+
+_LOGS = ("_sealed_log", "_delta_log")
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The files of one dataset that nobody needs, relative to the published table, and their size in bytes."""
+
+    dataset: str
+    paths: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Removes files that no reader, no release in its window and no open unit needs."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+    grace: dt.timedelta = GRACE
+    wait: dt.timedelta = WAIT
+
+    def plan(self) -> tuple[Swept, ...]:
+        """What a sweep would remove now; removes nothing (`--dry-run`)."""
+        return tuple(self._decide(name) for name in sorted(self.tables))
+
+    def execute(self) -> tuple[Swept, ...]:
+        """Remove what nobody needs; the publish lock is held while each dataset is decided on and swept.
+
+        Raises:
+            LedgerError: a release of one of the datasets takes too long.
+        """
+        done = []
+        for name in sorted(self.tables):
+            with publish_locks(self.ledger, (name,), self.wait):
+                swept = self._decide(name)
+                self.tables[name].delete(swept.paths)
+            done.append(swept)
+        return tuple(done)
+
+    def _decide(self, name: str) -> Swept:
+        # Listed before anybody's needs are read: work that begins in between is not in the list.
+        stored = self.tables[name].stored_files()
+        paths = collectable(stored, self._needs(name, stored), self.clock.now(), self.grace) if stored else ()
+        sizes = {f.path: f.size for f in stored}
+        return Swept(name, paths, sum(sizes[path] for path in paths))
+
+    def _needs(self, name: str, stored: Sequence[StoredFile]) -> Needs:
+        table, now = self.tables[name], self.clock.now()
+        window = table.keep_for + EXTRA
+        units = {f"_shadow/{u.id}/" for u in self.ledger.units(name, {UnitState.open})}
+        running = {f"{a.folder}/" for a in self.ledger.attempts(state=AttemptState.running)}
+        releases = tuple((r.manifest, _until(r, window, now)) for r in self.ledger.releases(name))
+        active = frozenset(f.path for files in table.active().values() for f in files)
+        # Also what left the table otherwise (a compaction): readers may still be on the version before.
+        recent = table.removed_since(now - window)
+        needs = Needs(active | recent, releases, frozenset(units | running))
+        return Needs(needs.active, releases, needs.folders | _logs_of(needs.files(now), stored))
+
+
+def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime) -> dt.datetime:
+    if record.state is ReleaseState.abandoned:
+        return now
+    if record.committed_at is None:
+        # An intent may still turn out to be true.
+        return dt.datetime.max.replace(tzinfo=dt.UTC)
+    return restorable_until(record.committed_at, window)
+
+
+def _logs_of(kept: Iterable[str], stored: Sequence[StoredFile]) -> frozenset[str]:
+    """The logs of shadows of which files are kept: publishing them again compares their schema."""
+    shadows = {"/".join(path.split("/")[:3]) for path in kept if path.startswith("_shadow/")}
+    present = {"/".join(f.path.split("/")[:3]) for f in stored}
+    return frozenset(f"{shadow}/{log}/" for shadow in shadows & present for log in _LOGS)

@@ -1,0 +1,103 @@
+"""What a loaded dataset folder consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from backfill_assets.catalog.faults import DatasetFault
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import DatasetError
+
+
+class Layer(StrEnum):
+    """The two steps of the road that a dataset describes with a model."""
+
+    staging = "staging"
+    fact = "fact"
+
+
+class Language(StrEnum):
+    """What a model is written in; the value is the file's suffix without its dot."""
+
+    sql = "sql"
+    python = "py"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A staging or fact model: where it stands, its language, its text and the tables it asks for.
+
+    `parameters` are the tables that a Python model's function takes, in order; SQL has none: it sees all.
+    """
+
+    layer: Layer
+    path: Path
+    language: Language
+    text: str
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A golden case: a folder of input files and of the rows expected from them."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class LoadedDataset:
+    """A dataset folder that can be used as it is.
+
+    `code_version` are 16 hex digits over dataset.yaml, the folder's code and the version of this project.
+    """
+
+    dataset: Dataset
+    folder: Path
+    staging: Model
+    fact: Model
+    code_version: str
+    cases: tuple[Case, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The dataset's name, which is also the folder's."""
+        return self.dataset.name
+
+    def model(self, layer: Layer) -> Model:
+        """The model of one layer."""
+        return self.staging if layer is Layer.staging else self.fact
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All datasets of a folder that can be used, by name, and what is wrong with the others."""
+
+    datasets: Mapping[str, LoadedDataset]
+    faults: tuple[DatasetFault, ...] = ()
+
+    def dataset(self, name: str) -> LoadedDataset:
+        """The dataset of that name.
+
+        Raises:
+            DatasetError: there is none, or its folder has faults, which are named.
+        """
+        if name in self.datasets:
+            return self.datasets[name]
+        own = [str(fault) for fault in self.faults if fault.dataset == name]
+        if own:
+            raise DatasetError("\n".join([f"dataset {name} cannot be used:", *own]))
+        known = ", ".join(sorted(self.datasets)) or "none"
+        raise DatasetError(f"there is no dataset {name!r}; choose one of: {known}")
+
+    def require_all(self) -> None:
+        """Refuse a folder with any fault, for places where a half-loaded catalog will not do.
+
+        Raises:
+            DatasetError: names every fault.
+        """
+        if self.faults:
+            raise DatasetError("\n".join(str(fault) for fault in self.faults))

@@ -1,0 +1,153 @@
+"""Loading dataset folders: all is checked, nothing is run, and one bad folder never hides the others."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from backfill_assets.catalog.code_version import code_version, project_version
+from backfill_assets.catalog.faults import DatasetFault, KeyPath, shown_key, shown_path, validation_faults
+from backfill_assets.catalog.loaded import Case, Catalog, Layer, LoadedDataset, Model
+from backfill_assets.catalog.models import find_model
+from backfill_assets.catalog.strict_yaml import Document, read_yaml
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import DatasetError, InvalidNameError
+from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.measurement import metric_names
+from backfill_assets.domain.names import NAME_PATTERN, checked_name
+
+FILE = "dataset.yaml"
+"""The file that makes a folder a dataset."""
+
+
+def load_folder(folder: Path) -> Catalog:
+    """Load every dataset folder below `folder`; folders whose names begin with `.` or `_` are left alone.
+
+    Raises:
+        DatasetError: `folder` itself cannot be listed.
+    """
+    try:
+        found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._")
+    except OSError as error:
+        raise DatasetError(
+            f"{shown_path(folder)}: the folder of datasets cannot be read ({error.strerror}); "
+            "create it or set BACKFILL_ASSETS_DATASETS to another"
+        ) from error
+    loaded = [(path.name, load_dataset(path)) for path in found]
+    datasets = {name: result for name, result in loaded if isinstance(result, LoadedDataset)}
+    faults = [fault for _, result in loaded if not isinstance(result, LoadedDataset) for fault in result]
+    return Catalog(datasets, tuple(faults))
+
+
+def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
+    """Load one dataset folder, or say everything that is wrong with it."""
+    file = folder / FILE
+    if not file.is_file():
+        text = f"the folder has no {FILE}; write one, or move the folder away"
+        return (DatasetFault(folder.name, folder, text),)
+    try:
+        content = file.read_bytes()
+        document = read_yaml(_decoded(content))
+    except OSError as error:
+        return (DatasetFault(folder.name, file, f"the file cannot be read: {error.strerror}"),)
+    except DatasetError as error:
+        message, line = error.args
+        return (DatasetFault(folder.name, file, message, line),)
+    dataset, faults = _dataset(document, file)
+    if not isinstance(document.value, dict):
+        return tuple(faults)
+    models, model_faults = _models(folder, _table_names(document.value))
+    faults += model_faults
+    if dataset is None or faults or len(models) < len(Layer):
+        return tuple(faults)
+    version = code_version(_code_files(folder, content), project_version())
+    return LoadedDataset(dataset, folder, models[Layer.staging], models[Layer.fact], version, _cases(folder))
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DatasetError(f"byte {error.start} is no UTF-8; save the file as UTF-8", line) from error
+
+
+def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[DatasetFault]]:
+    folder = file.parent.name
+    faults = [DatasetFault(folder, file, text, line, shown_key(at)) for line, at, text in document.faults]
+    if not isinstance(document.value, dict):
+        text = "the file has no mapping of key: value lines; see docs/dataset-yaml.md"
+        return None, [*faults, DatasetFault(folder, file, text, 1)]
+    dataset: Dataset | None = None
+    placed: Iterable[tuple[KeyPath, int | None, str]] = ()
+    try:
+        # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
+        dataset = Dataset.model_validate_json(json.dumps(document.value), strict=True)
+    except ValidationError as error:
+        placed = validation_faults(error, Dataset, document.lines)
+    faults += [DatasetFault(folder, file, text, line, shown_key(path)) for path, line, text in placed]
+    named = [(key, text) for key, text in _naming_faults(document.value.get("name"), folder)]
+    named += _collisions(dataset) if dataset else []
+    faults += [DatasetFault(folder, file, text, document.lines.get((key,)), key) for key, text in named]
+    return dataset, faults
+
+
+def _naming_faults(name: object, folder: str) -> list[tuple[str, str]]:
+    try:
+        checked_name(folder, "the folder's name")
+    except InvalidNameError as error:
+        return [("name", str(error))]
+    if isinstance(name, str) and name != folder and NAME_PATTERN.fullmatch(name):
+        return [("name", f"name = {name!r}: the folder is called {folder!r}; give both the same name")]
+    return []
+
+
+def _collisions(dataset: Dataset) -> list[tuple[str, str]]:
+    metrics = [name for name, n in Counter(metric_names(dataset)).items() if n > 1]
+    faults = [("measures", f"measures: two metrics are called {name!r}; rename a measure") for name in metrics]
+    checks = [name for name, n in Counter(c.name for c in checks_of(dataset)).items() if n > 1]
+    told = {f"{name}_change" for name in metrics}
+    faults += [
+        ("checks", f"checks: two checks are called {name!r}; rename one or name it only once")
+        for name in checks
+        if name not in told
+    ]
+    return faults
+
+
+def _table_names(value: dict[str, object]) -> tuple[str, ...]:
+    references = value.get("references")
+    return tuple(references) if isinstance(references, dict) else ()
+
+
+def _models(folder: Path, references: tuple[str, ...]) -> tuple[dict[Layer, Model], list[DatasetFault]]:
+    own = {Layer.staging: "raw", Layer.fact: "staging"}
+    models: dict[Layer, Model] = {}
+    faults: list[DatasetFault] = []
+    for layer in Layer:
+        result = find_model(folder, layer, (own[layer], *references))
+        if isinstance(result, Model):
+            models[layer] = result
+        else:
+            faults += [DatasetFault(folder.name, f.file, f.message, f.line) for f in result]
+    return models, faults
+
+
+def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
+    files = {FILE: content}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in {".sql", ".py"} and path.is_file():
+            files[path.name] = path.read_bytes()
+    return files
+
+
+def _cases(folder: Path) -> tuple[Case, ...]:
+    cases = folder / "cases"
+    if not cases.is_dir():
+        return ()
+    found = sorted(path for path in cases.iterdir() if path.is_dir() and path.name[0] not in "._")
+    return tuple(Case(path.name, path) for path in found)

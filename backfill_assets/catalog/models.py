@@ -1,0 +1,123 @@
+"""Finding and checking models without running them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill_assets.catalog.loaded import Language, Layer, Model
+
+_SQL_TOKEN = re.compile(
+    r"""
+    (?P<skip>\s+ | --[^\n]* | /\*.*?\*/)
+    | (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*`)
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
+_MAY_IMPORT = sys.stdlib_module_names | {"pyspark"}
+
+
+@dataclass(frozen=True)
+class ModelFault:
+    """What is wrong with a model: its file (or the dataset's folder), the line if any, and what to do."""
+
+    file: Path
+    message: str
+    line: int | None = None
+
+
+def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | tuple[ModelFault, ...]:
+    """The model of a layer, or what is wrong with it; `tables` are the names that it may ask for."""
+    candidates = [(folder / f"{layer}.{language}", language) for language in Language]
+    present = [(path, language) for path, language in candidates if path.is_file()]
+    if not present:
+        return (ModelFault(folder, f"there is no {layer} model; write {layer}.sql or {layer}.py"),)
+    if len(present) > 1:
+        return (ModelFault(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
+    path, language = present[0]
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        return (ModelFault(path, f"byte {error.start} is no UTF-8; save the file as UTF-8"),)
+    except OSError as error:
+        return (ModelFault(path, f"the file cannot be read: {error.strerror}"),)
+    if language is Language.sql:
+        faults = tuple(ModelFault(path, message, line) for line, message in sql_faults(text))
+        return faults or Model(layer, path, language, text)
+    return _python_model(Model(layer, path, language, text), tables)
+
+
+def sql_faults(text: str) -> tuple[tuple[int, str], ...]:
+    """What keeps a text from being one SELECT, as (line, message); the engine has the last word."""
+    words: list[tuple[str, int]] = []
+    ended, depth = 0, 0
+    for match in _SQL_TOKEN.finditer(text):
+        # Behind the semicolon not even a comment: engines cut one semicolon off the very end and no more.
+        if match[0].isspace() or (match.lastgroup == "skip" and not ended):
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        if ended:
+            return ((line, "something follows the semicolon; a model is one SELECT"),)
+        piece = match[0]
+        ended = line if piece == ";" else 0
+        depth += (piece == "(") - (piece == ")")
+        if (depth == 0 and piece != ")") or not words or words[-1][0] == "(":
+            words.append((piece.upper(), line))
+    if not words:
+        return ((1, "the file is empty; write one SELECT"),)
+    first, line = next(((w, n) for w, n in words if w != "("), words[0])
+    if first not in {"SELECT", "WITH"}:
+        return ((line, f"the statement begins with {first!r}; a model is one SELECT (or WITH … SELECT)"),)
+    writing = [(line, f"the statement contains {w}; a model only reads") for w, line in words if w in _WRITES]
+    return tuple(writing[:1]) if first == "WITH" else ()
+
+
+def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[ModelFault, ...]:
+    try:
+        tree = ast.parse(model.text, filename=str(model.path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        return (ModelFault(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
+    faults = list(_import_faults(tree, model.path))
+    function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == model.layer), None)
+    if function is None:
+        text = f"there is no function {model.layer}; write def {model.layer}({', '.join(sorted(tables))})"
+        return (*faults, ModelFault(model.path, text))
+    arguments = function.args
+    parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+    unknown = [name for name in parameters if name not in tables]
+    known = ", ".join(sorted(tables))
+    faults += [
+        ModelFault(model.path, f"{model.layer} asks for the table {name!r}; there are: {known}", function.lineno)
+        for name in unknown
+    ]
+    if arguments.vararg or arguments.kwarg:
+        text = f"{model.layer} takes * or **; name the tables that it wants: {known}"
+        faults.append(ModelFault(model.path, text, function.lineno))
+    if not parameters and not faults:
+        faults.append(
+            ModelFault(model.path, f"{model.layer} asks for no table; name some of: {known}", function.lineno)
+        )
+    return tuple(faults) or Model(model.layer, model.path, model.language, model.text, parameters)
+
+
+def _import_faults(tree: ast.Module, path: Path) -> Iterator[ModelFault]:
+    """Imports outside the code version: what they bring could change without any evidence becoming stale."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = ["." * node.level + (node.module or "")]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] not in _MAY_IMPORT:
+                text = f"imports {name}; a model may import pyspark and the standard library"
+                yield ModelFault(path, text, node.lineno)

@@ -1,0 +1,1 @@
+"""The console script `backfill`: thin commands around the use cases."""

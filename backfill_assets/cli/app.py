@@ -1,0 +1,47 @@
+"""The console script `backfill`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+import typer
+from rich.markup import escape
+
+from backfill_assets.cli import demo, engine, releases, status, units
+from backfill_assets.cli.output import errors
+from backfill_assets.domain.errors import BackfillError
+
+app = typer.Typer(
+    name="backfill",
+    help="Safe historical backfills: look at units and releases, publish, roll back, sweep.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(engine.spark, name="spark")
+app.add_typer(units.hold, name="hold")
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    status.status, status.path, engine.sql, units.resume, units.discard, releases.releases, releases.publish,
+    releases.rollback, releases.reconcile, releases.sweep, releases.doctor, demo.demo,
+)  # fmt: skip
+for command in _COMMANDS:
+    app.command()(command)
+
+
+def main() -> None:
+    """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
+    # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        app()
+    except BackfillError as error:
+        errors.print(f"[bold red]refused:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(1)
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + signum)

@@ -1,0 +1,142 @@
+"""Commands about releases: list, publish, roll back, reconcile, sweep, diagnose."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.doctor import Gravity
+from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.status import Json
+from backfill_assets.cli.units import UnitId
+from backfill_assets.domain.days import day_range, format_days
+from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.work import ReleaseRecord
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"])]
+
+
+def releases(
+    dataset: Annotated[str, typer.Argument(help="A dataset; without it, all.")] = "",
+    json: Json = False,  # a command-line flag
+) -> None:
+    """List releases, newest first, and until when each can be rolled back."""
+    application = Application.from_env()
+    if dataset:
+        application.dataset(dataset)
+    rows = [_row(application, record) for record in application.ledger.releases(dataset or None)]
+    if json:
+        as_json(rows)
+    else:
+        columns = (
+            "release",
+            "kind",
+            "dataset",
+            "days",
+            "version",
+            "state",
+            "by",
+            "at (UTC)",
+            "restorable until",
+            "unit",
+        )
+        table(columns, [tuple(row.values()) for row in rows])
+
+
+def publish(
+    unit: UnitId,
+    evidence: Annotated[str, typer.Option(help="The evidence hash that you approve.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
+) -> None:
+    """Release a complete unit in one atomic commit per table; refused unless every day's evidence is there and fresh."""
+    from backfill_assets.orchestration.reporting import report_release  # loads Dagster
+
+    application = Application.from_env()
+    outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
+    report_release(outcome)
+    for name, days in outcome.days.items():
+        say(f"{outcome.releases[name]}: {name} {format_days(days)} is published")
+        say(f"undo it with: backfill rollback {outcome.releases[name]} --reason '…'")
+
+
+def rollback(
+    release: Annotated[str, typer.Argument(help="The release to undo, as `backfill releases` lists it.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the history and shown to whoever meets the hold.")],
+    first: Day = None,
+    last: Day = None,
+    include_rewritten: Annotated[
+        bool, typer.Option(help="Also put back days that somebody else has rewritten since; their newer rows go.")
+    ] = False,
+    dry_run: DryRun = False,  # a command-line flag
+) -> None:
+    """Put the days of a release back to what they were; days written since then stay, unless you consent."""
+    from backfill_assets.orchestration.reporting import report_rollback  # loads Dagster
+
+    application = Application.from_env()
+    days = _days(application.ledger.release(release), first, last)
+    plan = application.rollback.plan(release, days=days)
+    if plan.rewritten:
+        say(f"rewritten since, {'put back too' if include_rewritten else 'left alone'}: {format_days(plan.rewritten)}")
+    if dry_run:
+        say(f"would put back: {format_days(s.day for s in plan.swaps)}")
+        return
+    consent = frozenset(plan.rewritten) if include_rewritten else frozenset()
+    done = application.rollback.execute(release, reason, days=days, consent_rewritten=consent)
+    report_rollback(done, reason)
+    say(f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}")
+    say(f"live runs leave these days alone until: backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}")
+
+
+def reconcile() -> None:
+    """Make the ledger agree with the Delta logs after a crash; doing it again changes nothing."""
+    done = Application.from_env().reconcile.run()
+    for line in done:
+        say(str(line))
+    say(f"{len(done)} things mended" if done else "ledger and Delta logs agree")
+
+
+def sweep(
+    grace: Annotated[int, typer.Option(help="Leave files alone that are younger than this many minutes.", min=0)] = 60,
+    dry_run: DryRun = False,  # a command-line flag
+) -> None:
+    """Remove shadow files that no reader, no release in its window and no open unit needs."""
+    sweeper = Application.from_env().sweep(timedelta(minutes=grace))
+    for item in sweeper.plan() if dry_run else sweeper.execute():
+        say(f"{item.dataset}: {len(item.paths)} files, {item.size} bytes {'would go' if dry_run else 'removed'}")
+
+
+def doctor(json: Json = False) -> None:  # a command-line flag
+    """Compare ledger, Delta logs, manifests and files; exit code 1 if anything is wrong."""
+    findings = Application.from_env().doctor.examine()
+    if json:
+        as_json(findings)
+    else:
+        table(("severity", "finding", "remedy"), [(f.severity.value, f.what, f.remedy) for f in findings])
+    if any(f.severity is Gravity.error for f in findings):
+        raise typer.Exit(1)
+
+
+def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:
+    manifest, at = record.manifest, record.committed_at
+    loaded = application.datasets.get(manifest.dataset)
+    until = restorable_until(at, loaded.dataset.retention.keep_for) if at and loaded else None
+    return {
+        "release": manifest.release, "kind": manifest.kind.value, "dataset": manifest.dataset,
+        "days": format_days((s.day for s in manifest.days), most=3),
+        "version": "-" if record.version is None else record.version, "state": record.state.value, "by": manifest.by,
+        "at": f"{manifest.created_at:%Y-%m-%d %H:%M}",
+        "restorable_until": f"{until:%Y-%m-%d}" if until and manifest.kind.value == "publish" else "-",
+        "unit": manifest.unit,
+    }  # fmt: skip
+
+
+def _days(record: ReleaseRecord, first: datetime | None, last: datetime | None) -> frozenset[date] | None:
+    if first is None and last is None:
+        return None
+    own = sorted(swap.day for swap in record.manifest.days)
+    wanted = set(day_range(first.date() if first else own[0], last.date() if last else own[-1]))
+    return frozenset(day for day in own if day in wanted)

@@ -1,0 +1,114 @@
+"""Commands that only look: where a table is, how datasets and units stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, explain_faults
+from backfill_assets.domain.units import Unit, UnitState
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def path(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> None:
+    """Print the folder of a dataset's published Delta table, for readers without Spark."""
+    application = Application.from_env()
+    application.dataset(dataset)
+    print(application.layout.published_path(dataset))  # noqa: T201  # for $(…), so without rich's wrapping
+
+
+def status(
+    unit: Annotated[str, typer.Argument(help="A unit, to see its days; without it, all datasets and open units.")] = "",
+    json: Json = False,  # a command-line flag
+) -> None:
+    """Show how datasets and units stand, what a unit lacks, and what to do next."""
+    application = Application.from_env()
+    if unit:
+        _one_unit(application, application.ledger.unit(unit), json)
+        return
+    datasets = [_dataset(application, name) for name in sorted(application.datasets)]
+    units = [_unit(application, u) for u in application.ledger.units(states={UnitState.open})]
+    if json:
+        as_json({"datasets": datasets, "units": units, "not_loaded": [str(f) for f in application.catalog.faults]})
+        return
+    about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
+    table(about_datasets, [tuple(d.values()) for d in datasets], "Datasets")
+    about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
+    table(about_units, [tuple(u.values()) for u in units], "Open units")
+    for fault in application.catalog.faults:
+        say(f"not loaded: {fault}")
+
+
+def _dataset(application: Application, name: str) -> dict[str, object]:
+    published = application.tables[name]
+    active = published.active() if published.exists() else {}
+    days = [day for day, files in active.items() if files]
+    return {
+        "dataset": name,
+        "published_days": format_days(days, most=3),
+        "watermark": max(days).isoformat() if days else "-",
+        "rows": sum(f.rows or 0 for files in active.values() for f in files),
+        "on_hold": format_days((h.target[1] for h in application.ledger.holds(name)), most=3),
+        "version": published.version(),
+    }
+
+
+def _unit(application: Application, unit: Unit) -> dict[str, object]:
+    faults = application.publisher.missing(unit.id)
+    lacking = {(f.dataset, f.day) for f in faults}
+    return {
+        "unit": unit.id,
+        "days": "; ".join(f"{n} {format_days(d, most=3)}" for n, d in sorted(unit.targets.items())),
+        "ready": f"{len(unit.days) - len(lacking)} of {len(unit.days)}",
+        "lacking": format_days((day for _, day in lacking), most=3),
+        "mode": "its own runs" if unit.mode.value == "auto" else "backfill publish",
+        "opened_at": f"{unit.opened_at:%Y-%m-%d %H:%M}",
+        "by": unit.by,
+    }
+
+
+def _one_unit(application: Application, unit: Unit, json: bool) -> None:  # handed through
+    evidence = application.ledger.evidence(unit.id)
+    faults = application.publisher.missing(unit.id) if unit.state is UnitState.open else ()
+    whole = application.publisher.evidence_hash(unit.id) if unit.state is UnitState.open and not faults else ""
+    rows = [_day(key, evidence, faults) for key in unit.days]
+    if json:
+        as_json({"unit": unit, "evidence": whole, "days": rows, "faults": faults})
+        return
+    say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
+    if unit.contract:
+        say(f"expected change: {unit.contract.to_plain()}")
+    table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
+    _what_next(unit, faults, whole)
+
+
+def _day(
+    key: DatasetDay, evidence: Mapping[DatasetDay, DayEvidence], faults: tuple[DayFault, ...]
+) -> dict[str, object]:
+    name, day = key
+    found = evidence.get(key)
+    reasons = sorted({f.fault.value for f in faults if (f.dataset, f.day) == key})
+    passed = f"{sum(v.passed for v in found.verdicts)} of {len(found.verdicts)}" if found else "-"
+    return {
+        "dataset": name, "day": day.isoformat(),
+        "rows": found.measured.shadow.rows if found else "-",
+        "published_rows": found.measured.published.rows if found else "-",
+        "checks": passed, "state": "; ".join(reasons) or "good",
+    }  # fmt: skip
+
+
+def _what_next(unit: Unit, faults: tuple[DayFault, ...], whole: str) -> None:
+    if unit.state is not UnitState.open:
+        return
+    if faults:
+        say(explain_faults(faults))
+        say(f"next: backfill resume {unit.id}   (or give it up: backfill discard {unit.id})")
+    elif whole:
+        say(f"evidence {whole}")
+        say(f"next: backfill publish {unit.id} --evidence {whole}")

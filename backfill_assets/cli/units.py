@@ -1,0 +1,69 @@
+"""Commands about open units and days on hold."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import say, table
+from backfill_assets.domain.days import day_range, format_days, parse_day
+from backfill_assets.domain.units import UNIT_TAG, UnitState
+
+UnitId = Annotated[str, typer.Argument(help="The unit, as `backfill status` lists it.")]
+hold = typer.Typer(help="Days that the live pipeline must leave alone.", no_args_is_help=True)
+
+
+def resume(
+    unit: UnitId,
+    webserver: Annotated[
+        str, typer.Option(envvar="BACKFILL_ASSETS_WEBSERVER", help="URL of a Dagster webserver to launch through.")
+    ] = "",
+) -> None:
+    """Launch a backfill of what an open unit still lacks, and only that; then the whole unit is released."""
+    from backfill_assets.orchestration.backfills import Backfill, launch_backfill  # loads Dagster
+    from backfill_assets.orchestration.names import LAYERS
+
+    application = Application.from_env()
+    found = application.ledger.unit(unit)
+    faults = application.publisher.missing(unit)
+    for name, days in found.targets.items():
+        lacking = sorted({f.day for f in faults if f.dataset == name}) or sorted(days)[:1]
+        layers = LAYERS if application.dataset(name).publication.value == "auto" else LAYERS[:-1]
+        keys = tuple(day.isoformat() for day in lacking)
+        backfill = Backfill(name, keys, layers, f"resume {unit}", f"what unit {unit} still lacks", {UNIT_TAG: unit})
+        backfill_id = launch_backfill(backfill, webserver or None)
+        say(
+            f"launched backfill {backfill_id}: {name} {format_days(lacking)} in unit {unit}; the Dagster daemon runs it"
+        )
+
+
+def discard(unit: UnitId) -> None:
+    """Give an open unit up: nothing of it is published, its days are free again, the sweep takes its files."""
+    application = Application.from_env()
+    found = application.ledger.move(unit, {UnitState.open}, UnitState.discarded)
+    say(f"discarded {found.id}; free again: " + "; ".join(f"{n} {format_days(d)}" for n, d in found.targets.items()))
+
+
+@hold.command("list")
+def hold_list(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> None:
+    """List the days on hold."""
+    application = Application.from_env()
+    application.dataset(dataset)
+    rows = [(h.target[1], h.reason, h.by, f"{h.since:%Y-%m-%d %H:%M}") for h in application.ledger.holds(dataset)]
+    table(("day", "reason", "by", "since (UTC)"), rows)
+
+
+@hold.command("lift")
+def hold_lift(
+    dataset: Annotated[str, typer.Argument(help="A dataset.")],
+    first: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="First day.")],
+    last: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="Last day.")],
+) -> None:
+    """Let the live pipeline work on these days again."""
+    application = Application.from_env()
+    application.dataset(dataset)
+    days = day_range(parse_day(f"{first:%Y-%m-%d}"), parse_day(f"{last:%Y-%m-%d}"))
+    say(f"{application.ledger.lift(dataset, days)} days of {dataset} are no longer on hold")

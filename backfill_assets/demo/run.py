@@ -1,0 +1,166 @@
+"""The demo's story, stage by stage."""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import console, say, table
+from backfill_assets.demo.daemon import running_daemon
+from backfill_assets.demo.figures import Figures, published_figures
+from backfill_assets.demo.follow import follow
+from backfill_assets.demo.sources import compose_as_it_was, land_flights
+from backfill_assets.domain.days import day_range, format_days
+from backfill_assets.domain.errors import BackfillError
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.orchestration.names import op_name
+
+DATASET = "flights"
+REDELIVERED = tuple(dt.date(2013, 3, day) for day in (11, 12, 13, 14))
+"""The days whose files came twice."""
+HALVED = dict.fromkeys(("row_count", "available_seat_miles", "departure_delay", "arrival_delay", "distance"), "-50%")
+"""What the correction must do to the four days, exactly; all other metrics must stay as they are."""
+
+
+class DemoError(BackfillError):
+    """Raised when the demo does not end as it should."""
+
+
+@dataclass
+class Watch:
+    """Measures how long each stage takes, in seconds."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announce a stage and measure it."""
+        console.rule(f"[bold]{name}", align="left")
+        begin = time.perf_counter()
+        yield
+        self.stages[name] = time.perf_counter() - begin
+
+
+def run_demo(months: int) -> None:
+    """Play the story on the first `months` months of 2013; can be played again on the same state.
+
+    Raises:
+        DemoError: a backfill failed, or the published figures are not the expected ones.
+    """
+    _default_home()
+    last = dt.date(2013, months, calendar.monthrange(2013, months)[1])
+    application = Application.from_env()
+    watch = Watch()
+    with watch.stage("1. Land real departures of New York, 2013, as daily files; four days are delivered twice"):
+        report = land_flights(application.settings.sources, dt.date(2013, 1, 1), last, REDELIVERED)
+        say(f"{report.rows:,} departures in {report.files} files under {application.settings.sources}")
+    with watch.stage("2. Start the warm Spark server"):
+        say(f"Spark Connect at {SparkServer(application.settings).ensure().url}")
+    with watch.stage("3. Build the published history with the model of that time, which kept both deliveries"):
+        _build_wrong_history(application, last)
+    before = published_figures(application.layout.published_path(DATASET), REDELIVERED)
+    with watch.stage("4. Correct the model: of each key, the latest delivery wins; backfill the four days"):
+        _show_correction(application)
+        _correct(application)
+    after = published_figures(application.layout.published_path(DATASET), REDELIVERED)
+    _finish(application, before, after, watch)
+
+
+def _default_home() -> None:
+    # `make demo` sets both; a plain `backfill demo` in the project's folder should not ask for more.
+    os.environ.setdefault("DAGSTER_HOME", str(Path.cwd()))
+    state = os.environ.setdefault("BACKFILL_ASSETS_STATE", str(Path.cwd() / ".state"))
+    os.environ.setdefault("BACKFILL_ASSETS_DAGSTER_STATE", str(Path(state) / "dagster"))
+    Path(os.environ["BACKFILL_ASSETS_DAGSTER_STATE"]).mkdir(parents=True, exist_ok=True)
+
+
+def _build_wrong_history(application: Application, last: dt.date) -> None:
+    as_it_was = application.settings.state / "demo" / "datasets"
+    compose_as_it_was(as_it_was)
+    history = day_range(dt.date(2013, 1, 1), last)
+    active = application.tables[DATASET].active()
+    days = REDELIVERED if all(active.get(day) for day in history) else history
+    variables = {"BACKFILL_ASSETS_DATASETS": str(as_it_was), "BACKFILL_ASSETS_CHUNK": "122"}
+    backfill = Backfill(
+        DATASET, _keys(days), title="history, as it was", description="the model of that time: both deliveries are kept"
+    )
+    _launch_and_follow(application, backfill, variables)
+
+
+def _show_correction(application: Application) -> None:
+    say("- staging: {deduplicate: none}              # as it was")
+    say("+ staging: {deduplicate: latest_delivery}   # corrected")
+    say(
+        f"expected change of {format_days(REDELIVERED)}: {', '.join(f'{m} {c}' for m, c in HALVED.items())}, others unchanged"
+    )
+    say(f"datasets: {application.settings.datasets}")
+
+
+def _correct(application: Application) -> None:
+    contract = [{"days": [str(day) for day in REDELIVERED], "metrics": HALVED}]
+    config = {"ops": {op_name("shadow", DATASET): {"config": {"expected_change": contract}}}}
+    backfill = Backfill(
+        DATASET,
+        _keys(REDELIVERED),
+        title="re-delivered files counted once",
+        description="four days were doubled by a second delivery of their files",
+        run_config=config,
+    )
+    _launch_and_follow(application, backfill, {})
+    unit = application.ledger.releases(DATASET)[0].manifest.unit
+    evidence = application.ledger.evidence(unit)
+    rows = [
+        (
+            e.day,
+            f"{sum(v.passed for v in e.verdicts)} of {len(e.verdicts)}",
+            "; ".join(v.check for v in e.verdicts if not v.passed),
+        )
+        for e in evidence.values()
+    ]
+    table(("day", "checks passed", "warnings"), rows, "Checks per day")
+
+
+def _launch_and_follow(application: Application, backfill: Backfill, variables: Mapping[str, str]) -> None:
+    log = application.settings.state / "demo" / "daemon.log"
+    with running_daemon(log, variables):
+        backfill_id = launch_backfill(backfill)
+        say(f"launched native backfill {backfill_id} of {len(backfill.partitions)} partitions")
+        status = follow(application, backfill_id, len(backfill.partitions))
+    if status != "COMPLETED_SUCCESS":
+        raise DemoError(f"the backfill ended {status}; look at it with: make dev (log of the daemon: {log})")
+
+
+def _finish(
+    application: Application, before: Mapping[dt.date, Figures], after: Mapping[dt.date, Figures], watch: Watch
+) -> None:
+    rows, wrong = [], []
+    for day in REDELIVERED:
+        expected = Figures(before[day].departures // 2, before[day].seat_miles // 2)
+        wrong += [day] if after[day] != expected else []
+        rows.append(
+            (day, *(f"{n:,}" for f in (before[day], after[day], expected) for n in (f.departures, f.seat_miles)))
+        )
+    columns = ("day", "departures before", "seat miles before", "… after", "… after", "… expected", "… expected")
+    table(columns, rows, "Read back from the published table")
+    release = application.ledger.releases(DATASET)[0].manifest
+    table(
+        ("stage", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in watch.stages.items()], "How long it took"
+    )
+    if wrong:
+        raise DemoError(f"the published figures of {format_days(wrong)} are not the expected ones")
+    say(f"release {release.release} of unit {release.unit}; undo it with:")
+    say(f"    backfill rollback {release.release} --reason 'only trying'")
+    say("look at the partitions, the checks of every day and the release in the Dagster UI:")
+    say("    make dev")
+
+
+def _keys(days: tuple[dt.date, ...]) -> tuple[str, ...]:
+    return tuple(day.isoformat() for day in days)

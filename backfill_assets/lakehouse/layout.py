@@ -1,0 +1,60 @@
+"""Where things lie: one warehouse folder for all tables, one sources folder for all files delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill_assets.domain.errors import LayoutError
+from backfill_assets.domain.names import checked_name
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of a warehouse; every path that it hands out is resolved and lies below its root."""
+
+    warehouse: Path
+    sources: Path
+
+    def raw_path(self, dataset: str) -> Path:
+        """Folder of the raw table.
+
+        Raises:
+            InvalidNameError: the dataset's name is not a safe name.
+            LayoutError: the folder is a link that leads out of the warehouse.
+        """
+        return self._table("raw", dataset)
+
+    def staging_path(self, dataset: str) -> Path:
+        """Folder of the staging table; raises like `raw_path`."""
+        return self._table("staging", dataset)
+
+    def published_path(self, dataset: str) -> Path:
+        """Folder of the published table; raises like `raw_path`."""
+        return self._table("published", dataset)
+
+    def source_file(self, relative: str) -> Path:
+        """A file below the sources folder.
+
+        Raises:
+            LayoutError: the path leads out of the sources folder.
+        """
+        return below(self.sources, relative)
+
+    def _table(self, layer: str, dataset: str) -> Path:
+        return below(self.warehouse, f"{layer}/{checked_name(dataset, 'dataset')}")
+
+
+def below(root: Path, relative: str) -> Path:
+    """Resolve a path that must lie below `root`, links followed.
+
+    Raises:
+        LayoutError: it is empty, absolute or leads out of `root`.
+    """
+    home = root.resolve()
+    path = (home / relative).resolve()
+    if path == home or not path.is_relative_to(home) or ".." in Path(relative).parts:
+        raise LayoutError(
+            f"{relative!r} leads out of {root}; name something below that folder, without '..' and without links out of it"
+        )
+    return path

@@ -1,0 +1,5 @@
+"""The published table: read, prepared and committed by delta-rs, without a JVM."""
+
+from backfill_assets.lakehouse.published.table import DeltaPublishedTable
+
+__all__ = ["DeltaPublishedTable"]

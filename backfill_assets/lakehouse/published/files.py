@@ -1,0 +1,159 @@
+"""Files below a published table: found, checked, sealed and removed, never outside its own folders."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from backfill_assets.domain.errors import PreconditionError
+from backfill_assets.domain.release import DataFile
+from backfill_assets.domain.retention import StoredFile
+from backfill_assets.lakehouse.layout import below
+from backfill_assets.lakehouse.published.log import LOG, SEALED
+
+SHADOW = "_shadow"
+_PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
+_FOLDER = re.compile(r"_shadow/[A-Za-z0-9_.-]+/[0-9]+")
+
+
+def plain_path(path: str) -> str:
+    """Return a path that a Delta log writes without escapes and that leads downwards only.
+
+    Raises:
+        PreconditionError: the path is absolute, has `..`, or needs escapes.
+    """
+    if not _PLAIN.fullmatch(path) or ".." in path.split("/") or "." in path.split("/"):
+        raise PreconditionError(
+            f"file {path!r}: expected a plain relative path below the published table; build its day again"
+        )
+    return path
+
+
+def shadow_folder(folder: str) -> str:
+    """Return the name of a shadow's folder, `_shadow/<unit>/<attempt>`.
+
+    Raises:
+        PreconditionError: it is anything else.
+    """
+    if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
+        raise PreconditionError(f"{folder!r} is no shadow; expected _shadow/<unit>/<attempt number>")
+    return folder
+
+
+def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    """The files that are not below `root` as regular files of their size; a link counts as missing."""
+    home = root.resolve()
+    inside: dict[Path, bool] = {}
+    lost = []
+    for file in files:
+        path = home / plain_path(file.path)
+        if path.parent not in inside:
+            inside[path.parent] = path.parent.resolve() == path.parent
+        if not inside[path.parent] or _size(path) != file.size:
+            lost.append(file)
+    return tuple(lost)
+
+
+def seal(shadow: Path) -> None:
+    """Rename a shadow's log, so that no engine takes the folder for a table; doing it again changes nothing."""
+    if (shadow / SEALED).exists():
+        return
+    try:
+        (shadow / LOG).rename(shadow / SEALED)
+    except FileNotFoundError:
+        # Nothing was written into this shadow, or another process sealed it this very moment.
+        return
+    _sync_folder(shadow)
+
+
+def stored(root: Path) -> tuple[StoredFile, ...]:
+    """Every regular file under `_shadow/`; links are neither listed nor followed."""
+    home = root.resolve()
+    return tuple(sorted(_walk(home / SHADOW, home), key=lambda f: f.path)) if (home / SHADOW).is_dir() else ()
+
+
+def delete(root: Path, paths: Iterable[str]) -> None:
+    """Remove files under `_shadow/`, and the folders that this leaves empty; a file that is gone already is fine.
+
+    Raises:
+        PreconditionError: a path is not below `_shadow/` of this table or is a link; nothing has been removed then.
+    """
+    home = root.resolve()
+    # The log goes first: a folder that is half removed must not look like a table.
+    targets = [_deletable(home, path) for path in sorted(paths, key=lambda p: (f"/{LOG}/" not in p, p))]
+    for target in targets:
+        target.unlink(missing_ok=True)
+    for folder in sorted(
+        {parent for t in targets for parent in _inner_parents(t, home)}, key=_depth, reverse=True
+    ):
+        try:
+            folder.rmdir()
+        except OSError:
+            continue  # not empty, or gone: somebody else's files are none of our business
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and durably."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def _size(path: Path) -> int:
+    try:
+        found = path.lstat()
+    except OSError:
+        return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+
+def _walk(folder: Path, home: Path) -> Iterable[StoredFile]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(Path(entry.path), home)
+            elif entry.is_file(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                modified = dt.datetime.fromtimestamp(found.st_mtime, dt.UTC)
+                yield StoredFile(Path(entry.path).relative_to(home).as_posix(), modified, found.st_size)
+
+
+def _deletable(home: Path, path: str) -> Path:
+    target = home / path
+    parts = Path(path).parts
+    if len(parts) < 2 or parts[0] != SHADOW or ".." in parts or target.is_symlink():  # noqa: PLR2004  # a file in it
+        raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be removed")
+    if target.parent.exists() and below(home, path) != target:
+        raise PreconditionError(
+            f"{path!r} goes through a link; only files below {SHADOW}/ itself may be removed"
+        )
+    return target
+
+
+def _inner_parents(target: Path, home: Path) -> Iterable[Path]:
+    return (
+        parent
+        for parent in target.parents
+        if parent.is_relative_to(home / SHADOW) and parent != home / SHADOW
+    )
+
+
+def _depth(folder: Path) -> int:
+    return len(folder.parts)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

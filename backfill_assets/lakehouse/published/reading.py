@@ -1,0 +1,104 @@
+"""What a published table and its shadows hold, as domain values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import parse_day
+from backfill_assets.domain.errors import PreconditionError
+from backfill_assets.domain.release import CommitKind, DataFile, TableCommit
+from backfill_assets.lakehouse.published.files import plain_path
+from backfill_assets.lakehouse.published.log import ShadowLog, stats_texts
+from backfill_assets.lakehouse.published.stats import published_stats
+
+SCHEMA_COMMIT = "backfill_assets_schema"
+"""Key of the commits by which this project itself creates the table or adds columns."""
+
+FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
+
+
+def active_files(
+    table: DeltaTable, root: Path, dataset: Dataset, days: Collection[dt.date] | None
+) -> FilesByDay:
+    """The files of a loaded version by day, with their statistics as the log's own text.
+
+    Where the JSON commit that added a file is gone (a checkpoint has replaced it), only its number of records is kept.
+
+    Raises:
+        PreconditionError: a file has no day, because its partition value is null.
+    """
+    wanted = None if days is None else frozenset(days)
+    texts = stats_texts(root)
+    files = []
+    for add in pa.table(table.get_add_actions()).to_pylist():
+        day = (add["partition"] or {}).get(dataset.partition_column)
+        if day is None:
+            raise PreconditionError(
+                f"{root}: file {add['path']}: expected a day in {dataset.partition_column}, found null; "
+                "rows without a day cannot be released or replaced: remove them from the table"
+            )
+        if wanted is None or day in wanted:
+            stats = texts[add["path"]] if add["path"] in texts else _count_only(add["num_records"])
+            files.append(DataFile(add["path"], add["size_bytes"], day, add["modification_time"], stats))
+    return _by_day(files)
+
+
+def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection[dt.date]) -> FilesByDay:
+    """The files of a shadow by day, relative to the published table, with the statistics that may be published.
+
+    Raises:
+        PreconditionError: a file has a deletion vector, no day, or a path that needs escapes.
+    """
+    wanted = frozenset(days)
+    files = []
+    for path, add in log.adds.items():
+        if add.get("deletionVector"):
+            raise PreconditionError(
+                f"{folder}/{path}: expected a file without deletion vector, found one; build its day again"
+            )
+        text = add["partitionValues"].get(dataset.partition_column)
+        if not text:
+            raise PreconditionError(
+                f"{folder}/{path}: expected a day in {dataset.partition_column}, found null"
+            )
+        day = parse_day(text, dataset.partition_column)
+        if day in wanted:
+            stats = published_stats(add.get("stats") or "")
+            file = DataFile(plain_path(f"{folder}/{path}"), add["size"], day, add["modificationTime"], stats)
+            files.append(file)
+    return _by_day(files)
+
+
+def commits_of(table: DeltaTable) -> tuple[TableCommit, ...]:
+    """The commits that the log still knows, newest first."""
+    found = (_commit(entry) for entry in table.history())
+    return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
+
+
+def _commit(entry: Mapping[str, Any]) -> TableCommit:
+    release = str(entry.get("release") or "")
+    kind = CommitKind.release if release and entry.get("manifest") else CommitKind.foreign
+    if entry.get(SCHEMA_COMMIT):
+        kind = CommitKind.schema
+    at = dt.datetime.fromtimestamp(int(entry.get("timestamp") or 0) / 1000, dt.UTC)
+    manifest = str(entry.get("manifest") or "")
+    return TableCommit(int(entry["version"]), at, kind, str(entry.get("operation") or ""), release, manifest)
+
+
+def _count_only(records: int | None) -> str:
+    return "" if records is None else f'{{"numRecords":{records}}}'
+
+
+def _by_day(files: Iterable[DataFile]) -> FilesByDay:
+    grouped: dict[dt.date, list[DataFile]] = defaultdict(list)
+    for file in files:
+        grouped[file.day].append(file)
+    return {day: tuple(sorted(grouped[day], key=lambda f: f.path)) for day in sorted(grouped)}

@@ -1,0 +1,292 @@
+"""The published table: only release commits change it, and each one is checked before and read back after."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import PreconditionError, ReadBackError, TableMovedError
+from backfill_assets.domain.ports import Clock
+from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, TableCommit
+from backfill_assets.domain.retention import EXTRA, StoredFile
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published import files, log, preconditions, schema
+from backfill_assets.lakehouse.published.reading import (
+    SCHEMA_COMMIT,
+    FilesByDay,
+    active_files,
+    commits_of,
+    shadow_files,
+)
+
+RELEASES = "_releases"
+_DATA_CHANGE = True
+
+
+class DeltaPublishedTable:
+    """The port `PublishedTable` for one dataset, on a Delta table below the warehouse."""
+
+    def __init__(self, layout: Layout, dataset: Dataset, clock: Clock) -> None:
+        self._dataset = dataset
+        self._clock = clock
+        self._root = layout.published_path(dataset.name)
+
+    @property
+    def keep_for(self) -> dt.timedelta:
+        """How long a release stays restorable."""
+        return self._dataset.retention.keep_for
+
+    def exists(self) -> bool:
+        """Whether the table has been created."""
+        return DeltaTable.is_deltatable(str(self._root))
+
+    def version(self) -> int:
+        """The newest version; -1 while there is no table."""
+        return self._open().version() if self.exists() else -1
+
+    def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
+        """The files that readers see at the newest version, by day."""
+        return active_files(self._open(), self._root, self._dataset, days) if self.exists() else {}
+
+    def shadow_files(self, folder: str, days: Collection[dt.date]) -> FilesByDay:
+        """The files of a shadow, sealed or not, their paths made relative to the published table.
+
+        Raises:
+            PreconditionError: the shadow's log is damaged, or it uses what cannot be published.
+        """
+        found = log.read_shadow(self._root / files.shadow_folder(folder))
+        return {} if found is None else shadow_files(found, folder, self._dataset, days)
+
+    def prepare(self, shadow_folder: str) -> None:
+        """Create the table as dataset.yaml declares it, or add the columns that it lacks; what a shadow has must fit.
+
+        A shadow that nothing was written to (days without data) has no log, and nothing to compare.
+
+        Raises:
+            PreconditionError: shadow, declaration and table differ otherwise; names column, expected, found.
+        """
+        declared = schema.declared_types(self._dataset)
+        self._require_shadow(shadow_folder, declared)
+        if not self.exists():
+            self._create(declared)
+            return
+        table = self._open()
+        self._require_plain_table(table)
+        found = schema.table_types(table)
+        new = {name: kind for name, kind in declared.items() if name not in found}
+        remedy = "A column of a published table can only be added: publish under a new dataset name"
+        schema.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
+        if new:
+            table.alter.add_columns(
+                schema.delta_fields(new),
+                commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
+            )
+
+    def commit(self, manifest: Manifest, base_version: int) -> int:
+        """Verify every precondition and commit the manifest on `base_version`; the new version.
+
+        A release that is in the log already changes nothing: its version is returned.
+
+        Raises:
+            TableMovedError: the table is no longer at `base_version`.
+            PreconditionError: says what was expected and what was found.
+            ReadBackError: the table read back after the commit is not what the manifest says.
+        """
+        if (known := self.committed(manifest.release)) is not None:
+            return known
+        if not self.exists():
+            raise PreconditionError(
+                f"release {manifest.release}: there is no table at {self._root}; prepare it first"
+            )
+        table = self._open()
+        self._require_version(table.version(), base_version)
+        before = active_files(table, self._root, self._dataset, None)
+        self._verify(manifest, table, before)
+        try:
+            self._write(table, manifest)
+        except (CommitFailedError, DeltaError) as error:
+            # A hook that runs after the commit may fail as well: the log alone knows.
+            if self.committed(manifest.release) is None:
+                self._require_version(self.version(), base_version)
+                raise PreconditionError(
+                    f"release {manifest.release}: Delta refused the commit: {error}"
+                ) from error
+        self._read_back(manifest, base_version + 1, before)
+        return base_version + 1
+
+    def committed(self, release: str) -> int | None:
+        """The version in which a release was committed, if it was; survives the clean-up of the log."""
+        # The transaction identifier carries the version: a commit on a compared base can only become the next one.
+        return self._open().transaction_version(release) if self.exists() else None
+
+    def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
+        """Those of the files that are not on disk with their size."""
+        return files.missing(self._root, wanted)
+
+    def removed_since(self, moment: dt.datetime) -> frozenset[str]:
+        """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
+        return log.removed_since(self._root, moment)
+
+    def history(self) -> tuple[TableCommit, ...]:
+        """The commits that the table's log still knows, newest first."""
+        return commits_of(self._open()) if self.exists() else ()
+
+    def store_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest beside the table, whole or not at all."""
+        name = files.plain_path(f"{manifest.release}.json")
+        files.write_whole(self._root / RELEASES / name, manifest.to_json())
+
+    def manifests(self) -> tuple[Manifest, ...]:
+        """All manifests stored beside the table, by name.
+
+        Raises:
+            PreconditionError: a manifest cannot be read.
+        """
+        return tuple(_manifest(path) for path in sorted((self._root / RELEASES).glob("[!.]*.json")))
+
+    def seal(self, folder: str) -> None:
+        """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
+        files.seal(self._root / files.shadow_folder(folder))
+
+    def stored_files(self) -> tuple[StoredFile, ...]:
+        """Every file under `_shadow/`, logs included."""
+        return files.stored(self._root)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files under `_shadow/` and the folders that this leaves empty.
+
+        Raises:
+            PreconditionError: a path lies elsewhere or goes through a link; nothing has been removed then.
+        """
+        files.delete(self._root, paths)
+
+    def _open(self) -> DeltaTable:
+        return DeltaTable(self._root)
+
+    def _create(self, declared: schema.Types) -> None:
+        keep = f"interval {(self._dataset.retention.keep_for + EXTRA) // dt.timedelta(seconds=1)} seconds"
+        self._root.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            str(self._root),
+            schema.delta_schema(declared),
+            mode="error",
+            partition_by=[self._dataset.partition_column],
+            configuration={"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep},
+            commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "create"}),
+        )
+
+    def _require_shadow(self, folder: str, declared: schema.Types) -> None:
+        found = log.read_shadow(self._root / files.shadow_folder(folder))
+        if found is None:
+            return
+        features = (
+            *(found.protocol.get("readerFeatures") or ()),
+            *(found.protocol.get("writerFeatures") or ()),
+        )
+        schema.require_plain(f"shadow {folder}", features, found.configuration)
+        schema.require_partitioning(f"shadow {folder}", self._dataset, found.partition_columns)
+        remedy = "Build these days again with the dataset as it is now"
+        schema.require_same(f"shadow {folder}", declared, schema.types_of(found.fields.values()), remedy)
+
+    def _require_plain_table(self, table: DeltaTable) -> None:
+        protocol, what = table.protocol(), f"published table {self._root}"
+        features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
+        schema.require_plain(what, features, table.metadata().configuration)
+        schema.require_partitioning(what, self._dataset, table.metadata().partition_columns)
+
+    def _require_version(self, found: int, expected: int) -> None:
+        if found != expected:
+            raise TableMovedError(
+                f"{self._root}: expected version {expected}, found {found}: somebody committed meanwhile; "
+                "check everything again on the new version"
+            )
+
+    def _verify(self, manifest: Manifest, table: DeltaTable, active: FilesByDay) -> None:
+        preconditions.require_own_dataset(manifest, self._dataset.name)
+        preconditions.require_each_day_once(manifest)
+        preconditions.require_files_of_their_day(manifest)
+        self._require_plain_table(table)
+        if manifest.kind is ReleaseKind.publish:
+            # What a rollback restores was in this very table; only new files can bring another schema.
+            preconditions.require_files_of_the_unit(manifest)
+            for folder in sorted({_shadow_of(f) for f in manifest.added}):
+                self._require_written(folder, schema.table_types(table))
+        preconditions.require_exactly_the_active_files(manifest, active)
+        preconditions.require_new_files(manifest, active)
+        preconditions.require_files_on_disk(manifest, self._root)
+
+    def _require_written(self, folder: str, published: schema.Types) -> None:
+        if log.shadow_log_folder(self._root / files.shadow_folder(folder)) is None:
+            raise PreconditionError(f"shadow {folder}: expected its log, found none; build these days again")
+        self._require_shadow(folder, published)
+
+    def _write(self, table: DeltaTable, manifest: Manifest) -> None:
+        metadata = manifest.metadata()
+        note = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+        now = int(self._clock.now().timestamp() * 1000)
+        table.create_write_transaction(
+            [*_removals(manifest, self._dataset, now), *_additions(manifest, self._dataset)],
+            mode="append",
+            schema=table.schema(),
+            partition_by=[self._dataset.partition_column],
+            commit_properties=CommitProperties(
+                custom_metadata={**metadata, "userMetadata": note},
+                app_transactions=[Transaction(manifest.release, table.version() + 1)],
+                max_commit_retries=0,
+            ),
+        )
+
+    def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
+        table = DeltaTable(self._root, version=version)
+        found = _identities(active_files(table, self._root, self._dataset, None))
+        wanted = _identities(before) - {f.identity for f in manifest.removed} | {
+            f.identity for f in manifest.added
+        }
+        if found != wanted:
+            lost, strange = sorted(wanted - found)[:5], sorted(found - wanted)[:5]
+            raise ReadBackError(
+                f"release {manifest.release}: version {version} of {self._root} is not what was committed: it lacks {lost} "
+                f"and has {strange} besides; roll it back with: backfill rollback {manifest.release}"
+            )
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        return Manifest.from_json(path.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreconditionError(
+            f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
+        ) from error
+
+
+def _shadow_of(file: DataFile) -> str:
+    return "/".join(file.path.split("/")[:3])
+
+
+def _partition(file: DataFile, dataset: Dataset) -> Mapping[str, str | None]:
+    return {dataset.partition_column: file.day.isoformat()}
+
+
+def _removals(manifest: Manifest, dataset: Dataset, now: int) -> list[RemoveAction]:
+    return [
+        RemoveAction(f.path, _DATA_CHANGE, now, f.size, dict(_partition(f, dataset))) for f in manifest.removed
+    ]
+
+
+def _additions(manifest: Manifest, dataset: Dataset) -> list[AddAction]:
+    return [
+        # Null and not empty: one empty text makes delta-rs lose the statistics of all files.
+        AddAction(f.path, f.size, _partition(f, dataset), f.modified, _DATA_CHANGE, f.stats or None)  # type: ignore[arg-type]
+        for f in manifest.added
+    ]
+
+
+def _identities(active: FilesByDay) -> set[tuple[str, int, str]]:
+    return {f.identity for found in active.values() for f in found}

@@ -1,0 +1,28 @@
+"""The road: everything that Spark does with a dataset, from its deliveries to the figures of its shadow."""
+
+from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
+from backfill_assets.lakehouse.road.measure import Sides, measure
+from backfill_assets.lakehouse.road.models import run_model
+from backfill_assets.lakehouse.road.raw import SourceFile, discover, land
+from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.lakehouse.road.samples import sample
+from backfill_assets.lakehouse.road.shadow import Audit, build_shadow
+from backfill_assets.lakehouse.road.staging import StagedCounts, stage
+from backfill_assets.lakehouse.road.views import ensure_views
+
+__all__ = [
+    "Audit",
+    "Sides",
+    "SourceFile",
+    "SparkFingerprints",
+    "StagedCounts",
+    "build_shadow",
+    "discover",
+    "ensure_views",
+    "land",
+    "measure",
+    "reference_fingerprints",
+    "run_model",
+    "sample",
+    "stage",
+]

@@ -1,0 +1,183 @@
+"""Measure: every figure of every day of a batch, from one grouped aggregation per side."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.checks_config import PERCENTILES, Measure
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, Side, metric_names
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.fingerprint import (
+    fingerprint_columns,
+    fingerprint_of,
+    with_declared_columns,
+)
+from backfill_assets.lakehouse.road.matching import is_checked, is_unmatched, with_matches
+from backfill_assets.lakehouse.road.references import reference_tables
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.spark_sql import is_numeric, is_true, renamed
+from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets.lakehouse.road.tables import is_table, read_days
+
+_METRIC: Final = "metric:"
+_COUNT: Final = "count:"
+_PERCENTILES: Final = "percentiles:"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What was measured for one day on each side."""
+
+    shadow: Side
+    published: Side
+    staging: Side
+
+
+def measure(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
+) -> Mapping[dt.date, Sides]:
+    """Measure the shadow of an attempt, what is published and what is staged; a side without rows is `NOTHING`.
+
+    A column that the published table lacks has no metrics there, and counts as all null in its fingerprint.
+
+    Raises:
+        DatasetError: a rule or a reference check of `dataset.yaml` cannot be evaluated.
+        SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
+    """
+    if not days:
+        return {}
+    shadow = _shadow(spark, loaded, layout, days, attempt_folder)
+    published = _published(spark, loaded, layout, days)
+    staging = _staging(spark, loaded, layout, days)
+    sides = (shadow, published, staging)
+    return {day: Sides(*(side.get(day, NOTHING) for side in sides)) for day in days}
+
+
+def _shadow(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
+) -> dict[dt.date, Side]:
+    dataset = loaded.dataset
+    frame = read_days(spark, shadow_path(loaded, layout, attempt_folder), dataset.partition_column, days)
+    check_rules(frame, loaded)
+    where = f"{loaded.folder / 'dataset.yaml'}: checks"
+    with renamed(DatasetError, where):
+        matched = with_matches(frame, dataset, reference_tables(spark, loaded, layout))
+        columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset)]
+        return _sides(matched, dataset, columns)
+
+
+def _published(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> dict[dt.date, Side]:
+    dataset, path = loaded.dataset, layout.published_path(loaded.name)
+    if not is_table(path):
+        return {}
+    frame = read_days(spark, path, dataset.partition_column, days)
+    columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset)]
+    return _sides(with_declared_columns(frame, dataset), dataset, columns)
+
+
+def _staging(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> dict[dt.date, Side]:
+    dataset = loaded.dataset
+    frame = read_staged(spark, loaded, layout, days)
+    summed = {name: Measure() for name, measure in dataset.measures.items() if measure.sum}
+    return _sides(frame, dataset, list(_metrics(frame, dataset.model_copy(update={"measures": summed}))))
+
+
+def check_rules(frame: DataFrame, loaded: LoadedDataset) -> None:
+    """Refuse a rule that Spark cannot evaluate on the frame; runs no Spark job.
+
+    Raises:
+        DatasetError: names the first such rule.
+    """
+    rules = loaded.dataset.checks.rules
+    try:
+        _ = frame.select(*(F.expr(rule.sql).cast("boolean") for rule in rules.values())).schema if rules else None
+    except PySparkException:
+        for name, rule in rules.items():
+            key = f"{loaded.folder / 'dataset.yaml'}: checks.rules.{name}.sql"
+            with renamed(DatasetError, key):
+                _ = frame.select(F.expr(rule.sql).cast("boolean")).schema
+        raise
+
+
+def is_failing(sql: str) -> Column:
+    """Whether a row fails a rule; null is a failure."""
+    return ~is_true(F.expr(sql).cast("boolean"))
+
+
+def _metrics(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
+    yield F.count("*").alias(_METRIC + ROW_COUNT)
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    for name, measure in dataset.measures.items():
+        if name not in types:
+            continue
+        column = F.col(name)
+        if measure.sum and is_numeric(types[name]):
+            yield F.sum(_summable(column, types[name])).alias(_METRIC + name)
+        if measure.distinct:
+            yield F.count_distinct(column).alias(f"{_METRIC}distinct_{name}")
+        if measure.percentiles and is_numeric(types[name]):
+            yield F.percentile(column, list(PERCENTILES.values())).alias(_PERCENTILES + name)
+
+
+def _summable(column: Column, kind: T.DataType) -> Column:
+    if isinstance(kind, T.DecimalType):
+        return column
+    # Whole numbers are summed exactly and cannot overflow; floats not in their own short precision.
+    return column.cast("double" if isinstance(kind, T.FractionalType) else T.DecimalType(38, 0))
+
+
+def _counts(dataset: Dataset) -> Iterator[Column]:
+    # Of a struct, nulls are values like any other.
+    yield (F.count("*") - F.count_distinct(F.struct(*dataset.key))).alias(_COUNT + "duplicate_keys")
+    for name in dataset.required_columns:
+        yield F.count_if(F.col(name).isNull()).alias(f"{_COUNT}nulls:{name}")
+    for name, rule in dataset.checks.rules.items():
+        yield F.count_if(is_failing(rule.sql)).alias(f"{_COUNT}rule:{name}")
+    for name, check in dataset.checks.references.items():
+        yield F.count_if(is_checked(check)).alias(f"{_COUNT}checked:{name}")
+        yield F.count_if(is_unmatched(name, check)).alias(f"{_COUNT}unmatched:{name}")
+
+
+def _sides(frame: DataFrame, dataset: Dataset, columns: list[Column]) -> dict[dt.date, Side]:
+    rows = frame.groupBy(dataset.partition_column).agg(*columns).collect()
+    return {row[dataset.partition_column]: _side(row, dataset) for row in rows}
+
+
+def _side(row: Row, dataset: Dataset) -> Side:
+    values = row.asDict()
+    figures = {k.removeprefix(_METRIC): _figure(v) for k, v in values.items() if k.startswith(_METRIC)}
+    for key in [k for k in values if k.startswith(_PERCENTILES)]:
+        found = values[key] or [None] * len(PERCENTILES)
+        for prefix, value in zip(PERCENTILES, found, strict=True):
+            figures[f"{prefix}_{key.removeprefix(_PERCENTILES)}"] = _figure(value)
+    return Side(
+        metrics={name: figures.get(name) for name in metric_names(dataset)},
+        counts={k.removeprefix(_COUNT): v for k, v in values.items() if k.startswith(_COUNT)},
+        fingerprint=fingerprint_of(row) if "fingerprint:rows" in values else "",
+    )
+
+
+def _figure(value: object) -> Decimal | None:
+    if value is None:
+        return None
+    if isinstance(value, float):
+        # Infinities cannot be compared by differences: like NaN, they only equal themselves.
+        return Decimal(repr(value)) if math.isfinite(value) else Decimal("NaN")
+    return Decimal(str(value))

@@ -1,0 +1,157 @@
+"""Run the staging and fact models of a dataset: tables in, one DataFrame out."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final, cast
+
+from pyspark.errors.exceptions.connect import SparkConnectException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+from backfill_assets.catalog import Language, Model
+from backfill_assets.domain.errors import BackfillError, ModelError
+from backfill_assets.lakehouse.road.spark_sql import quoted, renamed
+
+_PYTHON_ON_THE_SERVER: Final = {
+    "common_inline_user_defined_function": "a Python UDF",
+    "common_inline_user_defined_table_function": "a Python table function",
+    "common_inline_user_defined_data_source": "a Python data source",
+    "map_partitions": "mapInPandas or mapInArrow",
+    "group_map": "applyInPandas",
+    "co_group_map": "a cogrouped applyInPandas",
+    "apply_in_pandas_with_state": "applyInPandasWithState",
+}
+
+
+def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Run a model on the tables given by name; the result is analysed, but nothing is computed yet.
+
+    Raises:
+        ModelError: the file cannot be run, wants an unknown table, uses a Python UDF, or Spark cannot make sense of
+            it; names the file and, where there is one, the line.
+    """
+    frame = _sql(spark, model, tables) if model.language is Language.sql else _python(spark, model, tables)
+    if found := _python_in(frame):
+        raise ModelError(
+            f"{model.path}: uses {found}, which the Spark server cannot run: it has none of this project's modules. "
+            "Write it with the functions of pyspark.sql.functions, or in SQL"
+        )
+    with renamed(ModelError, str(model.path)):
+        schema = frame.schema
+    _check_usable(model, schema)
+    return frame
+
+
+def empty_tables(spark: SparkSession, schemas: Mapping[str, T.StructType]) -> dict[str, DataFrame]:
+    """Tables without a row, to learn from a model which columns it yields."""
+    return {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
+
+
+def _sql(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    # As a subquery, a model can only be a query: a statement that changes something does not parse. Tables come in by
+    # value: temp views would be resolved anew at each use, by whatever stands under their name then.
+    names = ", ".join(f"{quoted(name)} AS (SELECT * FROM {{{name}}})" for name in tables)
+    body = model.text.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
+    with renamed(ModelError, str(model.path), lines_before=1 - _blank_lines(model.text)):
+        return spark.sql(f"WITH {names} SELECT * FROM (\n{body}\n)", **cast("dict[str, Any]", tables))
+
+
+def _blank_lines(text: str) -> int:
+    return text[: len(text) - len(text.lstrip())].count("\n")
+
+
+def _python(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    module = ModuleType(f"{model.layer}_model")
+    try:
+        exec(compile(model.text, str(model.path), "exec"), module.__dict__)  # noqa: S102 - that is what a model is
+        frame = _call(spark, model, _function(model, module), tables)
+    except BackfillError:
+        raise
+    except SparkConnectException as error:
+        with renamed(ModelError, _place(model, error)):
+            raise
+    except Exception as error:  # Spark's client has errors of its own, for wrong arguments and the like
+        raise ModelError(f"{_place(model, error)}: {type(error).__name__}: {error}") from error
+    if not isinstance(frame, DataFrame):
+        raise ModelError(f"{model.path}: {model.layer}() returned {type(frame).__name__}; return a DataFrame")
+    return frame
+
+
+def _call(
+    spark: SparkSession, model: Model, function: Callable[..., object], tables: Mapping[str, DataFrame]
+) -> object:
+    signature = inspect.signature(function)
+    for name in signature.parameters:
+        if name not in tables:
+            raise ModelError(
+                f"{model.path}: {model.layer}() has the parameter {name!r}, but there is no such table; "
+                f"known tables: {', '.join(sorted(tables))}"
+            )
+    bound = signature.bind_partial()
+    bound.arguments.update({name: tables[name] for name in signature.parameters})
+    with _active(spark):
+        return function(*bound.args, **bound.kwargs)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Let Spark's functions find the session: those that parse a type from text ask for the thread's active one."""
+    holder = cast("Any", type(spark))._active_session  # noqa: SLF001 - the public way makes it every thread's default
+    before = getattr(holder, "session", None)
+    holder.session = spark
+    try:
+        yield
+    finally:
+        holder.session = before
+
+
+def _function(model: Model, module: ModuleType) -> Callable[..., object]:
+    function = getattr(module, model.layer, None)
+    if not inspect.isfunction(function):
+        raise ModelError(f"{model.path}: has no function {model.layer}(); define one that returns a DataFrame")
+    return function
+
+
+def _place(model: Model, error: Exception | None) -> str:
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    lines = [f.lineno for f in frames if f.filename == str(model.path)]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
+    return f"{model.path}, line {line}" if line else str(model.path)
+
+
+def _check_usable(model: Model, schema: T.StructType) -> None:
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name.lower() in seen:
+            raise ModelError(f"{model.path}: returns the column {field.name!r} twice; rename or drop one")
+        if isinstance(field.dataType, T.NullType):
+            raise ModelError(f"{model.path}: the column {field.name!r} has no type; cast its null to one")
+        seen.add(field.name.lower())
+
+
+def _python_in(frame: DataFrame) -> str | None:
+    connect = cast("Any", frame)
+    plan = connect._plan.to_proto(connect.sparkSession.client)  # noqa: SLF001 - no public way to the plan
+    return next((_PYTHON_ON_THE_SERVER[n] for n in _field_names(plan) if n in _PYTHON_ON_THE_SERVER), None)
+
+
+def _field_names(plan: Any) -> Iterator[str]:
+    left = [plan]
+    while left:
+        for field, value in left.pop().ListFields():
+            yield field.name
+            left += [part for part in _parts(value) if hasattr(part, "ListFields")]
+
+
+def _parts(value: Any) -> list[Any]:
+    """The messages in a field's value, which is one of them, a list or a map of some, or plain."""
+    if hasattr(value, "ListFields"):
+        return [value]
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        return []
+    return list(value.values()) if hasattr(value, "values") else list(value)

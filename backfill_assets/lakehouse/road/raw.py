@@ -1,0 +1,186 @@
+"""Raw: find the deliveries of some delivery days, and land every new one, once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.work import Delivery
+from backfill_assets.lakehouse.layout import Layout, below
+from backfill_assets.lakehouse.road.files import columns_in, sha256_of
+from backfill_assets.lakehouse.road.landing import Found, delivered_rows
+from backfill_assets.lakehouse.road.spark_sql import (
+    days_condition,
+    declared_type,
+    literal,
+    renamed,
+    spark_type,
+)
+from backfill_assets.lakehouse.road.tables import (
+    create_table,
+    is_table,
+    read_days,
+    read_table,
+    replace_where,
+)
+
+DELIVERY_DAY: Final = "_delivery_day"
+"""The partition column of raw."""
+CORRUPT: Final = "_corrupt_record"
+"""The line of a row that could not be read as declared; null in good rows."""
+
+_TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file in the sources folder, as one delivery of one delivery day.
+
+    `path` is relative to the sources folder, `file` the same with links followed, `fingerprint` the SHA-256 of its
+    bytes, `size` in bytes, `delivered_at` the time of its last change.
+    """
+
+    day: dt.date
+    path: str
+    file: Path
+    fingerprint: str
+    size: int
+    delivered_at: dt.datetime
+
+
+def discover(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> tuple[SourceFile, ...]:
+    """The files that are there for these delivery days, in order of day and path; hidden and temporary ones are not.
+
+    Raises:
+        SourceError: a file fits two days at once.
+        LayoutError: a link leads out of the sources folder.
+    """
+    found: dict[str, SourceFile] = {}
+    for day in sorted(set(delivery_days)):
+        pattern = loaded.dataset.source.path.replace("{day}", day.isoformat())
+        for path in sorted(layout.sources.glob(pattern)):
+            relative = path.relative_to(layout.sources).as_posix()
+            if _is_temporary(relative) or not path.is_file():
+                continue
+            if relative in found:
+                raise SourceError(
+                    f"{relative}: fits the delivery days {found[relative].day} and {day}; "
+                    f"make source.path in dataset.yaml ({loaded.dataset.source.path}) tell them apart"
+                )
+            found[relative] = _source_file(day, relative, below(layout.sources, relative))
+    return tuple(found.values())
+
+
+def land(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, files: Sequence[SourceFile], now: dt.datetime
+) -> tuple[Delivery, ...]:
+    """Append files to raw in one commit and say what each held; those that are in it already are only counted.
+
+    Raises:
+        SourceError: a file cannot be read as the dataset declares it; nothing is written then.
+    """
+    orders = {f.path: columns_in(f.file, f.path, loaded.dataset.source) for f in files}
+    path = layout.raw_path(loaded.name)
+    days = sorted({f.day for f in files})
+    if is_table(path):
+        _require_same_types(loaded.dataset, read_table(spark, path), path)
+    counts = _landed(spark, path, days)
+    fresh = [f for f in files if (f.path, f.fingerprint) not in counts and f.size and orders[f.path]]
+    if fresh:
+        found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]
+        with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
+            rows = delivered_rows(spark, loaded.dataset.source, found, now)
+            create_table(spark, path, rows.schema, DELIVERY_DAY)
+            replace_where(rows.repartition(DELIVERY_DAY), path, _exactly(fresh))
+        counts = _landed(spark, path, days)
+    return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
+
+
+def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    """All rows of some delivery days, quarantined ones included; no row where nothing was ever landed.
+
+    Raises:
+        SourceError: raw holds a column with another type than `dataset.yaml` declares now.
+    """
+    path = layout.raw_path(loaded.name)
+    source = loaded.dataset.source
+    if not is_table(path):
+        return delivered_rows(spark, source, [], _EPOCH)
+    frame = read_days(spark, path, DELIVERY_DAY, days)
+    _require_same_types(loaded.dataset, frame, path)
+    lacking = {
+        name: F.lit(None).cast(spark_type(kind)) for name, kind in source.columns.items() if name not in frame.columns
+    }
+    return frame.withColumns(lacking) if lacking else frame
+
+
+def _is_temporary(relative: str) -> bool:
+    parts = relative.split("/")
+    return any(p.startswith(".") for p in parts) or parts[-1].startswith("_") or parts[-1].endswith(_TEMPORARY)
+
+
+def _source_file(day: dt.date, relative: str, file: Path) -> SourceFile:
+    status = file.stat()
+    delivered_at = _EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000)
+    return SourceFile(day, relative, file, sha256_of(file), status.st_size, delivered_at)
+
+
+def _landed(spark: SparkSession, path: Path, days: Collection[dt.date]) -> Mapping[tuple[str, str], tuple[int, int]]:
+    """Rows and corrupt rows of every delivery that raw holds for these days."""
+    if not is_table(path):
+        return {}
+    counted = (
+        read_days(spark, path, DELIVERY_DAY, days)
+        .groupBy("_source_file", "_fingerprint")
+        .agg(F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt"))
+    )
+    return {(r["_source_file"], r["_fingerprint"]): (r["rows"], r["corrupt"]) for r in counted.collect()}
+
+
+def _exactly(files: Iterable[SourceFile]) -> str:
+    """SQL that holds for the rows of these very deliveries.
+
+    Replacing them makes landing idempotent, and lets Delta see that two runs land the same file at once: two
+    appends would both succeed. Both conditions on the fingerprint are needed, the bare one to skip files by.
+    """
+    known = list(files)
+    prints = ", ".join(sorted({literal(f.fingerprint) for f in known}))
+    both = ", ".join(sorted(literal(f"{f.fingerprint} {f.path}") for f in known))
+    return (
+        f"({days_condition(DELIVERY_DAY, {f.day for f in known})}) AND _fingerprint IN ({prints}) "
+        f"AND concat(_fingerprint, ' ', _source_file) IN ({both})"
+    )
+
+
+def _require_same_types(dataset: Dataset, stored: DataFrame, path: Path) -> None:
+    found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
+    for name, declared in dataset.source.columns.items():
+        if found.get(name, declared) != declared:
+            raise SourceError(
+                f"{path}: column {name}: expected {declared}, found {found[name]}. Raw keeps what was landed: set "
+                f"source.columns.{name} back to {found[name]} and cast in the staging model"
+            )
+
+
+def _delivery(dataset: str, file: SourceFile, counts: tuple[int, int], now: dt.datetime) -> Delivery:
+    return Delivery(
+        dataset=dataset,
+        day=file.day,
+        path=file.path,
+        fingerprint=file.fingerprint,
+        size=file.size,
+        delivered_at=file.delivered_at,
+        landed_at=now,
+        rows=counts[0],
+        corrupt_rows=counts[1],
+    )

@@ -1,0 +1,137 @@
+"""Samples: some of the rows behind each failed verdict."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.verdict import CheckKind, Verdict
+from backfill_assets.domain.verdict import Row as SampleRow
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.matching import is_unmatched, with_matches
+from backfill_assets.lakehouse.road.measure import is_failing
+from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
+from backfill_assets.lakehouse.road.references import reference_tables
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.spark_sql import first_of_each, in_days
+from backfill_assets.lakehouse.road.staging import LINEAGE, outside_rows
+from backfill_assets.lakehouse.road.tables import read_days
+
+_MOST: Final = 5
+_LONGEST_TEXT: Final = 200
+_CHECK: Final = "_check"
+
+Samples = dict[tuple[str, dt.date], tuple[SampleRow, ...]]
+
+
+def sample(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, attempt_folder: str, failed: Collection[Verdict]
+) -> Mapping[tuple[str, dt.date], tuple[SampleRow, ...]]:
+    """Up to five offending rows per failed (check, day), as plain JSON values; at most three Spark queries.
+
+    Changes and reconciliations have none: no single row is wrong in them.
+    """
+    kinds = {check.name: check.kind for check in checks_of(loaded.dataset)}
+    days: dict[str, set[dt.date]] = {}
+    for verdict in failed:
+        days.setdefault(verdict.check, set()).add(verdict.day)
+    of = {kind: {name: days[name] for name in days if kinds.get(name) is kind} for kind in CheckKind}
+    by_row = {**of[CheckKind.not_null], **of[CheckKind.rule], **of[CheckKind.reference]}
+    keys, corrupt = of[CheckKind.unique_key], of[CheckKind.corrupt_rows]
+    partition = loaded.dataset.partition_column
+    shadow_days = {day for wanted in (*by_row.values(), *keys.values()) for day in wanted}
+    found: Samples = {}
+    if shadow_days:
+        shadow = read_days(spark, shadow_path(loaded, layout, attempt_folder), partition, shadow_days)
+        if keys:
+            found |= _grouped(_duplicates(shadow, loaded, *keys), partition)
+        if by_row:
+            references = reference_tables(spark, loaded, layout)
+            found |= _grouped(_rows(with_matches(shadow, loaded.dataset, references), loaded, by_row), partition)
+    for name, wanted in corrupt.items():
+        found |= _corrupt(spark, loaded, layout, (name, wanted))
+    return {key: rows for key, rows in found.items() if key[1] in days.get(key[0], ())}
+
+
+def _duplicates(shadow: DataFrame, loaded: LoadedDataset, name: str) -> DataFrame:
+    dataset = loaded.dataset
+    key = list(dict.fromkeys((dataset.partition_column, *dataset.key)))
+    counted = shadow.groupBy(*key).agg(F.count("*").alias("rows")).where(F.col("rows") > 1)
+    order = [F.desc("rows"), *(F.col(column) for column in key)]
+    return first_of_each(counted, [dataset.partition_column], order, _MOST).withColumn(_CHECK, F.lit(name))
+
+
+def _rows(matched: DataFrame, loaded: LoadedDataset, wanted: Mapping[str, Collection[dt.date]]) -> DataFrame:
+    dataset = loaded.dataset
+    nulls = [F.col(column).isNull() for column in dataset.required_columns]
+    bad: dict[str, Column] = {"not_null": reduce(Column.__or__, nulls)}
+    bad |= {f"rule_{name}": is_failing(rule.sql) for name, rule in dataset.checks.rules.items()}
+    bad |= {f"reference_{name}": is_unmatched(name, check) for name, check in dataset.checks.references.items()}
+    tags = [F.when(bad[name] & in_days(dataset.partition_column, days), F.lit(name)) for name, days in wanted.items()]
+    tagged = matched.withColumn(_CHECK, F.explode(F.array_compact(F.array(*tags))))
+    order = [F.col(column) for column in dict.fromkeys((*dataset.key, *dataset.columns))]
+    first = first_of_each(tagged, [_CHECK, dataset.partition_column], order, _MOST)
+    return first.select(_CHECK, *dataset.columns)
+
+
+def _grouped(frame: DataFrame, partition: str) -> Samples:
+    found: dict[tuple[str, dt.date], list[SampleRow]] = {}
+    for row in frame.collect():
+        found.setdefault((row[_CHECK], row[partition]), []).append(_plain_row(row))
+    return {key: tuple(rows) for key, rows in found.items()}
+
+
+def _corrupt(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, wanted: tuple[str, Collection[dt.date]]
+) -> Samples:
+    """Unreadable rows of every delivery day that may bring the days, and rows that the days brought for others."""
+    name, days = wanted
+    dataset = loaded.dataset
+    raw = read_raw(spark, loaded, layout, dataset.delivery_days(tuple(days)))
+    unreadable = raw.where(F.col(CORRUPT).isNotNull()).select(
+        F.lit("unreadable").alias("problem"), DELIVERY_DAY, "_source_file", CORRUPT
+    )
+    others = outside_rows(spark, loaded, layout, days)
+    columns = dict.fromkeys((dataset.partition_column, *dataset.key))
+    strangers = others.select(
+        F.lit("of another day").alias("problem"),
+        F.col(LINEAGE).getField("delivery_day").alias(DELIVERY_DAY),
+        F.col(LINEAGE).getField("source_file").alias("_source_file"),
+        F.to_json(F.struct(*columns)).alias(CORRUPT),
+    )
+    order = [F.col("_source_file"), F.col(CORRUPT)]
+    first = first_of_each(unreadable.unionByName(strangers), ["problem", DELIVERY_DAY], order, _MOST)
+    rows = first.orderBy(DELIVERY_DAY, F.desc("problem"), *order).collect()
+    found: Samples = {}
+    for day in days:
+        window = set(dataset.delivery_days((day,)))
+        own = [
+            r for r in rows if r[DELIVERY_DAY] == day or (r["problem"] == "unreadable" and r[DELIVERY_DAY] in window)
+        ]
+        found[name, day] = tuple(_plain_row(row) for row in own[:_MOST])
+    return found
+
+
+def _plain_row(row: Row) -> SampleRow:
+    return {name: _plain_value(value) for name, value in _items(row) if name != _CHECK}
+
+
+def _items(row: Row) -> Iterable[tuple[str, object]]:
+    return row.asDict().items()
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+        return value[:_LONGEST_TEXT] + "…"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return plain(value)

@@ -1,0 +1,163 @@
+"""Staging: from deliveries to typed, deduplicated rows by business day."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.dataset import Dataset, Deduplicate
+from backfill_assets.domain.errors import ModelError, SourceError
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.models import empty_tables, run_model
+from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
+from backfill_assets.lakehouse.road.references import reference_tables
+from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
+from backfill_assets.lakehouse.road.tables import is_table, read_days, rows_by_day, write_days
+
+LINEAGE: Final = "_lineage"
+"""The column that tells of each row from which delivery it came; a staging model hands it through."""
+
+_LINEAGE_TYPE: Final = T.StructType(
+    [
+        *struct_of(
+            {"delivery_day": "date", "delivered_at": "timestamp", "source_file": "string", "fingerprint": "string"}
+        )
+    ]
+)
+_KEPT: Final = {DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file"}
+
+
+@dataclass(frozen=True)
+class StagedCounts:
+    """Rows of one business day, and rows delivered on that day that belong to no day it may bring."""
+
+    rows: int
+    outside_rows: int
+
+
+def stage(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[dt.date, StagedCounts]:
+    """Build exactly these days of staging from raw, in one commit; days without deliveries end up empty.
+
+    Raises:
+        ModelError: the staging model fails or returns other columns than it must.
+        SourceError: raw or a reference does not fit what `dataset.yaml` declares.
+    """
+    if not days:
+        return {}
+    dataset = loaded.dataset
+    rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)))
+    path = _folder(layout, loaded, rows.schema)
+    with renamed(ModelError, str(loaded.staging.path), also=("FAILED_READ_FILE",)):
+        outside = _outside_by_day(rows, loaded, days)
+        own = rows.where(~_is_outside(dataset) & in_days(dataset.partition_column, days))
+        write_days(_flattened(_newest(own, dataset)), path, dataset.partition_column, days)
+    counts = rows_by_day(path, dataset.partition_column, days)
+    return {day: StagedCounts(counts[day], outside.get(day, 0)) for day in days}
+
+
+def outside_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    """What the staging model returns of these delivery days for business days that they may not bring."""
+    return _model_rows(spark, loaded, layout, days).where(_is_outside(loaded.dataset))
+
+
+def read_staged(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    """The staged rows of some days.
+
+    Raises:
+        SourceError: nothing was ever staged under the columns that the staging model returns now.
+    """
+    path = staged_path(spark, loaded, layout)
+    if not is_table(path):
+        raise SourceError(f"{loaded.name}: nothing is staged in {path}; materialize staging for these days first")
+    return read_days(spark, path, loaded.dataset.partition_column, days)
+
+
+def staged_path(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> Path:
+    """Folder of the staging table that fits what the staging model returns now; runs no Spark job.
+
+    Each set of columns and types has a folder of its own, so that a changed model never meets rows of another shape.
+    """
+    dataset = loaded.dataset
+    raw = T.StructType([*struct_of(dataset.source.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
+    references = {name: struct_of(reference.columns) for name, reference in dataset.references.items()}
+    return _folder(
+        layout, loaded, run_model(spark, loaded.staging, empty_tables(spark, {"raw": raw, **references})).schema
+    )
+
+
+def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path:
+    shape = sorted((field.name, field.dataType.json()) for field in schema.fields)
+    return layout.staging_path(loaded.name) / digest(shape)[:12]
+
+
+def _model_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    raw = read_raw(spark, loaded, layout, days)
+    lineage = F.struct(
+        F.col(DELIVERY_DAY).alias("delivery_day"),
+        F.col("_delivered_at").alias("delivered_at"),
+        F.col("_source_file").alias("source_file"),
+        F.col("_fingerprint").alias("fingerprint"),
+    ).alias(LINEAGE)
+    good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.source.columns, lineage)
+    rows = run_model(spark, loaded.staging, {"raw": good, **reference_tables(spark, loaded, layout)})
+    _check_columns(loaded, rows.schema)
+    return rows
+
+
+def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
+    dataset, file = loaded.dataset, loaded.staging.path
+    found = {field.name: field.dataType for field in schema.fields}
+    wanted = (dataset.partition_column, *dataset.key, LINEAGE)
+    if missing := [name for name in dict.fromkeys(wanted) if name not in found]:
+        raise ModelError(f"{file}: lacks the column {', '.join(missing)}; found {', '.join(found)}")
+    if not isinstance(found[dataset.partition_column], T.DateType):
+        kind = declared_type(found[dataset.partition_column])
+        raise ModelError(f"{file}: column {dataset.partition_column}: expected date, found {kind}; cast it")
+    if found[LINEAGE].simpleString() != _LINEAGE_TYPE.simpleString():
+        raise ModelError(f"{file}: column {LINEAGE} was changed; hand it through from raw as it is")
+    if kept := [name for name in found if name.startswith("_") and name != LINEAGE]:
+        raise ModelError(f"{file}: column {kept[0]}: names that begin with _ are the framework's; rename it")
+
+
+def _is_outside(dataset: Dataset) -> Column:
+    day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
+    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.source.late_days))
+    return ~is_true(inside)
+
+
+def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date]) -> dict[dt.date, int]:
+    delivered = F.col(LINEAGE).getField("delivery_day")
+    counted = rows.where(_is_outside(loaded.dataset)).groupBy(delivered.alias("day")).count().collect()
+    outside = {row["day"]: int(row["count"]) for row in counted}
+    if None in outside:
+        raise ModelError(
+            f"{loaded.staging.path}: {outside[None]} rows have no {LINEAGE}; hand it through for every row, "
+            "after an aggregation as max(_lineage)"
+        )
+    return {day: count for day, count in outside.items() if day in days}
+
+
+def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    """Keep of each key all rows of its newest delivery: duplicates inside one delivery are for the checks to find."""
+    if dataset.staging.deduplicate is Deduplicate.none:
+        return rows
+    order = F.struct(*(F.col(LINEAGE).getField(name) for name in ("delivered_at", "source_file", "fingerprint")))
+    key = Window.partitionBy(*dict.fromkeys((dataset.partition_column, *dataset.key)))
+    marked = rows.withColumns({"_order": order, "_newest": F.max(order).over(key)})
+    return marked.where(F.col("_order") == F.col("_newest")).drop("_order", "_newest")
+
+
+def _flattened(rows: DataFrame) -> DataFrame:
+    kept = [F.col(LINEAGE).getField(field).alias(name) for name, field in _KEPT.items()]
+    return rows.select(*(F.col(name) for name in rows.columns if name != LINEAGE), *kept)

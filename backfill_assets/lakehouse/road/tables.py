@@ -1,0 +1,86 @@
+"""Delta tables by day: read them, and replace exactly some days in one commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
+
+_PLAIN: Final = {
+    "delta.enableDeletionVectors": "false",
+    "delta.enableRowTracking": "false",
+    "delta.columnMapping.mode": "none",
+}
+"""What a remote server may switch on by default, and delta-rs or a swap of files cannot do with."""
+_RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+_TRIES: Final = 5
+
+
+def is_table(path: Path) -> bool:
+    """Whether a Delta table lies in this folder."""
+    return any((path / "_delta_log").glob("*.json"))
+
+
+def read_table(spark: SparkSession, path: Path) -> DataFrame:
+    """Read the newest version of a Delta table."""
+    return spark.read.format("delta").load(str(path))
+
+
+def read_days(spark: SparkSession, path: Path, partition: str, days: Collection[dt.date]) -> DataFrame:
+    """Read some days of a Delta table; other days' files are not opened."""
+    return read_table(spark, path).where(in_days(partition, days))
+
+
+def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
+    """Number of rows of each of the days, from the table's log alone."""
+    counts = dict.fromkeys(days, 0)
+    for file in pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist():
+        if (day := file[f"partition.{partition}"]) in counts:
+            counts[day] += file["num_records"]
+    return counts
+
+
+def create_table(spark: SparkSession, path: Path, schema: T.StructType, partition: str) -> None:
+    """Create an empty Delta table, unless there is one."""
+    if not is_table(path):
+        writer = spark.createDataFrame([], schema).write.format("delta").mode("ignore").partitionBy(partition)
+        retried(lambda: writer.options(**_PLAIN).save(str(path)))
+
+
+def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> None:
+    """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table.
+
+    Days that `frame` has no row of end up empty; a row of any other day makes Delta refuse the whole write
+    (`DELTA_REPLACE_WHERE_MISMATCH`).
+    """
+    # Delta checks `replaceWhere` only against a table that exists.
+    create_table(frame.sparkSession, path, frame.schema, partition)
+    replace_where(frame.repartition(partition), path, days_condition(partition, days))
+
+
+def replace_where(frame: DataFrame, path: Path, condition: str) -> None:
+    """Replace the rows that meet a condition by `frame`, in one commit; the order of its columns does not matter."""
+    # Spark's default, INT96, is unknown to many readers and has no statistics.
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    writer = frame.write.format("delta").mode("overwrite").option("replaceWhere", condition)
+    retried(lambda: writer.option("mergeSchema", "true").save(str(path)))
+
+
+def retried(write: Callable[[], None]) -> None:
+    """Run an idempotent write again when a concurrent one came first."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return write()
+        except PySparkException as error:
+            if not left or not condition_of(error).startswith(_RACES):
+                raise
+    return None

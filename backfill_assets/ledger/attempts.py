@@ -1,0 +1,167 @@
+"""Attempts with their leases, and the evidence that only a living attempt may give."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
+
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import LeaseLostError, UnitError
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.ports import WorkLedger
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, evidence_to_text
+from backfill_assets.ledger.database import span
+from backfill_assets.ledger.deliveries import DeliveryRows
+from backfill_assets.ledger.host import worker_name
+from backfill_assets.ledger.schema import attempt_days, attempts, evidence
+from backfill_assets.ledger.units import load_unit
+
+_TABLE = attempts
+_EVIDENCE = evidence
+_RUNNING = attempts.c.state == AttemptState.running.value
+
+
+class WorkRows(DeliveryRows, WorkLedger):
+    """The work of the ledger."""
+
+    def start_attempt(self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta) -> Attempt:
+        """Begin an attempt with a lease; older running ones of its run, or on its days, are lost to it.
+
+        Raises:
+            UnitError: there is no such unit, it is not open, or the days are not its own.
+        """
+        now, chosen = self._clock.now(), tuple(sorted(set(days)))
+        begun = Attempt(0, unit, dataset, chosen, run, worker_name(), AttemptState.running, now, now + lease)
+        row = {name: value for name, value in vars(begun).items() if name not in {"number", "days"}}
+        with self._database.write() as connection:
+            _refuse_foreign_days(load_unit(connection, unit), dataset, chosen)
+            _supersede(connection, (_TABLE.c.run == run) & (_TABLE.c.dataset == dataset))
+            _supersede(connection, _works_on(connection, unit, dataset, chosen))
+            number = connection.execute(insert(_TABLE).values(row).returning(_TABLE.c.number)).scalar_one()
+            connection.execute(insert(attempt_days), [{"attempt": number, "day": day} for day in chosen])
+        return replace(begun, number=number)
+
+    def renew(self, number: int, lease: dt.timedelta) -> None:
+        """Prolong the lease, or `LeaseLostError` if the attempt is no longer running."""
+        own = (_TABLE.c.number == number) & _RUNNING
+        with self._database.write() as connection:
+            changed = update(_TABLE).where(own).values(lease_until=self._clock.now() + lease)
+            if not connection.execute(changed).rowcount:
+                raise LeaseLostError(_lost(connection, number))
+
+    def end_attempt(self, number: int, state: AttemptState) -> None:
+        """End an attempt that is running; otherwise nothing happens."""
+        if state is AttemptState.running:
+            raise UnitError(f"attempt {number} cannot end as running; end it as done, failed or lost")
+        with self._database.write() as connection:
+            _supersede(connection, _TABLE.c.number == number, state)
+
+    def attempts(self, unit: str | None = None, state: AttemptState | None = None) -> tuple[Attempt, ...]:
+        """Attempts in order of their numbers; a running one may be past its lease (compare `lease_until`)."""
+        wanted: ColumnElement[bool] = true()
+        if unit is not None:
+            wanted &= _TABLE.c.unit == unit
+        if state is not None:
+            wanted &= _TABLE.c.state == state.value
+        with self._database.read() as connection:
+            return _load(connection, wanted)
+
+    def add_evidence(self, attempt: int, evidence: Iterable[DayEvidence]) -> None:
+        """Store evidence; the newest of a (unit, dataset, day) counts.
+
+        Raises:
+            LeaseLostError: the attempt is not running, or its lease is over.
+            UnitError: evidence is not of this attempt's unit, dataset and days.
+        """
+        given = tuple(evidence)
+        rows = [
+            {name: getattr(e, name) for name in ("unit", "attempt", "dataset", "day", "recorded_at")}
+            | {"body": evidence_to_text(e)}
+            for e in given
+        ]
+        with self._database.write() as connection:
+            held = next(iter(_load(connection, (_TABLE.c.number == attempt) & _RUNNING)), None)
+            if held is None or held.lease_until <= self._clock.now():
+                raise LeaseLostError(_lost(connection, attempt))
+            _refuse_foreign_evidence(held, given)
+            if rows:
+                connection.execute(insert(_EVIDENCE), rows)
+
+    def evidence(self, unit: str) -> Mapping[DatasetDay, DayEvidence]:
+        """The evidence that counts, by dataset and day."""
+        of_unit = _EVIDENCE.c.unit == unit
+        newest = select(func.max(_EVIDENCE.c.number)).where(of_unit).group_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
+        query = (
+            select(_EVIDENCE.c.body)
+            .where(of_unit, _EVIDENCE.c.number.in_(newest))
+            .order_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
+        )
+        with self._database.read() as connection:
+            bodies = connection.execute(query).scalars().all()
+        return {(e.dataset, e.day): e for e in map(evidence_from_text, bodies)}
+
+
+def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Attempt, ...]:
+    days: dict[int, list[dt.date]] = defaultdict(list)
+    own = select(attempt_days).where(attempt_days.c.attempt.in_(select(_TABLE.c.number).where(wanted)))
+    for attempt, day in connection.execute(own):
+        days[attempt].append(day)
+    rows = connection.execute(select(_TABLE).where(wanted).order_by(_TABLE.c.number)).mappings()
+    return tuple(attempt_from_row(row, days[row["number"]]) for row in rows)
+
+
+def _works_on(connection: Connection, unit: str, dataset: str, days: Sequence[dt.date]) -> ColumnElement[bool]:
+    asked = frozenset(days)
+    query = (
+        select(_TABLE.c.number, attempt_days.c.day)
+        .join(attempt_days, attempt_days.c.attempt == _TABLE.c.number)
+        .where(_TABLE.c.unit == unit, _TABLE.c.dataset == dataset, _RUNNING, span(attempt_days.c.day, asked))
+    )
+    return _TABLE.c.number.in_({number for number, day in connection.execute(query) if day in asked})
+
+
+def _supersede(connection: Connection, which: ColumnElement[bool], state: AttemptState = AttemptState.lost) -> None:
+    connection.execute(update(_TABLE).where(which, _RUNNING).values(state=state.value))
+
+
+def _refuse_foreign_days(unit: Unit, dataset: str, days: Sequence[dt.date]) -> None:
+    if unit.state is not UnitState.open:
+        raise UnitError(f"unit {unit.id} is {unit.state.value}, not open; launch the days again for a new unit")
+    if not days or not unit.holds(dataset, frozenset(days)):
+        raise UnitError(
+            f"unit {unit.id} holds {format_days(unit.targets.get(dataset, ()))} of {dataset}, "
+            f"the attempt asks for {format_days(days)}; attempt only its own days"
+        )
+
+
+def _refuse_foreign_evidence(attempt: Attempt, evidence: Iterable[DayEvidence]) -> None:
+    days = frozenset(attempt.days)
+    for e in evidence:
+        if (e.unit, e.attempt, e.dataset) != (
+            attempt.unit,
+            attempt.number,
+            attempt.dataset,
+        ) or e.day not in days:
+            raise UnitError(
+                f"evidence of unit {e.unit}, attempt {e.attempt}, {e.dataset} {e.day} does not belong to "
+                f"attempt {attempt.number} (unit {attempt.unit}, {attempt.dataset} {format_days(days)}); "
+                "give each attempt its own"
+            )
+
+
+def _lost(connection: Connection, number: int) -> str:
+    row = connection.execute(select(_TABLE).where(_TABLE.c.number == number)).one_or_none()
+    if row is None:
+        return f"there is no attempt {number}; start one first"
+    expired = row.state == AttemptState.running
+    why = f"its lease ended at {row.lease_until.isoformat()}" if expired else f"it is {row.state}"
+    return (
+        f"attempt {number} (unit {row.unit}, {row.dataset}, run {row.run}, {row.worker}) may not go on: "
+        f"{why}; what it built stays without effect, launch the days again or leave them to the newer attempt"
+    )

@@ -1,0 +1,128 @@
+"""Domain values as text in the database, and back, without losing a digit: hashes survive the round trip."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import RowMapping
+
+from backfill_assets.domain import canonical
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.contract import Change, Clause, Contract
+from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState
+from backfill_assets.domain.release import Manifest, ReleaseState, data_file
+from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
+
+
+def contract_to_text(contract: Contract) -> str:
+    """A contract as JSON, its bands as exact decimals (not rounded as `Contract.to_plain` shows them)."""
+    return canonical.canonical_json(contract)
+
+
+def contract_from_text(text: str) -> Contract:
+    """Read what `contract_to_text` wrote."""
+    clauses = json.loads(text)["clauses"]
+    return Contract(tuple(Clause(_days(c["days"]), {m: _change(b) for m, b in c["metrics"].items()}) for c in clauses))
+
+
+def evidence_to_text(evidence: DayEvidence) -> str:
+    """Evidence as JSON: the text of `canonical_json`, but three times as fast (10,000 days come at once)."""
+    return _ENCODER.encode(evidence)
+
+
+def evidence_from_text(text: str) -> DayEvidence:
+    """Read what `evidence_to_text` wrote; the hash is the same."""
+    raw = json.loads(text)
+    return DayEvidence(
+        unit=raw["unit"],
+        attempt=raw["attempt"],
+        dataset=raw["dataset"],
+        day=dt.date.fromisoformat(raw["day"]),
+        basis=Basis(**raw["basis"]),
+        shadow_files=tuple(data_file(f) for f in raw["shadow_files"]),
+        measured=_measured(raw["measured"]),
+        verdicts=tuple(_verdict(v) for v in raw["verdicts"]),
+        recorded_at=dt.datetime.fromisoformat(raw["recorded_at"]),
+    )
+
+
+def unit_from_row(row: RowMapping, targets: Mapping[str, Sequence[dt.date]]) -> Unit:
+    """A unit from its row and its days by dataset."""
+    return Unit(
+        id=row["id"],
+        opened_by=row["opened_by"],
+        opened_at=row["opened_at"],
+        by=row["by"],
+        targets={name: tuple(sorted(days)) for name, days in sorted(targets.items())},
+        mode=ReleaseMode(row["mode"]),
+        contract=contract_from_text(row["contract"]),
+        state=UnitState(row["state"]),
+        live=row["live"],
+    )
+
+
+def attempt_from_row(row: RowMapping, days: Sequence[dt.date]) -> Attempt:
+    """An attempt from its row and its days."""
+    return Attempt(days=tuple(sorted(days)), **{**row, "state": AttemptState(row["state"])})
+
+
+def release_from_row(row: RowMapping) -> ReleaseRecord:
+    """A release from its row."""
+    manifest = Manifest.from_json(row["manifest"])
+    return ReleaseRecord(manifest, ReleaseState(row["state"]), row["version"], row["committed_at"])
+
+
+def _plain_part(value: object) -> object:
+    if dataclasses.is_dataclass(value):
+        return vars(value)
+    if isinstance(value, (dt.date, dt.datetime)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return dict(value) if isinstance(value, Mapping) else canonical.plain(value)
+
+
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain_part
+)
+
+
+def _days(raw: Sequence[str]) -> tuple[dt.date, ...]:
+    return tuple(dt.date.fromisoformat(day) for day in raw)
+
+
+def _change(raw: Mapping[str, str]) -> Change:
+    return Change(Decimal(raw["low"]), Decimal(raw["high"]))
+
+
+def _measured(raw: Mapping[str, Any]) -> DayMeasurement:
+    return DayMeasurement(
+        dt.date.fromisoformat(raw["day"]),
+        _side(raw["shadow"]),
+        _side(raw["published"]),
+        _side(raw["staging"]),
+        _source(raw["source"]),
+    )
+
+
+def _side(raw: Mapping[str, Any]) -> Side:
+    metrics = {name: None if value is None else Decimal(value) for name, value in raw["metrics"].items()}
+    return Side(metrics, raw["counts"], raw["fingerprint"])
+
+
+def _source(raw: Mapping[str, Any]) -> SourceState:
+    at = raw["delivered_at"]
+    return SourceState(**{**raw, "delivered_at": None if at is None else dt.datetime.fromisoformat(at)})
+
+
+def _verdict(raw: Mapping[str, Any]) -> Verdict:
+    day, severity = dt.date.fromisoformat(raw["day"]), Severity(raw["severity"])
+    return Verdict(**{**raw, "day": day, "severity": severity, "sample": tuple(raw["sample"])})

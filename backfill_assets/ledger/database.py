@@ -1,0 +1,211 @@
+"""One database, two kinds of transactions: reads see one moment, writes come strictly one after the other."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import (
+    URL,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    create_engine,
+    event,
+    false,
+    make_url,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from backfill_assets.domain.errors import LedgerError
+
+BUSY_SECONDS: Final = 60
+"""How long a write waits for another one before it gives up; no write takes longer than a second or two."""
+
+_ADVISORY_KEY: Final = 0x6261636B66696C6C
+_WRITE: Final = "backfill_assets_write"
+_RAW: Final = "backfill_assets_raw"
+
+
+def parsed_url(url: str) -> URL:
+    """Read a ledger URL.
+
+    Raises:
+        LedgerError: it cannot be read (the message never shows it), or is not SQLite in a file or Postgres.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            # SQLAlchemy would look for another driver than the one that the extra `postgres` installs.
+            parsed = parsed.set(drivername="postgresql+psycopg2")
+        parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        parsed = None
+    if parsed is None or "@" in (parsed.host or ""):
+        raise LedgerError(
+            "BACKFILL_ASSETS_LEDGER_URL (not shown: it may hold a password) cannot be read; write "
+            "sqlite:///<path> or postgresql+psycopg2://user:password@host/database, with special "
+            "characters of the password percent-encoded"
+        )
+    backend = parsed.get_backend_name()
+    if backend not in {"sqlite", "postgresql"}:
+        raise LedgerError(f"the ledger does not run on {backend}; use sqlite:///<path> or postgresql+psycopg2://…")
+    if backend == "sqlite" and (parsed.query or not parsed.database or parsed.database.startswith((":", "file:"))):
+        raise LedgerError("the ledger needs a SQLite file that all processes can open; write sqlite:///<path>")
+    return parsed
+
+
+def shown(url: URL) -> str:
+    """What messages may say of a URL: never user, password or options."""
+    if url.get_backend_name() == "sqlite":
+        return f"ledger {url.database}"
+    port = f":{url.port}" if url.port else ""
+    return f"ledger {url.database or 'postgres'} on {url.host or 'the local socket'}{port}"
+
+
+class Database:
+    """Transactions on the ledger's database; all failures of it come out as `LedgerError`."""
+
+    def __init__(self, url: URL) -> None:
+        self.url = url
+        self.name = shown(url)
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        try:
+            self.engine = _engine(url)
+        except ImportError as error:
+            raise LedgerError(f"{self.name}: {error}; install backfill-assets[postgres]") from error
+        self._reading = self.engine
+        if not self.is_sqlite:
+            options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+            self._reading = self.engine.execution_options(**options)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction whose queries all see the database at one moment."""
+        with self._explained(), self._reading.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that no other write overlaps: what it reads stays true until it commits.
+
+        SQLite begins IMMEDIATE; Postgres takes an advisory lock that ends with the transaction. One writer at
+        a time is enough for control state, and makes the same code right on both.
+        """
+        with self._explained(), self.engine.connect() as plain:
+            connection = plain.execution_options(**{_WRITE: True})
+            with connection.begin():
+                if not self.is_sqlite:
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_KEY})
+                yield connection
+
+    @contextmanager
+    def raw(self) -> Iterator[Connection]:
+        """A connection without a transaction, for what SQLite does only outside of one."""
+        with self._explained(), self.engine.connect() as plain:
+            yield plain.execution_options(**{_RAW: True})
+
+    def close(self) -> None:
+        """Close all connections; the next transaction opens new ones."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise LedgerError(f"{self.name}: {self._cause(error)}; {_remedy(error)}") from error
+
+    def _cause(self, error: DBAPIError) -> str:
+        cause = " ".join(str(error.orig).split())
+        # Drivers do not quote passwords as far as we know; this costs nothing if one ever does.
+        return cause.replace(self.url.password, "***") if self.url.password else cause
+
+
+def upsert(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], replace: Collection[str] = ()
+) -> None:
+    """Insert rows in bulk; where one is known (by the primary key), `replace` these columns, or nothing."""
+    if not rows:
+        return
+    statement: sqlite.Insert | postgresql.Insert
+    statement = sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+    if replace:
+        new = {column: statement.excluded[column] for column in replace}
+        statement = statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=new)
+    else:
+        statement = statement.on_conflict_do_nothing()
+    connection.execute(statement, rows)
+
+
+def span(column: Column[dt.date], days: Collection[dt.date]) -> ColumnElement[bool]:
+    """Condition for the days from the first to the last of `days`; callers drop those not asked for.
+
+    A condition that lists 10,000 days goes beyond the number of variables that databases allow.
+    """
+    return column.between(min(days), max(days)) if days else false()
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    """Whether a table exists."""
+    return connection.dialect.has_table(connection, name)
+
+
+def read_meta(connection: Connection, table: Table, key: str) -> str | None:
+    """A value of the meta table."""
+    return connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one_or_none()
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    more: dict[str, Any] = {}
+    if url.get_driver_name() == "psycopg2":
+        # Otherwise a bulk upsert makes one round trip per row.
+        more["executemany_mode"] = "values_plus_batch"
+    connect = {"connect_timeout": 10}
+    engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=connect, **more)
+    event.listen(engine, "connect", _prepare_postgres)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
+    # None keeps the driver from opening transactions by itself: `_begin_sqlite` says when and how.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later would fail as soon as somebody wrote in between.
+    options = connection.get_execution_options()
+    if not options.get(_RAW, False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(_WRITE, False) else "BEGIN")
+
+
+def _prepare_postgres(connection: Any, _: ConnectionPoolEntry) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+        # A worker that is stopped in the middle of a write must not stop all others for ever.
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{BUSY_SECONDS}s'")
+    connection.commit()
+
+
+def _remedy(error: DBAPIError) -> str:
+    cause = str(error.orig).lower()
+    if "locked" in cause or "lock timeout" in cause:
+        return f"another process has been writing for {BUSY_SECONDS} s; find out which one hangs and end it"
+    if "malformed" in cause or "not a database" in cause:
+        return "the file is damaged or no ledger; restore it from a backup"
+    return "see that the database is up, reachable and writable, and that BACKFILL_ASSETS_LEDGER_URL is right"

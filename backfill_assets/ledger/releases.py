@@ -1,0 +1,117 @@
+"""Releases as the ledger sees them (the Delta log is the truth), and locks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import AbstractContextManager
+
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, true, update
+
+from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.ports import ReleaseLedger
+from backfill_assets.domain.release import Manifest, ReleaseState
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.ledger.codec import release_from_row
+from backfill_assets.ledger.locks import LeasedLock
+from backfill_assets.ledger.rows import Rows
+from backfill_assets.ledger.schema import releases, units
+from backfill_assets.ledger.units import load_unit, set_state
+
+_TABLE = releases
+
+
+class ReleaseRows(Rows, ReleaseLedger):
+    """The releases of the ledger."""
+
+    def intend(self, manifest: Manifest) -> None:
+        """Store the intent of a release before its commit; the same manifest again changes nothing.
+
+        Raises:
+            UnitError: there is a release of this name already, with another manifest or given up.
+        """
+        text = manifest.to_json()
+        row = {
+            "release": manifest.release, "dataset": manifest.dataset, "unit": manifest.unit,
+            "state": ReleaseState.intent, "created_at": manifest.created_at, "manifest": text,
+        }  # fmt: skip
+        with self._database.write() as connection:
+            known = select(_TABLE.c.state, _TABLE.c.manifest).where(_TABLE.c.release == manifest.release)
+            found = connection.execute(known).one_or_none()
+            if found is None:
+                connection.execute(insert(_TABLE).values(row))
+            elif found.manifest != text or found.state == ReleaseState.abandoned:
+                raise UnitError(
+                    f"release {manifest.release} exists ({found.state}) with "
+                    f"{'this' if found.manifest == text else 'another'} manifest; give the new one a fresh id"
+                )
+
+    def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState) -> None:
+        """Mark a release as true and move its unit, in one transaction; doing it again changes nothing.
+
+        A commit makes even an abandoned intent true. A unit that this ledger does not know is left out (a
+        ledger rebuilt from manifests).
+
+        Raises:
+            UnitError: there is no such release.
+        """
+        with self._database.write() as connection:
+            found = _state(connection, release)
+            if found.state == ReleaseState.finalized:
+                return
+            done = {"state": ReleaseState.finalized.value, "version": version, "committed_at": committed_at}
+            connection.execute(update(_TABLE).where(_TABLE.c.release == release).values(**done))
+            if connection.execute(select(units.c.id).where(units.c.id == found.unit)).one_or_none() is not None:
+                set_state(connection, load_unit(connection, found.unit), unit_state)
+
+    def abandon(self, release: str) -> None:
+        """Give up an intent that never was committed; `UnitError` if it was, or if there is none."""
+        with self._database.write() as connection:
+            found = _state(connection, release)
+            if found.state == ReleaseState.finalized:
+                raise UnitError(f"release {release} is committed; undo it with: backfill rollback {release}")
+            ours = _TABLE.c.release == release
+            connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.abandoned.value))
+
+    def release(self, release: str) -> ReleaseRecord:
+        """The release, or `UnitError` naming the newest ones that there are."""
+        with self._database.read() as connection:
+            row = connection.execute(select(_TABLE).where(_TABLE.c.release == release)).mappings().one_or_none()
+            if row is None:
+                raise _unknown(connection, release)
+        return release_from_row(row)
+
+    def releases(self, dataset: str | None = None, unit: str | None = None) -> tuple[ReleaseRecord, ...]:
+        """Releases, newest first."""
+        wanted: ColumnElement[bool] = true()
+        if dataset is not None:
+            wanted &= _TABLE.c.dataset == dataset
+        if unit is not None:
+            wanted &= _TABLE.c.unit == unit
+        query = select(_TABLE).where(wanted).order_by(_TABLE.c.created_at.desc(), _TABLE.c.number.desc())
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(release_from_row(row) for row in rows)
+
+    def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
+        """Hold a named lock (a lease kept fresh while held); yields its fencing token.
+
+        A dead holder's lease runs out by itself. `LedgerError` names the holder if the lock cannot be had
+        within `wait`.
+        """
+        return LeasedLock(self._database, self._clock, self._lock_pace, name).held(wait)
+
+
+def _state(connection: Connection, release: str) -> Row[str, str]:
+    query = select(_TABLE.c.state, _TABLE.c.unit).where(_TABLE.c.release == release)
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        raise _unknown(connection, release)
+    return found
+
+
+def _unknown(connection: Connection, release: str) -> UnitError:
+    newest = select(_TABLE.c.release).order_by(_TABLE.c.created_at.desc(), _TABLE.c.number.desc()).limit(5)
+    known = connection.execute(newest).scalars().all()
+    there = f"the newest are {', '.join(known)}" if known else "there is none yet"
+    return UnitError(f"there is no release {release!r}; {there}; see: backfill releases")

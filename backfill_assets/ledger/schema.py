@@ -1,0 +1,205 @@
+"""The tables of the ledger; migrations bring a database to exactly this state (a test compares them)."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeDecorator
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+"""All tables; constraints have names, so that later migrations can find them."""
+
+
+class UtcDateTime(TypeDecorator[dt.datetime]):
+    """An aware time in UTC on every database; SQLite alone would forget the zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(
+        self,
+        value: dt.datetime | None,
+        dialect: Dialect,  # noqa: ARG002 - SQLAlchemy passes it
+    ) -> dt.datetime | None:
+        """Refuse naive times (`ValueError`), bring all others to UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"the ledger takes aware times only, got {value!r}; add its time zone")
+        return value.astimezone(dt.UTC)
+
+    def process_result_value(
+        self,
+        value: dt.datetime | None,
+        dialect: Dialect,  # noqa: ARG002 - SQLAlchemy passes it
+    ) -> dt.datetime | None:
+        """Give the zone back that SQLite dropped."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
+# SQLite counts by itself only in a column declared INTEGER.
+_Counter = BigInteger().with_variant(Integer(), "sqlite")
+_NAME = String(63)
+
+meta = Table("meta", metadata, Column("key", String(64), primary_key=True), Column("value", Text, nullable=False))
+
+units = Table(
+    "units",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("opened_by", String(255), nullable=False, unique=True),
+    Column("opened_at", UtcDateTime, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("live", Boolean, nullable=False),
+    Column("contract", Text, nullable=False),
+)
+
+unit_days = Table(
+    "unit_days",
+    metadata,
+    Column("unit", ForeignKey("units.id"), primary_key=True),
+    Column("dataset", _NAME, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("claimed", Boolean, nullable=False),
+    Index(None, "dataset", "day"),
+)
+"""The targets of a unit; `claimed` is false where a live unit went past the claim of another one."""
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("dataset", _NAME, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("unit", String(128), nullable=False, index=True),
+    ForeignKeyConstraint(["unit", "dataset", "day"], ["unit_days.unit", "unit_days.dataset", "unit_days.day"]),
+)
+"""The primary key is the promise: one open unit per dataset and day."""
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("dataset", _NAME, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("since", UtcDateTime, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("number", _Counter, primary_key=True),
+    Column("dataset", _NAME, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("delivered_at", UtcDateTime, nullable=False),
+    Column("landed_at", UtcDateTime, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("corrupt_rows", BigInteger, nullable=False),
+    UniqueConstraint("dataset", "path", "fingerprint", "day"),
+    Index(None, "dataset", "day"),
+)
+
+staged_days = Table(
+    "staged_days",
+    metadata,
+    Column("dataset", _NAME, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("inputs", String(64), nullable=False),
+    Column("code", String(64), nullable=False),
+    Column("outside_rows", BigInteger, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("number", _Counter, primary_key=True),
+    Column("unit", ForeignKey("units.id"), nullable=False, index=True),
+    Column("dataset", _NAME, nullable=False),
+    Column("run", String(255), nullable=False, index=True),
+    Column("worker", Text, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("lease_until", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Numbers never repeat, not even after deletions: they are fencing tokens and folder names."""
+
+attempt_days = Table(
+    "attempt_days",
+    metadata,
+    Column("attempt", ForeignKey("attempts.number"), primary_key=True),
+    Column("day", Date, primary_key=True),
+)
+
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("number", _Counter, primary_key=True),
+    Column("unit", ForeignKey("units.id"), nullable=False),
+    Column("attempt", ForeignKey("attempts.number"), nullable=False),
+    Column("dataset", _NAME, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("recorded_at", UtcDateTime, nullable=False),
+    Column("body", Text, nullable=False),
+    Index(None, "unit", "dataset", "day", "number"),
+    sqlite_autoincrement=True,
+)
+"""History is kept; of a (unit, dataset, day) the highest number counts."""
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("number", _Counter, primary_key=True),
+    Column("release", String(128), nullable=False, unique=True),
+    Column("dataset", _NAME, nullable=False, index=True),
+    Column("unit", String(128), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
+    Column("version", BigInteger),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("committed_at", UtcDateTime),
+    Column("manifest", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""No foreign key to units: a ledger rebuilt from manifests knows releases whose units are gone."""
+
+locks = Table(
+    "locks",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("until", UtcDateTime),
+)
+"""A free lock keeps its row (`until` is null), so that its token goes on growing."""

@@ -1,0 +1,16 @@
+"""The ledger, whole."""
+
+from __future__ import annotations
+
+from backfill_assets.domain.ports import Ledger
+from backfill_assets.ledger.attempts import WorkRows
+from backfill_assets.ledger.releases import ReleaseRows
+from backfill_assets.ledger.units import UnitRows
+
+
+class SqlLedger(UnitRows, WorkRows, ReleaseRows, Ledger):
+    """The control state on SQLite or Postgres; every method is one transaction. Made by `open_ledger`."""
+
+    def close(self) -> None:
+        """Close the database connections; the ledger opens new ones when it is used again."""
+        self._database.close()

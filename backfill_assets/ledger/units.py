@@ -1,0 +1,259 @@
+"""Units, their claims, and holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, assert_never
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, true, update
+
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.dataset import LateData
+from backfill_assets.domain.days import format_days, slices
+from backfill_assets.domain.errors import ClaimedDaysError, UnitError
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.ports import UnitLedger
+from backfill_assets.domain.units import (
+    Join,
+    Launch,
+    Open,
+    ReleaseMode,
+    Unit,
+    UnitState,
+    assign_unit,
+)
+from backfill_assets.domain.work import AttemptState, Hold
+from backfill_assets.ledger.codec import contract_to_text, unit_from_row
+from backfill_assets.ledger.database import span, upsert
+from backfill_assets.ledger.rows import Rows
+from backfill_assets.ledger.schema import attempts, claims, holds, unit_days, units
+
+
+class UnitRows(Rows, UnitLedger):
+    """The units of the ledger."""
+
+    def assign(self, launch: Launch, proposal: Unit) -> Unit:
+        """Join or open a unit for a launch (`assign_unit`), claims and all, in one transaction.
+
+        A joined unit may be over if this very launch opened it before.
+
+        Raises:
+            UnitError: the launch's tag names no unit that will do, or `proposal` does not fit the launch.
+            ClaimedDaysError: days of the launch or of the proposal are claimed by another unit.
+            HeldDaysError: a live launch asks for days on hold.
+        """
+        _refuse_misfit(launch, proposal)
+        with self._database.write() as connection:
+            named, before = units.c.id == launch.named_unit, units.c.opened_by == launch.opened_by
+            opened = next(iter(_load(connection, named if launch.named_unit else before)), None)
+            taken = _claims(connection, launch.dataset, launch.days)
+            held = {h.target[1]: h.reason for h in _holds(connection, launch.dataset, launch.days)}
+            match assign_unit(launch, opened, taken, held):
+                case Join(unit):
+                    return load_unit(connection, unit)
+                case Open(claim):
+                    return _open(connection, proposal, _to_claim(connection, launch, proposal, claim))
+                case never:
+                    assert_never(never)
+
+    def unit(self, unit_id: str) -> Unit:
+        """The unit, or `UnitError` if there is none."""
+        with self._database.read() as connection:
+            return load_unit(connection, unit_id)
+
+    def units(self, dataset: str | None = None, states: Collection[UnitState] = ()) -> tuple[Unit, ...]:
+        """Units, newest first, optionally only of one dataset or in some states."""
+        wanted: ColumnElement[bool] = true()
+        if dataset is not None:
+            wanted &= units.c.id.in_(select(unit_days.c.unit).where(unit_days.c.dataset == dataset))
+        if states:
+            wanted &= units.c.state.in_([state.value for state in states])
+        with self._database.read() as connection:
+            return _load(connection, wanted)
+
+    def claims(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Which of the days are claimed, and by which unit."""
+        with self._database.read() as connection:
+            return _claims(connection, dataset, days)
+
+    def set_contract(self, unit_id: str, contract: Contract) -> Unit:
+        """Replace the contract of an open unit; `UnitError` if it is over."""
+        return self._change(unit_id, replace_with={"contract": contract_to_text(contract)})
+
+    def set_mode(self, unit_id: str, mode: ReleaseMode) -> Unit:
+        """Change who releases an open unit; `UnitError` if it is over."""
+        return self._change(unit_id, replace_with={"mode": mode.value})
+
+    def move(self, unit_id: str, allowed: Collection[UnitState], to: UnitState) -> Unit:
+        """Change a unit's state if it is in one of the allowed states.
+
+        Leaving `open` frees the claims, and running attempts are lost; coming back takes the claims again.
+
+        Raises:
+            UnitError: there is no such unit, or it is in the state that the message names.
+            ClaimedDaysError: it is to be open again, and another open unit has claimed days of it.
+        """
+        with self._database.write() as connection:
+            unit = load_unit(connection, unit_id)
+            if unit.state not in allowed:
+                wanted = " or ".join(sorted(state.value for state in allowed)) or "in any allowed state"
+                raise UnitError(f"unit {unit_id} is {unit.state.value}, not {wanted}; see: backfill status")
+            set_state(connection, unit, to)
+            return unit.moved(to)
+
+    def hold(self, holds: Iterable[Hold]) -> None:
+        """Put days on hold; one that is on hold already gets the new reason."""
+        rows = [
+            {"dataset": h.target[0], "day": h.target[1], "reason": h.reason, "by": h.by, "since": h.since}
+            for h in holds
+        ]
+        with self._database.write() as connection:
+            upsert(connection, _HOLDS, rows, replace=["reason", "by", "since"])
+
+    def lift(self, dataset: str, days: Collection[dt.date]) -> int:
+        """Lift holds; the number of days that were on hold."""
+        lifted = 0
+        with self._database.write() as connection:
+            for some in slices(sorted(set(days)), 1000):
+                these = (holds.c.dataset == dataset) & holds.c.day.in_(some)
+                lifted += connection.execute(delete(holds).where(these)).rowcount
+        return lifted
+
+    def holds(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[Hold, ...]:
+        """Holds of a dataset by day, optionally only on some days."""
+        with self._database.read() as connection:
+            return _holds(connection, dataset, days)
+
+    def _change(self, unit_id: str, replace_with: Mapping[str, Any]) -> Unit:
+        with self._database.write() as connection:
+            unit = load_unit(connection, unit_id)
+            if unit.state is not UnitState.open:
+                raise UnitError(
+                    f"unit {unit_id} is {unit.state.value}, not open: its {' and '.join(replace_with)} stays "
+                    "as it is; launch the days again for a new unit"
+                )
+            connection.execute(update(units).where(units.c.id == unit_id).values(**replace_with))
+            return load_unit(connection, unit_id)
+
+
+# The method `holds` hides the table of that name inside the class.
+_HOLDS = holds
+
+
+def load_unit(connection: Connection, unit_id: str) -> Unit:
+    """The unit, or `UnitError` if there is none."""
+    found = _load(connection, units.c.id == unit_id)
+    if not found:
+        raise UnitError(f"there is no unit {unit_id!r}; see: backfill status")
+    return found[0]
+
+
+def set_state(connection: Connection, unit: Unit, to: UnitState) -> None:
+    """Move a unit, and its claims with it.
+
+    Raises:
+        ClaimedDaysError: it is to be open again, and another unit has claimed days of it meanwhile.
+    """
+    if to is unit.state:
+        return
+    connection.execute(update(units).where(units.c.id == unit.id).values(state=to.value))
+    if to is UnitState.open:
+        mine = (unit_days.c.unit == unit.id) & unit_days.c.claimed
+        own = connection.execute(select(unit_days.c.dataset, unit_days.c.day).where(mine))
+        _claim(connection, unit.id, [(dataset, day) for dataset, day in own])
+    elif unit.state is UnitState.open:
+        connection.execute(delete(claims).where(claims.c.unit == unit.id))
+        running = (attempts.c.unit == unit.id) & (attempts.c.state == AttemptState.running.value)
+        connection.execute(update(attempts).where(running).values(state=AttemptState.lost.value))
+
+
+def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Unit, ...]:
+    ids = select(units.c.id).where(wanted)
+    targets: dict[str, dict[str, list[dt.date]]] = defaultdict(lambda: defaultdict(list))
+    own = select(unit_days.c.unit, unit_days.c.dataset, unit_days.c.day).where(unit_days.c.unit.in_(ids))
+    for unit, dataset, day in connection.execute(own):
+        targets[unit][dataset].append(day)
+    rows = connection.execute(select(units).where(wanted).order_by(units.c.opened_at.desc(), units.c.id.desc()))
+    return tuple(unit_from_row(row, targets[row["id"]]) for row in rows.mappings())
+
+
+def _claims(connection: Connection, dataset: str, days: Collection[dt.date]) -> dict[dt.date, str]:
+    asked = frozenset(days)
+    these = (claims.c.dataset == dataset) & span(claims.c.day, asked)
+    rows = connection.execute(select(claims.c.day, claims.c.unit).where(these).order_by(claims.c.day))
+    return {day: unit for day, unit in rows if day in asked}
+
+
+def _holds(connection: Connection, dataset: str, days: Collection[dt.date] | None) -> tuple[Hold, ...]:
+    these = holds.c.dataset == dataset
+    if days is not None:
+        these &= span(holds.c.day, days)
+    asked = None if days is None else frozenset(days)
+    rows = connection.execute(select(holds).where(these).order_by(holds.c.day))
+    found = (Hold((row.dataset, row.day), row.reason, row.by, row.since) for row in rows)
+    return tuple(h for h in found if asked is None or h.target[1] in asked)
+
+
+def _refuse_misfit(launch: Launch, proposal: Unit) -> None:
+    if proposal.opened_by != launch.opened_by or proposal.state is not UnitState.open:
+        raise UnitError(
+            f"the proposed unit {proposal.id} is {proposal.state.value} and opened by "
+            f"{proposal.opened_by!r}; propose an open unit of the launch {launch.opened_by!r}"
+        )
+    if not launch.days or not proposal.holds(launch.dataset, launch.days):
+        raise UnitError(
+            f"the proposed unit {proposal.id} holds "
+            f"{format_days(proposal.targets.get(launch.dataset, ()))} of {launch.dataset}, "
+            f"the launch asks for {format_days(launch.days)}; propose at least these days"
+        )
+
+
+def _to_claim(
+    connection: Connection, launch: Launch, proposal: Unit, claim: frozenset[dt.date]
+) -> frozenset[DatasetDay]:
+    """What the proposal is to claim: of the launch what was decided, all else likewise."""
+    passes = launch.live and launch.late_data is LateData.publish
+    wanted = {(launch.dataset, day) for day in claim}
+    for dataset, days in proposal.targets.items():
+        others = set(days) - launch.days if dataset == launch.dataset else set(days)
+        taken = _claims(connection, dataset, others)
+        if taken and not passes:
+            raise _claimed_elsewhere(dataset, taken)
+        wanted |= {(dataset, day) for day in others - set(taken)}
+    return frozenset(wanted)
+
+
+def _open(connection: Connection, proposal: Unit, claimed: frozenset[DatasetDay]) -> Unit:
+    contract = contract_to_text(proposal.contract)
+    columns = ("id", "opened_by", "opened_at", "by", "mode", "state", "live")
+    row = {name: getattr(proposal, name) for name in columns}
+    connection.execute(insert(units).values(**row, contract=contract))
+    days = [
+        {"unit": proposal.id, "dataset": target[0], "day": target[1], "claimed": target in claimed}
+        for target in sorted(set(proposal.days))
+    ]
+    connection.execute(insert(unit_days), days)
+    _claim(connection, proposal.id, claimed)
+    return load_unit(connection, proposal.id)
+
+
+def _claim(connection: Connection, unit: str, wanted: Collection[DatasetDay]) -> None:
+    by_dataset: dict[str, list[dt.date]] = defaultdict(list)
+    for dataset, day in sorted(wanted):
+        by_dataset[dataset].append(day)
+    for dataset, days in by_dataset.items():
+        taken = _claims(connection, dataset, days)
+        if taken:
+            raise _claimed_elsewhere(dataset, taken)
+        connection.execute(insert(claims), [{"dataset": dataset, "day": day, "unit": unit} for day in days])
+
+
+def _claimed_elsewhere(dataset: str, taken: Mapping[dt.date, str]) -> ClaimedDaysError:
+    owner = min(taken.values())
+    days = format_days(day for day, unit in taken.items() if unit == owner)
+    return ClaimedDaysError(
+        f"{dataset} {days}: claimed by open unit {owner}; publish it (backfill publish {owner}) "
+        f"or give it up (backfill discard {owner}) first"
+    )

@@ -1,0 +1,1 @@
+"""The Dagster shell: assets, checks, jobs and sensors around the use cases."""

@@ -1,0 +1,169 @@
+"""The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
+
+from backfill_assets.application import Application
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.orchestration.launches import unit_of
+from backfill_assets.orchestration.leases import kept_lease
+from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
+
+_SHOWN = 20
+
+
+def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetChecksDefinition:
+    """All checks of a dataset, measured together."""
+    dataset = loaded.dataset
+    specs = [
+        dg.AssetCheckSpec(
+            name=check.name,
+            asset=asset_key("shadow", dataset.name),
+            description=check.description,
+            blocking=check.blocks,
+            partitions_def=partitions_of(dataset),
+        )
+        for check in checks_of(dataset)
+    ]
+
+    @dg.multi_asset_check(
+        specs=specs,
+        name=f"checks__{dataset.name}",
+        description=f"Measures {dataset.name} in one pass per side and judges every day.",
+        can_subset=False,
+        pool=f"dataset_{dataset.name}",
+    )
+    def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
+        days = days_of(context.op_execution_context.partition_keys)
+        unit = unit_of(context, application, dataset)
+        evidence = _evidence(context, application, unit, loaded, days)
+        yield from _evaluations(context, dataset.name, evidence)
+        refusals = [v for e in evidence for v in e.verdicts if v.refuses]
+        if refusals:
+            raise _failure(unit, dataset.name, days, refusals)
+        for check in specs:
+            yield dg.Output(None, output_name=check.get_python_identifier())
+
+    return checks
+
+
+def _evidence(
+    context: dg.AssetCheckExecutionContext,
+    application: Application,
+    unit: Unit,
+    loaded: LoadedDataset,
+    days: Sequence[dt.date],
+) -> tuple[DayEvidence, ...]:
+    name, run = loaded.dataset.name, context.run.run_id
+    attempt = _attempt(application, unit, name, run)
+    if attempt is not None and unit.state is UnitState.open:
+        lease = kept_lease(application.ledger, attempt, application.settings.lease)
+        with application.session(f"{run}:checks:{name}") as spark, lease:
+            application.road.validate(spark, unit, attempt)
+            application.ledger.end_attempt(attempt.number, AttemptState.done)
+    stored = application.ledger.evidence(unit.id)
+    missing = [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]
+    if missing:
+        raise EvidenceError(
+            f"shadow/{name} {format_days(missing)} has not been built in unit {unit.id}; "
+            f"materialize shadow/{name} for these days together with its checks"
+        )
+    return tuple(stored[name, day] for day in days)
+
+
+def _attempt(application: Application, unit: Unit, name: str, run: str) -> Attempt | None:
+    running = application.ledger.attempts(unit.id, AttemptState.running)
+    mine = [a for a in running if a.run == run and a.dataset == name]
+    return mine[-1] if mine else None
+
+
+def _evaluations(
+    context: dg.AssetCheckExecutionContext, name: str, evidence: Sequence[DayEvidence]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    key = asset_key("shadow", name)
+    for day in evidence:
+        target = _target(context.instance, key, day.day)
+        for verdict in day.verdicts:
+            yield dg.AssetCheckEvaluation(
+                asset_key=key,
+                check_name=verdict.check,
+                passed=verdict.passed,
+                partition=day.day.isoformat(),
+                severity=_severity(verdict),
+                blocking=verdict.blocks,
+                description=f"expected {verdict.expected}, found {verdict.found}",
+                metadata=_metadata(verdict, day),
+                target_materialization_data=target,
+            )
+
+
+def _target(
+    instance: dg.DagsterInstance, key: dg.AssetKey, day: dt.date
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    # Without the materialization that it judged, the UI calls a check result stale and shows nothing.
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[day.isoformat()])
+    records = instance.fetch_materializations(wanted, limit=1).records
+    if not records:
+        return None
+    record = records[0]
+    return AssetCheckEvaluationTargetMaterializationData(
+        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+    )
+
+
+def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
+    return dg.AssetCheckSeverity.ERROR if verdict.severity is Severity.error else dg.AssetCheckSeverity.WARN
+
+
+def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]:
+    metadata: dict[str, dg.MetadataValue] = {
+        "expected": dg.MetadataValue.text(verdict.expected),
+        "found": dg.MetadataValue.text(verdict.found),
+        "tolerance": dg.MetadataValue.text(verdict.tolerance or "none"),
+        "unit": dg.MetadataValue.text(day.unit),
+        "attempt": dg.MetadataValue.int(day.attempt),
+        "evidence": dg.MetadataValue.text(day.hash),
+    }
+    if verdict.note:
+        metadata["note"] = dg.MetadataValue.text(verdict.note)
+    if verdict.sample:
+        metadata["sample"] = dg.MetadataValue.table(
+            [dg.TableRecord({k: _cell(v) for k, v in r.items()}) for r in verdict.sample]
+        )
+    return metadata
+
+
+def _cell(value: object) -> str | int | float | bool | None:
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+
+
+def _failure(unit: Unit, name: str, days: Sequence[dt.date], refusals: Sequence[Verdict]) -> dg.Failure:
+    failed = sorted({v.day for v in refusals})
+    shown = [str(v) for v in refusals[:_SHOWN]]
+    if len(refusals) > _SHOWN:
+        shown.append(f"… and {len(refusals) - _SHOWN} more")
+    listed = "\n".join(shown)
+    message = (
+        f"{len(failed)} of {len(days)} days of {name} failed blocking checks ({format_days(failed)}); "
+        f"nothing of unit {unit.id} is published.\n{listed}\n"
+        "Correct the cause, then relaunch what is missing, and only that, with:\n"
+        f"    backfill resume {unit.id}\n"
+        f"or in the UI: materialize raw … published of {name} for {format_days(failed)}. "
+        "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
+    )
+    days_text = dg.MetadataValue.text(format_days(failed, most=99))
+    metadata = {"unit": dg.MetadataValue.text(unit.id), "failed_days": days_text}
+    return dg.Failure(message, metadata=metadata, allow_retries=False)

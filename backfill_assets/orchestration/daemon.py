@@ -1,0 +1,17 @@
+"""The Dagster daemon with an eager eye for backfills: it looks every two seconds instead of every thirty.
+
+Run it as `python -m backfill_assets.orchestration.daemon run -m backfill_assets.definitions`, with the options of
+`dagster-daemon`. Dagster 1.13 has no setting for that interval; on a small instance the look is cheap, and a backfill of
+one chunk ends half a minute sooner. The scheduler, the sensors and the run queue have settings of their own.
+"""
+
+from __future__ import annotations
+
+import dagster._daemon.controller as controller  # the one place where Dagster keeps the interval
+from dagster._daemon.cli import main
+
+BACKFILL_INTERVAL_SECONDS = 2
+
+if __name__ == "__main__":
+    controller.DEFAULT_DAEMON_INTERVAL_SECONDS = BACKFILL_INTERVAL_SECONDS
+    main()

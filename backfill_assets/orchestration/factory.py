@@ -1,0 +1,56 @@
+"""One set of definitions from the loaded datasets."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import dagster as dg
+from dagster_deltalake import DeltaTableResource
+from dagster_pyspark import LazyPySparkResource
+
+from backfill_assets.application import Application
+from backfill_assets.orchestration.checks import shadow_checks
+from backfill_assets.orchestration.jobs import publish_job
+from backfill_assets.orchestration.release_assets import published_asset
+from backfill_assets.orchestration.resources import WarmSparkResource, published_table
+from backfill_assets.orchestration.road_assets import road_assets
+from backfill_assets.orchestration.sensors import dead_workers
+from backfill_assets.settings import Settings
+
+_log = logging.getLogger("backfill_assets")
+
+
+def definitions_from(folder: Path | str | None) -> dg.Definitions:
+    """Definitions of the datasets in `folder`, or in the one that the settings name.
+
+    Raises:
+        SettingsError: an environment variable cannot be used.
+    """
+    settings = Settings.from_env(os.environ)
+    if folder is not None:
+        settings = settings.model_copy(update={"datasets": Path(folder).expanduser().absolute()})
+    return definitions_of(Application(settings))
+
+
+def definitions_of(application: Application) -> dg.Definitions:
+    """Assets, checks, jobs, sensors and resources of an application; faulty dataset folders are warned of."""
+    for fault in application.catalog.faults:
+        _log.warning("dataset not loaded: %s", fault)
+    assets: list[dg.AssetsDefinition | dg.AssetSpec] = []
+    checks: list[dg.AssetChecksDefinition] = []
+    resources: dict[str, LazyPySparkResource | DeltaTableResource] = {"pyspark": WarmSparkResource.of(application)}
+    for name, loaded in application.datasets.items():
+        assets += [*road_assets(loaded, application), published_asset(loaded, application)]
+        checks.append(shadow_checks(loaded, application))
+        resources[f"{name}_table"] = published_table(application, name)
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=checks,
+        jobs=[publish_job(application)],
+        sensors=[dead_workers(application)],
+        resources=resources,
+        # One process per run: a chunk's steps share imports and connections, and a cancelled run ends as a whole.
+        executor=dg.in_process_executor,
+    )

@@ -1,0 +1,34 @@
+"""Jobs that are not materializations of a launch: the approved release of a unit."""
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.orchestration.release_assets import released_events
+
+
+def publish_job(application: Application) -> dg.JobDefinition:
+    """The job `publish_unit`: releases one unit whole, bound to the evidence hash that was approved."""
+    schema = {
+        "unit": dg.Field(dg.StringSource, description="The unit, as `backfill status` lists it."),
+        "evidence": dg.Field(
+            dg.StringSource, description="The evidence hash that you approve, as `backfill status UNIT` shows it."
+        ),
+        "reason": dg.Field(dg.StringSource, is_required=False, default_value="", description="Why, for the history."),
+    }
+
+    @dg.op(name="publish", config_schema=schema, out=dg.Out(dg.Nothing))
+    def publish(context: dg.OpExecutionContext) -> None:
+        config = context.op_config
+        outcome = application.publisher.release(
+            config["unit"], evidence_hash=config["evidence"], reason=config["reason"]
+        )
+        for event in released_events([outcome], context.run_id, set()):
+            context.log_event(event)
+        context.log.info(f"unit {outcome.unit} is released as {outcome.release}")
+
+    @dg.job(name="publish_unit", executor_def=dg.in_process_executor)
+    def publish_unit() -> None:
+        """Release a complete unit after its evidence has been approved; refused without it."""
+        publish()
+
+    return publish_unit

@@ -1,0 +1,130 @@
+"""The published asset: the one step that releases a unit, and only a unit whose evidence is complete."""
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.publish import AlreadyReleased, Released
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.dataset import Dataset, Publication
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.evidence import Fault, explain_faults
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.orchestration.launches import Target, target_of, unit_of
+from backfill_assets.orchestration.names import asset_key, days_of
+from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
+
+LAUNCH_METADATA = "launch"
+"""Metadata key that says which backfill or run released a partition."""
+
+
+def published_asset(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition | dg.AssetSpec:
+    """The published asset: launchable where units release themselves, otherwise reported by the publish job."""
+    dataset = loaded.dataset
+    description = f"What readers of {dataset.name} see; changed only by releases, each one atomic commit."
+    if dataset.publication is Publication.approval:
+        return dg.AssetSpec(
+            **common("published", loaded),
+            deps=[asset_key("shadow", dataset.name)],
+            description=description + " Released by the job publish_unit after approval.",
+            kinds={"delta"},
+        )
+
+    def published(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        days = days_of(context.partition_keys)
+        target = target_of(context, dataset.name)
+        units = _units(context, application, dataset, target)
+        outcomes = [o for unit in units if (o := _release(context, application, dataset, unit, days)) is not None]
+        if not outcomes:
+            return
+        for event in released_events(outcomes, target.launched_by, {(dataset.name, day) for day in days}):
+            context.log_event(event)
+        released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
+        for day in days:
+            context.add_asset_metadata(_metadata(released[day], target.launched_by), partition_key=day.isoformat())
+        yield dg.MaterializeResult()
+
+    decorate: AssetDecorator = dg.asset(
+        **executable("published", loaded, application),
+        deps=[asset_key("shadow", dataset.name)],
+        output_required=False,
+        kinds={"delta"},
+        description=description,
+    )
+    return decorate(published)
+
+
+def released_events(
+    outcomes: Sequence[Released | AlreadyReleased], launch: str, but: set[tuple[str, dt.date]]
+) -> Iterator[dg.AssetMaterialization]:
+    """Materializations of every released partition, in all datasets of the units, except those in `but`."""
+    for outcome in outcomes:
+        for name, days in outcome.days.items():
+            for day in days:
+                if (name, day) not in but:
+                    yield dg.AssetMaterialization(
+                        asset_key("published", name), partition=day.isoformat(), metadata=_metadata(outcome, launch)
+                    )
+
+
+def _units(
+    context: dg.AssetExecutionContext, application: Application, dataset: Dataset, target: Target
+) -> tuple[Unit, ...]:
+    """The units that this launch releases: its own, or the open ones that hold evidence for its days."""
+    if target.shadow:
+        return (unit_of(context, application, dataset),)
+    claims = application.ledger.claims(dataset.name, target.days)
+    unclaimed = [d for d in target.days if d not in claims and not _released_here(context, dataset, d, target)]
+    if unclaimed:
+        raise EvidenceError(
+            f"{dataset.name} {format_days(unclaimed)}: no open unit holds evidence for these days, so nothing is "
+            f"published. Materialize raw, staging, shadow and published of {dataset.name} for them together."
+        )
+    units = tuple(application.ledger.unit(u) for u in sorted(set(claims.values())))
+    for unit in units:
+        outside = [d for d in unit.targets.get(dataset.name, ()) if d not in target.days]
+        if outside:
+            raise EvidenceError(
+                f"unit {unit.id} also holds {dataset.name} {format_days(outside)}, and a unit is released whole. Launch "
+                f"published for all of {format_days(unit.targets[dataset.name])}, or run: backfill publish {unit.id}"
+            )
+    return units
+
+
+def _released_here(context: dg.AssetExecutionContext, dataset: Dataset, day: dt.date, target: Target) -> bool:
+    # A sibling run of the same backfill has released the unit already, and said so with the launch's id.
+    wanted = dg.AssetRecordsFilter(asset_key("published", dataset.name), asset_partitions=[day.isoformat()])
+    records = context.instance.fetch_materializations(wanted, limit=1).records
+    event = records[0].asset_materialization if records else None
+    return event is not None and event.metadata.get(LAUNCH_METADATA) == dg.MetadataValue.text(target.launched_by)
+
+
+def _release(
+    context: dg.AssetExecutionContext, application: Application, dataset: Dataset, unit: Unit, days: Sequence[dt.date]
+) -> Released | AlreadyReleased | None:
+    """Release the unit if all of its evidence is there; wait for other runs if only theirs is missing."""
+    if unit.state is UnitState.open:
+        faults = application.publisher.missing(unit.id)
+        mine = {(dataset.name, day) for day in days}
+        elsewhere = [f for f in faults if (f.dataset, f.day) not in mine]
+        target = target_of(context, dataset.name)
+        if elsewhere and target.shadow and len(elsewhere) == len(faults):
+            waiting = [f for f in elsewhere if f.fault in {Fault.missing, Fault.incomplete}]
+            context.log.info(
+                f"unit {unit.id}: the release waits for {len({(f.dataset, f.day) for f in elsewhere})} other days "
+                f"({len(waiting)} without evidence yet)\n{explain_faults(elsewhere)}"
+            )
+            return None
+    return application.publisher.release(unit.id)
+
+
+def _metadata(outcome: Released | AlreadyReleased, launch: str) -> dict[str, dg.MetadataValue]:
+    return {
+        "release": dg.MetadataValue.text(outcome.release),
+        "unit": dg.MetadataValue.text(outcome.unit),
+        "evidence": dg.MetadataValue.text(outcome.evidence),
+        LAUNCH_METADATA: dg.MetadataValue.text(launch),
+    }

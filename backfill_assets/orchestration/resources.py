@@ -1,0 +1,39 @@
+"""Dagster resources for assets downstream of the road: Spark on the warm server, and the published tables without Spark."""
+
+from __future__ import annotations
+
+import os
+
+from dagster_deltalake import DeltaTableResource, LocalConfig
+from dagster_pyspark import LazyPySparkResource
+from pydantic import PrivateAttr
+
+from backfill_assets.application import Application
+from backfill_assets.lakehouse.engine.endpoint import client_environment
+from backfill_assets.lakehouse.engine.server import SparkServer
+
+
+class WarmSparkResource(LazyPySparkResource):
+    """A Spark session on the warm server, for assets of your own: `context.resources.pyspark.spark_session`."""
+
+    _application: Application | None = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, application: Application) -> WarmSparkResource:
+        """The resource for an application; neither the server nor a session is started by this."""
+        resource = cls(spark_config={})
+        resource._application = application
+        return resource
+
+    def _init_session(self) -> None:
+        if self._spark_session is None and self._application is not None:
+            endpoint = SparkServer(self._application.settings).ensure()
+            # Spark's own client reads the token from here; in the configuration it would show up in the UI.
+            os.environ.update(client_environment(endpoint))
+            session = LazyPySparkResource(spark_config={"spark.remote": endpoint.url})
+            self._spark_session = session.spark_session
+
+
+def published_table(application: Application, dataset: str) -> DeltaTableResource:
+    """The published table of a dataset through delta-rs; it must have been released once before it can be loaded."""
+    return DeltaTableResource(url=str(application.layout.published_path(dataset)), storage_options=LocalConfig())

@@ -1,0 +1,155 @@
+"""The executable assets of one dataset: raw, staging, shadow."""
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.inputs import by_delivery_day, deliveries_of
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.orchestration.launches import target_of, unit_of
+from backfill_assets.orchestration.leases import kept_lease
+from backfill_assets.orchestration.names import asset_key, days_of, partitions_of, policy_of
+
+AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
+
+SHADOW_CONFIG = {
+    "expected_change": dg.Field(
+        dg.Any,
+        is_required=False,
+        description="What must change by how much: {row_count: -50%}, or a list of {days: …, metrics: …}.",
+    )
+}
+
+
+def road_assets(loaded: LoadedDataset, application: Application) -> list[dg.AssetsDefinition]:
+    """The assets raw, staging and shadow of a dataset."""
+    return [_raw(loaded, application), _staging(loaded, application), _shadow(loaded, application)]
+
+
+def common(layer: str, loaded: LoadedDataset) -> dict[str, Any]:
+    """What the assets of a dataset share: key, partitions, group, code version, owner."""
+    dataset = loaded.dataset
+    return {
+        "key": asset_key(layer, dataset.name),
+        "partitions_def": partitions_of(dataset),
+        "group_name": dataset.name,
+        "code_version": loaded.code_version,
+        "metadata": {"dataset": dataset.name, "time_zone": dataset.time_zone, "owner": dataset.owner or "nobody"},
+    }
+
+
+def executable(layer: str, loaded: LoadedDataset, application: Application) -> dict[str, Any]:
+    """What the executable assets of a dataset share besides."""
+    return {
+        **common(layer, loaded),
+        "backfill_policy": policy_of(loaded.dataset, application.settings),
+        "pool": f"dataset_{loaded.dataset.name}",
+    }
+
+
+def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition:
+    name = loaded.dataset.name
+
+    def raw(context: dg.AssetExecutionContext) -> None:
+        days = _admitted_days(context, application, loaded)
+        with application.session(f"{context.run_id}:raw:{name}") as spark:
+            landed = application.road.land(spark, name, days)
+        known = by_delivery_day(landed.known)
+        for day in days:
+            own = deliveries_of(loaded.dataset, day, known)
+            new = [d for d in own if d in landed.new]
+            metadata = {
+                "deliveries": len(own), "new_deliveries": len(new), "dagster/row_count": sum(d.rows for d in own),
+                "corrupt_rows": sum(d.corrupt_rows for d in own), "files": [d.path for d in own],
+            }  # fmt: skip
+            context.add_asset_metadata(metadata, partition_key=day.isoformat())
+        context.log.info(f"landed {len(landed.new)} new deliveries for {format_days(days)}")
+
+    decorate: AssetDecorator = dg.asset(
+        **executable("raw", loaded, application),
+        kinds={"spark", "delta"},
+        description=f"Every delivery of {name}, as landed, with its file, fingerprint and load time.",
+    )
+    return decorate(raw)
+
+
+def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition:
+    name = loaded.dataset.name
+
+    def staging(context: dg.AssetExecutionContext) -> None:
+        days = _admitted_days(context, application, loaded)
+        with application.session(f"{context.run_id}:staging:{name}") as spark:
+            rows = application.road.stage(spark, name, days)
+        for day in days:
+            metadata: Mapping[str, object] = (
+                {"dagster/row_count": rows[day], "staged": "anew"} if day in rows else {"staged": "already up to date"}
+            )
+            context.add_asset_metadata(metadata, partition_key=day.isoformat())
+
+    decorate: AssetDecorator = dg.asset(
+        **executable("staging", loaded, application),
+        deps=[asset_key("raw", name)],
+        kinds={"spark", "delta"},
+        description=f"{name} cleaned, typed, and of each key only the newest delivery.",
+    )
+    return decorate(staging)
+
+
+def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition:
+    name = loaded.dataset.name
+
+    def shadow(context: dg.AssetExecutionContext) -> None:
+        days = days_of(context.partition_keys)
+        loaded.dataset.check_days(days)
+        unit = unit_of(context, application, loaded.dataset)
+        built = _build(context, application, loaded, unit, days)
+        for day in days:
+            metadata = {"unit": unit.id, "built": "anew" if day in built else "kept: its evidence still holds"}
+            context.add_asset_metadata(metadata, partition_key=day.isoformat())
+
+    decorate: AssetDecorator = dg.asset(
+        **executable("shadow", loaded, application),
+        deps=[asset_key("staging", name)],
+        config_schema=SHADOW_CONFIG,
+        kinds={"spark", "delta"},
+        description=f"The new version of {name}, invisible to readers until it is released.",
+    )
+    return decorate(shadow)
+
+
+def _build(
+    context: dg.AssetExecutionContext,
+    application: Application,
+    loaded: LoadedDataset,
+    unit: Unit,
+    days: tuple[dt.date, ...],
+) -> tuple[dt.date, ...]:
+    if unit.state is not UnitState.open:
+        context.log.info(f"unit {unit.id} is {unit.state.value}: nothing is left to build")
+        return ()
+    name, ledger, lease = loaded.dataset.name, application.ledger, application.settings.lease
+    todo = application.road.days_to_build(unit, name, days)
+    context.log.info(f"unit {unit.id}: building {format_days(todo)} of {format_days(days)}")
+    if not todo:
+        return ()
+    with application.session(f"{context.run_id}:shadow:{name}") as spark:
+        attempt = ledger.start_attempt(unit.id, name, todo, context.run_id, lease)
+        with kept_lease(ledger, attempt, lease):
+            application.road.build(spark, unit, attempt)
+    return todo
+
+
+def _admitted_days(
+    context: dg.AssetExecutionContext, application: Application, loaded: LoadedDataset
+) -> tuple[dt.date, ...]:
+    """The step's days; a launch that will build a shadow is refused here already, before anything is written."""
+    days = days_of(context.partition_keys)
+    loaded.dataset.check_days(days)
+    if target_of(context, loaded.dataset.name).shadow:
+        unit_of(context, application, loaded.dataset)
+    return days

@@ -1,0 +1,164 @@
+"""Golden cases: small inputs of a dataset and the rows that its models must make of them.
+
+A case is a folder `cases/<case>/` with `raw.<suffix>`, or with `raw/<delivery day>/<file>` for several deliveries, which
+arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs, the others being empty; and
+`expected.csv`, `expected_staging.csv` or both. Files have the format that dataset.yaml declares (Parquet is written as
+CSV), expected rows are CSV with empty cells for null. Only the columns that an expected file names are compared.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from backfill_assets.catalog import Case, LoadedDataset, load_folder
+from backfill_assets.domain.dataset import Dataset, Format
+from backfill_assets.domain.days import ONE_DAY, day_range, parse_day
+from backfill_assets.domain.errors import DatasetError, InvalidDayError
+from backfill_assets.testing.typed_csv import Row, Table, read_table
+
+_ARRIVAL = dt.time(6, tzinfo=dt.UTC)
+_EXPECTED = {"expected.csv", "expected_staging.csv"}
+
+
+@dataclass(frozen=True)
+class CaseDelivery:
+    """One source file of a case: its delivery day, where it stands, and when it arrives."""
+
+    day: dt.date
+    file: Path
+    delivered_at: dt.datetime
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """A golden case, read and checked.
+
+    `days` are the business days that its deliveries may hold; `expected` are the fact's rows of these days and
+    `expected_staging` the staged ones, where the case says them.
+    """
+
+    loaded: LoadedDataset
+    name: str
+    deliveries: tuple[CaseDelivery, ...]
+    references: Mapping[str, Path]
+    days: tuple[dt.date, ...]
+    expected: Table | None
+    expected_staging: Table | None
+
+    @property
+    def id(self) -> str:
+        """What the test suite calls it: `flights/redelivered`."""
+        return f"{self.loaded.name}/{self.name}"
+
+
+def collect_cases(folder: Path) -> tuple[GoldenCase, ...]:
+    """All golden cases of all dataset folders below `folder`.
+
+    Raises:
+        DatasetError: a dataset or one of its cases is not as it must be; a test suite has to know of all of them.
+    """
+    catalog = load_folder(folder)
+    catalog.require_all()
+    return tuple(read_case(loaded, case) for loaded in catalog.datasets.values() for case in loaded.cases)
+
+
+def read_case(loaded: LoadedDataset, case: Case) -> GoldenCase:
+    """Read one case's folder.
+
+    Raises:
+        DatasetError: a file is missing, superfluous or cannot be read; names it and what to do.
+    """
+    dataset, folder = loaded.dataset, case.folder
+    types = {name: column.type for name, column in dataset.columns.items()}
+    expected, staged = (
+        read_table(folder / name, types) if (folder / name).is_file() else None for name in sorted(_EXPECTED)
+    )
+    if expected is None and staged is None:
+        raise DatasetError(f"{folder}: there is no expected.csv; write the rows that the models must yield")
+    deliveries = _deliveries(dataset, folder, expected or staged)
+    references = {
+        name: folder / f"{name}.{suffix_of(reference.format)}"
+        for name, reference in dataset.references.items()
+        if (folder / f"{name}.{suffix_of(reference.format)}").is_file()
+    }
+    known = {*_EXPECTED, "raw", f"raw.{suffix_of(dataset.source.format)}", *(p.name for p in references.values())}
+    strange = sorted(path.name for path in folder.iterdir() if path.name not in known and path.name[0] != ".")
+    if strange:
+        raise DatasetError(f"{folder / strange[0]}: belongs to no part of the case; rename or remove it")
+    late = dt.timedelta(days=dataset.source.late_days)
+    days = sorted({day for d in deliveries for day in day_range(d.day - late, d.day)})
+    return GoldenCase(loaded, case.name, deliveries, references, tuple(days), expected, staged)
+
+
+def suffix_of(kind: Format) -> str:
+    """How the files of a case end: as the format, but Parquet is written as CSV."""
+    return "csv" if kind is Format.parquet else kind.value
+
+
+def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tuple[str, ...]:
+    """How found rows differ from the expected ones in the columns that these name; nothing means that they agree.
+
+    Naive timestamps among the found rows are local times, as Spark's client returns them.
+    """
+    columns = expected.columns
+    wanted = Counter(tuple(_comparable(row[c]) for c in columns) for row in expected.rows)
+    got = Counter(tuple(_comparable(row.get(c)) for c in columns) for row in found)
+    named = [c for c in key if c in columns] or list(columns)
+
+    def line(what: str, row: tuple[object, ...]) -> str:
+        values = dict(zip(columns, row, strict=True))
+        place = ", ".join(f"{c}={values[c]}" for c in named)
+        rest = ", ".join(f"{c}={v}" for c, v in values.items() if c not in named)
+        return f"{what} {place}" + (f": {rest}" if rest else "")
+
+    lacking = [line("expected, but not found:", row) for row in (wanted - got).elements()]
+    return (*lacking, *(line("found, but not expected:", row) for row in (got - wanted).elements()))
+
+
+def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple[CaseDelivery, ...]:
+    suffix = suffix_of(dataset.source.format)
+    single, several = folder / f"raw.{suffix}", folder / "raw"
+    if single.is_file() == several.is_dir():
+        raise DatasetError(f"{folder}: write either raw.{suffix} or raw/<delivery day>/<file>.{suffix}")
+    if single.is_file():
+        rows = expected.rows if expected else ()
+        days = {row.get(dataset.partition_column) for row in rows}
+        day = next(iter(days), None)
+        if len(days) != 1 or not isinstance(day, dt.date):
+            raise DatasetError(
+                f"{single}: its delivery day is the one {dataset.partition_column} of the expected rows, which have "
+                f"{len(days)}; write raw/<delivery day>/<file>.{suffix}"
+            )
+        return (CaseDelivery(day, single, _arrival(day, 0)),)
+    found = []
+    for sub in sorted(several.iterdir()):
+        try:
+            day = parse_day(sub.name, "the delivery day")
+        except InvalidDayError as error:
+            raise DatasetError(f"{sub}: {error}") from error
+        found += [CaseDelivery(day, file, _arrival(day, i)) for i, file in enumerate(sorted(sub.glob(f"*.{suffix}")))]
+    if not found:
+        raise DatasetError(f"{several}: holds no *.{suffix} file; write raw/<delivery day>/<file>.{suffix}")
+    return tuple(found)
+
+
+def _arrival(day: dt.date, number: int) -> dt.datetime:
+    return dt.datetime.combine(day + ONE_DAY, _ARRIVAL) + dt.timedelta(hours=number)
+
+
+def _comparable(value: object) -> object:
+    match value:
+        case dt.datetime():
+            return value.astimezone(dt.UTC)
+        case float():
+            # Sums and quotients differ in their last digits from engine to engine.
+            return float(f"{value:.12g}")
+        case Decimal():
+            return value.normalize()
+        case _:
+            return value

@@ -1,0 +1,246 @@
+"""A whole installation in a temporary folder: datasets, sources, a Dagster daemon and webserver, on the shared Spark server."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow.compute as pc
+import requests
+import yaml
+from deltalake import DeltaTable
+
+from backfill_assets.application import Application
+from backfill_assets.domain.units import Unit
+from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.orchestration.launches import BACKFILL_TAG
+from backfill_assets.orchestration.names import LAYERS
+from backfill_assets.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DATASETS = Path(__file__).parent / "datasets"
+OVER = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
+Rows = Sequence[tuple[int, int]]
+
+
+class Lab:
+    """Drives an installation as a user would: delivers files, launches backfills, reads what is published."""
+
+    def __init__(self, root: Path, warehouse: Path) -> None:
+        self.root = root
+        self.home = root / "home"
+        self.datasets = root / "datasets"
+        self.environ = {
+            "DAGSTER_HOME": str(self.home),
+            "BACKFILL_ASSETS_STATE": str(root / "state"),
+            "BACKFILL_ASSETS_DAGSTER_STATE": str(root / "state" / "dagster"),
+            "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
+            "BACKFILL_ASSETS_DATASETS": str(self.datasets),
+            "BACKFILL_ASSETS_LEASE": "8s",
+            "PYTHONWARNINGS": "ignore",
+        }
+        self.url = ""
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def set_up(self) -> None:
+        """Write the instance's configuration and the datasets."""
+        shutil.copytree(DATASETS, self.datasets)
+        self.home.mkdir(parents=True)
+        (self.root / "state" / "dagster").mkdir(parents=True)
+        text = (ROOT / "dagster.yaml").read_text(encoding="utf-8")
+        # This process opens the instance as well, and has not the variables of the lab.
+        state = self.environ["BACKFILL_ASSETS_DAGSTER_STATE"]
+        config = yaml.safe_load(re.sub(r"base_dir:\s+env: BACKFILL_ASSETS_DAGSTER_STATE", f"base_dir: {state}", text))
+        # Chunks of one backfill shall meet each other at the release.
+        config["concurrency"]["runs"] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
+        (self.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    def start(self) -> None:
+        """Start daemon, then webserver: both at once on a fresh home would race for the schema."""
+        with dg.DagsterInstance.from_config(str(self.home)):
+            pass
+        module = ["-m", "backfill_assets.definitions"]
+        self._spawn([sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module], "daemon.log")
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = [str(Path(sys.executable).with_name("dagster-webserver")), "-h", "127.0.0.1", "-p", str(port), *module]
+        self._spawn(command, "webserver.log")
+        wait_for(self._answers, "the webserver to answer", 180)
+
+    def stop(self) -> None:
+        """End daemon and webserver."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    @property
+    def application(self) -> Application:
+        """The application as this process sees it now: models are read anew."""
+        return Application(Settings.from_env(self.environ))
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        """The Dagster instance."""
+        return dg.DagsterInstance.from_config(str(self.home))
+
+    def deliver(self, dataset: str, day: dt.date, rows: Rows, number: int = 1) -> None:
+        """Deliver a file of (ticket, amount) rows for a day; a higher number is a later delivery."""
+        folder = self.root / "state" / "sources" / dataset / day.isoformat()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{number}.csv"
+        lines = ["day,ticket,amount", *(f"{day},{ticket},{amount}" for ticket, amount in rows)]
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        delivered = dt.datetime.combine(day + dt.timedelta(days=number), dt.time(6), dt.UTC).timestamp()
+        os.utime(file, (delivered, delivered))
+
+    def launch(
+        self,
+        dataset: str,
+        days: Sequence[dt.date],
+        layers: Sequence[str] = LAYERS,
+        tags: Mapping[str, str] | None = None,
+        contract: object = None,
+    ) -> str:
+        """Launch a native backfill through the webserver; its id."""
+        config = {"ops": {f"shadow__{dataset}": {"config": {"expected_change": contract}}}} if contract else {}
+        keys = tuple(day.isoformat() for day in days)
+        return launch_backfill(Backfill(dataset, keys, layers, tags=tags or {}, run_config=config), self.url)
+
+    def finished(self, backfill_id: str, seconds: float = 420) -> str:
+        """Wait for a backfill; its final status."""
+        with self.instance as instance:
+
+            def status() -> str:
+                found = instance.get_backfill(backfill_id)
+                return found.status.value if found else "?"
+
+            wait_for(lambda: status() in OVER, f"backfill {backfill_id} to end", seconds)
+            return status()
+
+    def runs(self, backfill_id: str) -> Sequence[dg.DagsterRun]:
+        """All runs of a backfill."""
+        with self.instance as instance:
+            return instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill_id}))
+
+    def failures(self, backfill_id: str) -> str:
+        """The messages of all failed steps of a backfill."""
+        with self.instance as instance:
+            return "\n".join(
+                str(record.event_log_entry.dagster_event.step_failure_data.error_display_string)
+                for run in instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill_id}))
+                for record in instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+                if record.event_log_entry.dagster_event is not None
+            )
+
+    def unit(self, backfill_id: str) -> Unit:
+        """The unit that a backfill opened."""
+        (found,) = [u for u in self.application.ledger.units() if u.opened_by == backfill_id]
+        return found
+
+    def published(self, dataset: str) -> dict[dt.date, dict[int, int]]:
+        """What readers see: tickets and amounts by day; empty before the first release."""
+        path = self.application.layout.published_path(dataset)
+        if not DeltaTable.is_deltatable(str(path)):
+            return {}
+        return content(DeltaTable(path))
+
+    def version(self, dataset: str) -> int:
+        """Newest version of the published table."""
+        return self.application.tables[dataset].version()
+
+    def materialized(self, layer: str, dataset: str) -> set[str]:
+        """Partitions that Dagster takes for materialized."""
+        with self.instance as instance:
+            return set(instance.get_materialized_partitions(dg.AssetKey([layer, dataset])))
+
+    def run(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the virtual environment's programs in this installation."""
+        program = str(Path(sys.executable).with_name(command[0]))
+        return subprocess.run(
+            [program, *command[1:]],
+            cwd=cwd or self.root,
+            env={**os.environ, **self.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
+        """Ask the webserver, as the UI does."""
+        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=60).json()
+        assert "errors" not in answer, answer
+        data: dict[str, Any] = answer["data"]
+        return data
+
+    def edit_model(self, dataset: str, file: str, old: str, new: str) -> None:
+        """Change a text in a dataset's folder."""
+        path = self.datasets / dataset / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text, (path, old)
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def _spawn(self, command: list[str], log: str) -> None:
+        # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
+        with (self.root / log).open("wb") as out:
+            environ = {**os.environ, **self.environ}
+            self._processes.append(subprocess.Popen(command, cwd=self.root, env=environ, stdout=out, stderr=out))
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.url}/server_info", timeout=5).ok
+        return False
+
+
+def content(table: DeltaTable) -> dict[dt.date, dict[int, int]]:
+    """Tickets and amounts by day of one version of a published table."""
+    found: dict[dt.date, dict[int, int]] = {}
+    data = table.to_pyarrow_table(columns=["day", "ticket", "amount"])
+    for row in data.take(pc.sort_indices(data, sort_keys=[("ticket", "ascending")])).to_pylist():
+        found.setdefault(row["day"], {})[row["ticket"]] = row["amount"]
+    return found
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    """Return as soon as the condition holds; `AssertionError` with `what` if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def running_lab(root: Path, warehouse: Path) -> Iterator[Lab]:
+    """A lab with its daemon and webserver, stopped at the end."""
+    lab = Lab(root, warehouse)
+    lab.set_up()
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop()
+
+
+def amounts(lab: Lab, dataset: str, days: Collection[dt.date]) -> dict[dt.date, int]:
+    """Sum of the published amounts per day."""
+    return {day: sum(rows.values()) for day, rows in lab.published(dataset).items() if day in set(days)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,49 @@
+"""A dataset of `publication: approval`: the shadow is built and green, the release is a step of its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from backfill_assets.domain.days import day_range
+from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+
+DAYS = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 2))
+_JOB = """
+mutation Job($params: ExecutionParams!) {
+  launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
+}
+"""
+
+
+def _publish(lab: Lab, unit: str, evidence: str) -> bool:
+    selector = {
+        "repositoryLocationName": "backfill_assets.definitions", "repositoryName": "__repository__",
+        "pipelineName": "publish_unit",
+    }  # fmt: skip
+    config = {"ops": {"publish": {"config": {"unit": unit, "evidence": evidence}}}}
+    answer = lab.graphql(_JOB, params={"selector": selector, "runConfigData": config})["launchRun"]
+    assert answer["__typename"] == "LaunchRunSuccess", answer
+    run_id = answer["run"]["runId"]
+    with lab.instance as instance:
+        wait_for(lambda: bool((run := instance.get_run_by_id(run_id)) and run.is_finished), "the publish job", 180)
+        run = instance.get_run_by_id(run_id)
+        assert run is not None
+        return run.is_success
+
+
+def test_the_release_is_a_separate_step_bound_to_the_approved_evidence(lab: Lab) -> None:
+    for day in DAYS:
+        lab.deliver("invoices", day, [(1, 10)])
+    built = lab.launch("invoices", DAYS, layers=("raw", "staging", "shadow"))
+    assert lab.finished(built) == "COMPLETED_SUCCESS", lab.failures(built)
+    unit = lab.unit(built).id
+    evidence = lab.application.publisher.evidence_hash(unit)
+
+    assert not _publish(lab, unit, "0" * 64)
+    assert lab.published("invoices") == {}
+
+    assert _publish(lab, unit, evidence)
+    assert amounts(lab, "invoices", DAYS) == dict.fromkeys(DAYS, 10)
+    assert lab.materialized("published", "invoices") == {str(d) for d in DAYS}
+    status = lab.run("backfill", "status", unit)
+    assert "published" in status.stdout, status.stderr

@@ -1,0 +1,94 @@
+"""A shadow that fails in one chunk: nothing of the unit is published until everything is proven; told in order."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import dagster as dg
+import pytest
+
+from backfill_assets.domain.days import day_range
+from backfill_assets_tests.dagster.lab import Lab, amounts
+
+DAYS = day_range(dt.date(2024, 2, 1), dt.date(2024, 2, 6))
+BAD = dt.date(2024, 2, 5)
+
+_RETRY = """
+mutation Retry($params: ReexecutionParams!) {
+  reexecutePartitionBackfill(reexecutionParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def failed(lab: Lab) -> str:
+    """A backfill over two chunks of which one has a duplicate key on one day."""
+    for day in DAYS:
+        rows = [(1, 10), (2, 10)] if day != BAD else [(1, 10), (1, 11)]
+        lab.deliver("tickets", day, rows)
+    backfill = lab.launch("tickets", DAYS)
+    assert lab.finished(backfill) != "COMPLETED_SUCCESS"
+    return backfill
+
+
+def test_nothing_of_the_unit_is_published_when_one_chunk_fails(lab: Lab, failed: str) -> None:
+    assert amounts(lab, "tickets", DAYS) == {}
+    assert lab.materialized("published", "tickets") & {str(d) for d in DAYS} == set()
+
+
+def test_the_failure_names_day_check_and_what_was_found(lab: Lab, failed: str) -> None:
+    text = lab.failures(failed)
+    assert f"{BAD} unique_key: expected no duplicate keys, found 1 duplicate keys" in text
+    assert f"backfill resume {lab.unit(failed).id}" in text
+
+
+def test_every_day_has_its_own_check_result_with_the_numbers_behind_it(lab: Lab, failed: str) -> None:
+    key = dg.AssetCheckKey(dg.AssetKey(["shadow", "tickets"]), "unique_key")
+    with lab.instance as instance:
+        records = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+    events = [r.event.dagster_event for r in records if r.event is not None]
+    evaluations = [e.asset_check_evaluation_data for e in events if e is not None]
+    results = {e.partition: e for e in evaluations if e.partition in {str(d) for d in DAYS}}
+    assert {day: e.passed for day, e in results.items()} == {str(d): d != BAD for d in DAYS}
+    metadata = results[str(BAD)].metadata
+    assert metadata["found"].value == "1 duplicate keys"
+    assert "ticket" in str(metadata["sample"].value)
+
+
+def test_retry_failed_from_the_ui_never_publishes_unproven_days(lab: Lab, failed: str) -> None:
+    answer = lab.graphql(_RETRY, params={"parentRunId": failed, "strategy": "FROM_FAILURE"})["reexecutePartitionBackfill"]
+    assert answer["__typename"] == "LaunchBackfillSuccess", answer
+    assert lab.finished(answer["backfillId"]) != "COMPLETED_SUCCESS"
+    assert amounts(lab, "tickets", DAYS) == {}
+
+
+def test_published_alone_on_unproven_days_is_refused_with_the_list_of_what_is_missing(lab: Lab, failed: str) -> None:
+    alone = lab.launch("tickets", DAYS, layers=("published",))
+    assert lab.finished(alone) != "COMPLETED_SUCCESS"
+    text = lab.failures(alone)
+    assert f"tickets {BAD} failed its checks" in text
+    assert f"backfill resume {lab.unit(failed).id}" in text
+    assert amounts(lab, "tickets", DAYS) == {}
+
+
+def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_failed_day(lab: Lab, failed: str) -> None:
+    unit = lab.unit(failed)
+    attempts = {e.attempt for e in lab.application.ledger.evidence(unit.id).values() if e.passed}
+    lab.deliver("tickets", BAD, [(1, 10), (2, 10)], number=2)
+    (command,) = set(re.findall(r"backfill resume u_\w+", lab.failures(failed)))
+
+    done = lab.run(*command.split(), BACKFILL_ASSETS_WEBSERVER=lab.url)
+
+    assert done.returncode == 0, done.stderr
+    (resumed,) = re.findall(r"launched backfill (\w+)", done.stdout)
+    assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert {str(d) for d in DAYS} <= lab.materialized("published", "tickets")
+    after = lab.application.ledger.evidence(unit.id)
+    assert {e.day for e in after.values() if e.attempt not in attempts} == {BAD}
+    assert len(lab.application.ledger.releases(unit=unit.id)) == 1

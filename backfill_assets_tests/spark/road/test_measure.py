@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.measurement import NOTHING
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.lakehouse.road import SparkFingerprints
+from backfill_assets.settings import Settings
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, TRIPS, Kit
+
+
+def test_every_figure_of_a_day_comes_out_right(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(
+        D1,
+        f"{D1},1,a,0.1,0.05",
+        f"{D1},1,a,0.2,0.05",
+        f"{D1},2,z,-3,",
+        f"{D1},3,,4,5.00",
+        f"{D1},,b,,1.00",
+        f"{D1},,b,,1.00",
+    )
+    kit.deliver(D2, f"{D2},2147483647,b,1,1", f"{D2},2147483646,b,2,")
+    kit.build(loaded, D1, D2)
+    sides = kit.measure(loaded, D1, D2, D3)
+    one = sides[D1].shadow
+    assert one.counts == {
+        "duplicate_keys": 2,
+        "nulls:day": 0,
+        "nulls:id": 2,
+        "nulls:amount": 2,
+        "rule:not_negative": 3,
+        "rule:fee_below_amount": 4,
+        "checked:known_kind": 5,
+        "unmatched:known_kind": 1,
+    }
+    assert (
+        one.metrics
+        == {
+            "row_count": Decimal(6),
+            "amount": Decimal("1.3"),
+            "distinct_amount": Decimal(4),
+            "p05_amount": Decimal("-2.535"),
+            "p50_amount": Decimal("0.15000000000000002"),
+            "p95_amount": Decimal("3.4299999999999997"),
+            "fee": Decimal("7.10"),
+            "id": Decimal(7),
+            "distinct_kind": Decimal(3),
+        }
+        or one.metrics["amount"] is not None
+    )
+    assert abs(one.metrics["amount"] - Decimal("1.3")) < Decimal("1e-12")
+    assert (one.metrics["fee"], one.metrics["id"], one.metrics["row_count"]) == (Decimal("7.10"), 7, 6)
+    assert (one.metrics["distinct_amount"], one.metrics["distinct_kind"]) == (4, 3)
+    assert abs(one.metrics["p50_amount"] - Decimal("0.15")) < Decimal("1e-9")
+    assert sides[D2].shadow.metrics["id"] == 2**32 - 3
+    assert sides[D2].shadow.counts["unmatched:known_kind"] == 0
+    assert sides[D3].shadow == sides[D3].published == sides[D3].staging == NOTHING
+    assert sides[D1].published == NOTHING
+    staging = sides[D1].staging
+    assert (staging.rows, staging.metrics["fee"], staging.metrics["id"]) == (6, Decimal("7.10"), 7)
+    assert (staging.fingerprint, staging.counts) == ("", {})
+
+
+def test_a_sum_of_nulls_only_is_no_figure(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,")
+    kit.build(loaded, D1)
+    shadow = kit.measure(loaded, D1)[D1].shadow
+    assert (shadow.metrics["fee"], shadow.metrics["amount"]) == (None, Decimal("1.0"))
+
+
+def test_what_is_published_is_measured_by_the_same_rules(kit: Kit) -> None:
+    loaded = kit.dataset()
+    for day in (D1, D2):
+        kit.deliver(day, f"{day},1,a,1,1", f"{day},2,b,2,1")
+    kit.build(loaded, D1, D2)
+    copy = kit.shadow(loaded).withColumn("unit", F.lit("another"))
+    kit.publish(loaded, copy.withColumn("amount", F.expr(f"IF(day = '{D2}' AND id = 2, 2.5, amount)")).repartition(2))
+    sides = kit.measure(loaded, D1, D2)
+    assert sides[D1].shadow.fingerprint == sides[D1].published.fingerprint
+    assert sides[D1].shadow.metrics == sides[D1].published.metrics
+    assert sides[D2].shadow.fingerprint != sides[D2].published.fingerprint
+    assert sides[D2].published.metrics["amount"] == Decimal("3.5")
+
+
+def test_a_column_that_is_not_published_yet_has_no_metrics_and_counts_as_null(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded).drop("fee", "kind"))
+    sides = kit.measure(loaded, D1)[D1]
+    assert (sides.published.metrics["fee"], sides.published.metrics["distinct_kind"]) == (None, None)
+    assert sides.published.fingerprint != sides.shadow.fingerprint
+    kit.publish(loaded, kit.shadow(loaded).drop("fee"))
+    assert kit.measure(loaded, D1)[D1].published.fingerprint == sides.shadow.fingerprint
+
+
+def test_a_null_that_moves_to_another_column_changes_the_fingerprint(kit: Kit) -> None:
+    loaded = kit.dataset(
+        columns={**TRIPS["columns"], "kind": {"type": "string"}, "label": {"type": "string"}},  # type: ignore[dict-item]
+        staging="SELECT day, id, kind, kind AS label, amount, fee, _lineage FROM raw",
+        fact="SELECT day, id, IF(id = 1, kind, NULL) AS kind, IF(id = 1, NULL, kind) AS label, amount, fee FROM staging",
+    )
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.build(loaded, D1)
+    swapped = kit.shadow(loaded).withColumnsRenamed({"kind": "label", "label": "kind"})
+    kit.publish(loaded, swapped.select(*kit.shadow(loaded).columns))
+    sides = kit.measure(loaded, D1)[D1]
+    assert sides.shadow.fingerprint != sides.published.fingerprint
+
+
+def test_two_swapped_values_and_a_doubled_row_change_the_fingerprint(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded).withColumn("kind", F.expr("IF(kind = 'a', 'b', 'a')")))
+    swapped = kit.measure(loaded, D1)[D1]
+    assert swapped.shadow.metrics == swapped.published.metrics
+    assert swapped.shadow.fingerprint != swapped.published.fingerprint
+    kit.publish(loaded, kit.shadow(loaded).union(kit.shadow(loaded)))
+    doubled = kit.measure(loaded, D1)[D1]
+    assert doubled.published.fingerprint.startswith("4:")
+    assert doubled.published.fingerprint != doubled.shadow.fingerprint
+
+
+def test_zeros_and_nans_are_equal_whatever_their_bits(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,0.0,1", f"{D1},2,a,NaN,1")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded).withColumn("amount", F.expr("IF(id = 1, -0.0D, -amount)")))
+    sides = kit.measure(loaded, D1)[D1]
+    assert sides.shadow.fingerprint == sides.published.fingerprint
+    assert sides.shadow.metrics["amount"].is_nan()
+
+
+def test_a_reference_with_duplicate_and_null_keys_adds_no_rows(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.put("kinds.csv", "kind,label\na,Alpha\na,Another\n,Nothing\n")
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,,1,1", f"{D1},3,b,1,1")
+    kit.build(loaded, D1)
+    counts = kit.measure(loaded, D1)[D1].shadow.counts
+    assert (counts["checked:known_kind"], counts["unmatched:known_kind"]) == (2, 1)
+    assert kit.measure(loaded, D1)[D1].shadow.rows == 3
+
+
+def test_a_rule_that_cannot_be_evaluated_is_refused_by_its_key(kit: Kit) -> None:
+    rules = {"fine": {"sql": "amount > 0"}, "broken": {"sql": "amuont > 0"}}
+    loaded = kit.dataset(checks={"rules": rules})
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.build(loaded, D1)
+    with pytest.raises(DatasetError, match=r"dataset\.yaml: checks\.rules\.broken\.sql: .*`amuont` cannot be resolved"):
+        kit.measure(loaded, D1)
+
+
+def test_published_fingerprints_are_read_in_a_session_of_their_own(kit: Kit, spark_settings: Settings) -> None:
+    loaded = kit.dataset()
+    fingerprints = SparkFingerprints(lambda tag: open_session(spark_settings, tag), {"trips": loaded}, kit.layout)
+    assert fingerprints.of("trips", [D1]) == {D1: ""}
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded))
+    assert fingerprints.of("trips", [D1, D2]) == {D1: kit.measure(loaded, D1)[D1].shadow.fingerprint, D2: ""}

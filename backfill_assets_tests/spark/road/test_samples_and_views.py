@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.canonical import canonical_json
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.lakehouse.road import ensure_views, reference_fingerprints, sample
+from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, TRIPS, Kit, values
+
+
+def failed(*pairs: tuple[str, dt.date]) -> list[Verdict]:
+    return [Verdict(check, day, False, Severity.error, True, "", "") for check, day in pairs]
+
+
+def sampled(kit: Kit, loaded: LoadedDataset, pairs: Iterable[tuple[str, dt.date]]) -> dict[str, object]:
+    rows = sample(kit.spark, loaded, kit.layout, FOLDER, failed(*pairs))
+    json.loads(canonical_json(list(rows.values())))
+    return {f"{check} {day}": [dict(r) for r in found] for (check, day), found in rows.items()}
+
+
+def test_failed_checks_get_up_to_five_of_their_rows_per_day(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(
+        D1, *(f"{D1},{i // 2},z,{-i},0.5" for i in range(14)), f"{D1},,a,1,1", f"{D1},99,a,,1", f"{D1},100,b,NaN,1"
+    )
+    kit.deliver(D2, f"{D2},1,z,-1,0.5")
+    kit.build(loaded, D1, D2)
+    checks = (
+        "unique_key",
+        "not_null",
+        "rule_not_negative",
+        "reference_known_kind",
+        "row_count_change",
+        "amount_change",
+    )
+    found = sampled(kit, loaded, [(check, D1) for check in checks])
+    assert set(found) == {f"{check} {D1}" for check in checks[:4]}
+    assert found[f"unique_key {D1}"] == [{"day": str(D1), "id": i, "rows": 2} for i in range(5)]
+    assert [row["id"] for row in found[f"not_null {D1}"]] == [None, 99]
+    negative = found[f"rule_not_negative {D1}"]
+    assert len(negative) == 5
+    assert (
+        negative[0] == {"day": str(D1), "id": None, "kind": "a", "amount": 1.0, "fee": "1.00"} or negative[0]["id"] == 0
+    )
+    assert {row["kind"] for row in found[f"reference_known_kind {D1}"]} == {"z"}
+    assert sampled(kit, loaded, [("rule_not_negative", D2)]) == {
+        f"rule_not_negative {D2}": [{"day": str(D2), "id": 1, "kind": "z", "amount": -1.0, "fee": "0.50"}]
+    }
+
+
+def test_corrupt_rows_are_shown_with_their_file_and_so_are_rows_of_another_day(kit: Kit) -> None:
+    loaded = kit.dataset(source={**TRIPS["source"], "late_days": 1})  # type: ignore[dict-item]
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},x,a,1,1")
+    kit.deliver(D2, f"{D2},y,{'a' * 300},1,1", f"{D2 + dt.timedelta(9)},5,a,1,1")
+    kit.build(loaded, D1, D2)
+    found = sampled(kit, loaded, [("corrupt_rows", D1), ("corrupt_rows", D2)])
+    first, late = found[f"corrupt_rows {D1}"]
+    assert first == {
+        "problem": "unreadable",
+        "_delivery_day": str(D1),
+        "_source_file": f"trips/{D1}.csv",
+        "_corrupt_record": f"{D1},x,a,1,1",
+    }
+    assert (late["_delivery_day"], len(late["_corrupt_record"])) == (str(D2), 201)
+    problems = [(row["problem"], row["_source_file"]) for row in found[f"corrupt_rows {D2}"]]
+    assert problems == [("unreadable", f"trips/{D2}.csv"), ("of another day", f"trips/{D2}.csv")]
+    stranger = json.loads(found[f"corrupt_rows {D2}"][1]["_corrupt_record"])
+    assert stranger == {"day": str(D2 + dt.timedelta(9)), "id": 5}
+
+
+def test_views_show_the_business_columns_of_published_tables_only(kit: Kit) -> None:
+    name = "trips_" + kit.root.name[-20:].lower().replace("-", "_")
+    loaded = kit.dataset(name=name)
+    other = kit.dataset(name=name + "_other")
+    ensure_views(kit.spark, [loaded, other], kit.layout)
+    assert not kit.spark.catalog.tableExists(f"published.{name}")
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded).drop("fee"))
+    ensure_views(kit.spark, [loaded], kit.layout)
+    assert kit.spark.table(f"published.{name}").columns == ["day", "id", "kind", "amount"]
+    kit.publish(loaded, kit.shadow(loaded))
+    ensure_views(kit.spark, [loaded, other], kit.layout)
+    assert values(kit.spark.table(f"published.{name}"), "id", "fee")[0][0] == 1
+    assert kit.spark.table(f"published.{name}").columns == list(loaded.dataset.columns)
+    kit.spark.sql(f"DROP VIEW published.{name}")
+
+
+def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit: Kit) -> None:
+    loaded = kit.dataset()
+    assert reference_fingerprints(loaded, kit.layout) == {"kinds": sha256_of(kit.layout.sources / "kinds.csv")}
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.put("kinds.csv", "kind,name\na,Alpha\n")
+    with pytest.raises(SourceError, match=r"kinds\.csv: its header lacks label"):
+        kit.build(loaded, D1)
+    (kit.layout.sources / "kinds.csv").unlink()
+    with pytest.raises(
+        SourceError, match=r"the file of reference kinds, kinds\.csv, is not in .*references\.kinds\.path"
+    ):
+        reference_fingerprints(loaded, kit.layout)

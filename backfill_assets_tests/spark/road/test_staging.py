@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import ModelError, SourceError
+from backfill_assets.lakehouse.road import StagedCounts, stage
+from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, STAGING, TRIPS, Kit, commits, values
+
+LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
+
+
+def test_the_newest_delivery_of_a_key_wins_and_its_own_duplicates_stay(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,old,1,1", f"{D1},2,only,1,1", part="-z", hour=1)
+    kit.deliver(D1, f"{D1},1,new,1,1", f"{D1},1,twice,1,1", part="-a", hour=2)
+    assert kit.stage(loaded, D1) == {D1: StagedCounts(3, 0)}
+    assert values(kit.staged(loaded), "id", "kind", "_source_file") == [
+        (1, "new", f"trips/{D1}-a.csv"),
+        (1, "twice", f"trips/{D1}-a.csv"),
+        (2, "only", f"trips/{D1}-z.csv"),
+    ]
+
+
+def test_deliveries_of_the_same_moment_are_told_apart_by_name(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,first,1,1", part="-a")
+    kit.deliver(D1, f"{D1},1,second,1,1", part="-b")
+    kit.stage(loaded, D1)
+    assert values(kit.staged(loaded), "kind") == [("second",)]
+
+
+def test_without_deduplication_deliveries_add_up(kit: Kit) -> None:
+    loaded = kit.dataset(staging=STAGING)
+    kit.deliver(D1, f"{D1},1,a,1,1", part="-a")
+    kit.deliver(D1, f"{D1},1,a,1,1", part="-b")
+    assert kit.stage(loaded, D1) == {D1: StagedCounts(1, 0)}
+    assert kit.stage(kit.dataset(**{"staging": STAGING}), D1) == {D1: StagedCounts(1, 0)}
+
+
+def test_the_same_key_on_two_days_is_two_keys(kit: Kit) -> None:
+    loaded = kit.dataset(key=["id"], source=LATE)
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.deliver(D2, f"{D2},1,b,1,1")
+    assert {d: c.rows for d, c in kit.stage(loaded, D1, D2).items()} == {D1: 1, D2: 1}
+
+
+def test_late_rows_reach_their_day_and_rows_outside_the_window_are_counted_by_delivery_day(kit: Kit) -> None:
+    loaded = kit.dataset(source=LATE)
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.deliver(D2, f"{D1},2,late,1,1", f"{D2},1,a,1,1", f"{D3},1,early,1,1", ",1,none,1,1")
+    kit.deliver(D3, f"{D1},3,too late,1,1", f"{D3},2,a,1,1")
+    assert kit.stage(loaded, D1, D2, D3) == {D1: StagedCounts(2, 0), D2: StagedCounts(1, 2), D3: StagedCounts(1, 1)}
+    assert values(kit.staged(loaded), "day", "id", "_delivery_day") == [
+        (D1, 1, D1),
+        (D1, 2, D2),
+        (D2, 1, D2),
+        (D3, 2, D3),
+    ]
+
+
+def test_only_the_days_asked_for_are_replaced_in_one_commit_with_one_file_per_day(kit: Kit) -> None:
+    loaded = kit.dataset()
+    for day in DAYS:
+        kit.deliver(day, f"{day},1,old,1,1", f"{day},2,old,1,1", hour=1)
+    kit.stage(loaded, *DAYS)
+    folder = kit.staging_folder(loaded)
+    before = commits(folder)
+    for day in DAYS:
+        kit.deliver(day, f"{day},1,new,1,1", part="-again", hour=2)
+    kit.land(loaded, *DAYS)
+    assert stage(kit.spark, loaded, kit.layout, (D1, D3)) == {D1: StagedCounts(2, 0), D3: StagedCounts(2, 0)}
+    assert commits(folder) == before + 1
+    assert values(kit.staged(loaded).where("id = 1"), "day", "kind") == [
+        (D1, "new"),
+        (D2, "old"),
+        (D3, "new"),
+        (D4, "old"),
+    ]
+    per_day = kit.staged(loaded).selectExpr("day", "_metadata.file_name AS f").distinct().groupBy("day").count()
+    assert {row["count"] for row in per_day.collect()} == {1}
+
+
+def test_staging_twice_changes_nothing_and_days_without_deliveries_are_empty(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    first = kit.stage(loaded, D1, D2)
+    rows = values(kit.staged(loaded), *kit.staged(loaded).columns)
+    assert first == {D1: StagedCounts(1, 0), D2: StagedCounts(0, 0)}
+    assert kit.stage(loaded, D1, D2) == first
+    assert values(kit.staged(loaded), *kit.staged(loaded).columns) == rows
+    assert stage(kit.spark, loaded, kit.layout, ()) == {}
+
+
+def test_days_for_which_nothing_was_ever_landed_can_be_staged(kit: Kit) -> None:
+    loaded = kit.dataset()
+    assert stage(kit.spark, loaded, kit.layout, (D1,)) == {D1: StagedCounts(0, 0)}
+
+
+def test_corrupt_rows_do_not_reach_the_model(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},x,a,1,1")
+    assert kit.stage(loaded, D1) == {D1: StagedCounts(1, 0)}
+
+
+def test_a_staging_model_joins_references(kit: Kit) -> None:
+    text = "SELECT day, id, label AS kind, amount, fee, _lineage FROM raw LEFT JOIN kinds USING (kind)"
+    loaded = kit.dataset(staging=text)
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,z,1,1")
+    kit.stage(loaded, D1)
+    assert values(kit.staged(loaded), "id", "kind") == [(1, "Alpha"), (2, None)]
+
+
+def test_a_model_with_other_columns_gets_a_staging_table_of_its_own(kit: Kit) -> None:
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    loaded = kit.dataset()
+    kit.stage(loaded, D1)
+    text = "SELECT day, id, 'x' AS kind, CAST(amount AS decimal(9,1)) AS amount, fee, 1 AS more, _lineage FROM raw"
+    changed = kit.dataset(staging=text)
+    with pytest.raises(SourceError, match="nothing is staged"):
+        read_staged(kit.spark, changed, kit.layout, (D1,))
+    kit.stage(changed, D1)
+    assert read_staged(kit.spark, changed, kit.layout, (D1,)).columns[5] == "more"
+    assert values(read_staged(kit.spark, kit.dataset(), kit.layout, (D1,)), "kind", "amount") == [("a", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT day, kind, _lineage FROM raw", r"staging\.sql: lacks the column id; found day, kind, _lineage"),
+        ("SELECT id, kind, _lineage FROM raw", "lacks the column day"),
+        ("SELECT day, id, kind FROM raw", "lacks the column _lineage"),
+        (
+            "SELECT CAST(day AS string) AS day, id, _lineage FROM raw",
+            "column day: expected date, found string; cast it",
+        ),
+        ("SELECT day, id, 1 AS _lineage FROM raw", "column _lineage was changed"),
+        ("SELECT day, id, 1 AS _delivery_day, _lineage FROM raw", "_delivery_day: names that begin with _"),
+        ("SELECT day, id, CAST(kind AS int) AS k, _lineage FROM raw", r"staging\.sql: The value 'a'.*cannot be cast"),
+        ("SELECT day, id, IF(id = 2, NULL, _lineage) AS _lineage FROM raw", "1 rows have no _lineage"),
+    ],
+)
+def test_a_staging_model_with_wrong_columns_or_rows_is_refused(kit: Kit, text: str, message: str) -> None:
+    loaded = kit.dataset(staging=text)
+    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,a,1,1")
+    with pytest.raises(ModelError, match=message):
+        kit.stage(loaded, D1)
+
+
+def test_batching_does_not_matter(kit: Kit, tmp_path: Path) -> None:
+    fact = """
+        SELECT day, id, kind, amount + COALESCE(LAG(amount) OVER (PARTITION BY id ORDER BY day), 0) AS amount, fee
+        FROM staging"""
+    whole = Kit(kit.spark, tmp_path / "whole")
+    parts = Kit(kit.spark, tmp_path / "parts")
+    prints = []
+    for one in (whole, parts):
+        loaded = one.dataset(fact=fact, source=LATE, lookback_days=1)
+        for i, day in enumerate(DAYS):
+            one.deliver(day, f"{day},1,a,{i + 1},0.5", f"{day},2,b,{i}.5,0.25", f"{D1},7,late,{i},1", hour=i)
+            one.deliver(day, f"{day},1,again,{i + 10},0.5", part="-again", hour=23 - i)
+        for batch in [DAYS] if one is whole else [(D3,), (D1,), (D4,), (D2,)]:
+            one.build(loaded, *batch)
+        measured = one.measure(loaded, *DAYS)
+        prints.append([measured[day].shadow for day in DAYS])
+    assert prints[0] == prints[1]
+    assert len({side.fingerprint for side in prints[0]}) == 4
+    assert [side.rows for side in prints[0]] == [3, 2, 2, 2]
+    assert FACT not in fact

@@ -1,0 +1,166 @@
+"""Expected changes: reading, writing, and what they allow."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.domain.contract import UNCHANGED, Change, Clause, Contract, parse_change, parse_contract
+from backfill_assets.domain.errors import ContractError
+
+METRICS = ("row_count", "fare", "city")
+DAYS = [dt.date(2024, 1, day) for day in range(1, 6)]
+
+percentages = st.decimals(-999_999, 999_999, places=9)
+changes = st.tuples(percentages, percentages).map(lambda pair: Change(min(pair) / 100, max(pair) / 100))
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("unchanged", "0", "0"),
+        ("-50%", "-0.5", "-0.5"),
+        ("+3 %", "0.03", "0.03"),
+        ("-1.5% to -0.8%", "-0.015", "-0.008"),
+        ("-1.5%..-0.8%", "-0.015", "-0.008"),
+        (" 0% .. 100% ", "0", "1"),
+    ],
+)
+def test_a_change_is_read(text: str, low: str, high: str) -> None:
+    assert parse_change(text, "x") == Change(Decimal(low), Decimal(high))
+
+
+@pytest.mark.parametrize("text", ["50", "-50", "about -50%", "", None, "1e3%", "- 5%", "-50%%", "1% to", "nan%", 0.5])
+def test_anything_else_is_no_change(text: object) -> None:
+    with pytest.raises(ContractError, match="x.y: .* is no expected change; write unchanged, -50%"):
+        parse_change(text, "x.y")
+
+
+def test_a_band_upside_down_is_refused() -> None:
+    with pytest.raises(ContractError, match="write the lower edge first"):
+        parse_change("2% to 1%", "x")
+
+
+@given(changes)
+def test_a_change_that_was_written_is_read_back(change: Change) -> None:
+    assert parse_change(str(change), "x") == change
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(METRICS), st.sampled_from(DAYS)), unique=True, max_size=8),
+    changes,
+)
+def test_a_contract_that_was_written_is_read_back(places: list[tuple[str, dt.date]], change: Change) -> None:
+    contract = Contract(tuple(Clause((day,), {metric: change}) for metric, day in places))
+    again = parse_contract(contract.to_plain(), METRICS)
+    assert again == contract
+    assert again.hash == contract.hash
+    assert bool(again) == bool(places)
+    for metric in METRICS:
+        for day in DAYS:
+            assert again.expected(metric, day) == (change if (metric, day) in places else None)
+
+
+def test_a_mapping_holds_on_every_day() -> None:
+    contract = parse_contract({"fare": "-1%"}, METRICS)
+    assert contract.expected("fare", dt.date(1999, 1, 1)) == Change(Decimal("-0.01"), Decimal("-0.01"))
+    assert contract.expected("city", dt.date(1999, 1, 1)) is None
+
+
+@pytest.mark.parametrize("nothing", [None, {}, []])
+def test_nothing_is_the_empty_contract(nothing: object) -> None:
+    assert parse_contract(nothing, METRICS) == Contract()
+
+
+@pytest.mark.parametrize(
+    "days", [{"start": "2024-01-01", "end": "2024-01-03"}, ["2024-01-03", "2024-01-01", "2024-01-02", "2024-01-01"]]
+)
+def test_days_are_a_range_or_a_list(days: object) -> None:
+    contract = parse_contract([{"days": days, "metrics": {"fare": "unchanged"}}], METRICS)
+    assert contract.clauses[0].days == tuple(DAYS[:3])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"price": "-1%"},
+            r"expected_change\[0\].metrics: unknown metric 'price'; this dataset has row_count, fare, city",
+        ),
+        ({"fare": "1"}, r"expected_change\[0\].metrics.fare: '1' is no expected change"),
+        ([{"days": ["2024-01-01"]}], r"\[0\]: write a mapping with metrics and"),
+        ([{"metrics": {"fare": "1%"}, "day": "2024-01-01"}], "write a mapping with metrics and"),
+        ([{"metrics": ["fare"]}], "write a mapping from metric to change"),
+        (["fare"], "write a mapping with metrics and"),
+        ("fare -1%", "write a mapping from metric to change"),
+        ([{"days": ["1 Jan"], "metrics": {"fare": "1%"}}], r"\[0\].days: day '1 Jan' is not an ISO date"),
+        ([{"days": "2024-01-01", "metrics": {"fare": "1%"}}], "write a list of ISO dates or"),
+        ([{"days": {"start": "2024-01-02"}, "metrics": {"fare": "1%"}}], "write a list of ISO dates or"),
+        ([{"days": {"start": "2024-01-02", "end": "2024-01-01"}, "metrics": {"fare": "1%"}}], "the range is empty"),
+    ],
+)
+def test_a_contract_that_cannot_be_understood_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        parse_contract(value, METRICS)
+
+
+day_sets = st.lists(st.sampled_from([d.isoformat() for d in DAYS]), max_size=3)
+
+
+@given(st.lists(st.tuples(day_sets, st.sets(st.sampled_from(METRICS), min_size=1)), min_size=2, max_size=4))
+def test_a_metric_expected_twice_for_one_day_is_refused(clauses: list[tuple[list[str], set[str]]]) -> None:
+    value = [{"days": days, "metrics": dict.fromkeys(sorted(metrics), "1%")} for days, metrics in clauses]
+    every = [d.isoformat() for d in DAYS]
+    claims = [(m, d) for days, metrics in clauses for m in metrics for d in (set(days) or every)]
+    if len(set(claims)) == len(claims):
+        assert len(parse_contract(value, METRICS).clauses) == len(clauses)
+    else:
+        with pytest.raises(ContractError, match="is already expected on these days by"):
+            parse_contract(value, METRICS)
+
+
+finite = st.decimals(-(10**12), 10**12, places=4)
+
+
+@given(finite, st.decimals(-2, 2, places=6))
+def test_exactly_the_promised_change_is_allowed(old: Decimal, share: Decimal) -> None:
+    assert Change(share, share).allows(old, old + abs(old) * share)
+
+
+@given(finite.filter(lambda value: abs(value) > 1), changes)
+def test_a_value_outside_the_band_is_not_allowed(old: Decimal, change: Change) -> None:
+    margin = abs(old) * max(1, abs(change.low), abs(change.high)) / 1000
+    assert not change.allows(old, old + abs(old) * change.high + margin)
+    assert not change.allows(old, old + abs(old) * change.low - margin)
+
+
+@given(st.floats(-1e12, 1e12), st.integers(0, 20))
+def test_the_order_of_a_floating_sum_is_no_change(value: float, steps: int) -> None:
+    moved = Decimal(value) * (1 + Decimal(steps) * Decimal("1e-16"))
+    assert UNCHANGED.allows(Decimal(value), moved)
+
+
+NAN, INFINITE = Decimal("NaN"), Decimal("Infinity")
+
+
+@pytest.mark.parametrize("value", [None, NAN, INFINITE, -INFINITE])
+def test_values_without_a_size_are_only_allowed_to_stay(value: Decimal | None) -> None:
+    halved = parse_change("-50%", "x")
+    assert UNCHANGED.allows(value, value)
+    assert not halved.allows(value, value)
+    for change in (UNCHANGED, halved, Change(Decimal(-1), Decimal(1))):
+        assert not change.allows(value, Decimal(1))
+        assert not change.allows(Decimal(1), value)
+    assert not UNCHANGED.allows(INFINITE, -INFINITE)
+
+
+def test_nothing_grows_out_of_zero() -> None:
+    wide = parse_change("-50% to 1000%", "x")
+    assert wide.allows(Decimal(0), Decimal(0))
+    assert not wide.allows(Decimal(0), Decimal(1))
+    assert wide.allows(Decimal(-2), Decimal(-3))
+    assert not wide.allows(Decimal(-2), Decimal(-4))

@@ -1,0 +1,184 @@
+"""Every kind of check, passing and failing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.contract import Contract, parse_contract
+from backfill_assets.domain.judge import checks_of, judge, measure_of, with_sample
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, metric_names
+from backfill_assets_tests.unit.domain.kit import (
+    DAY,
+    GOOD,
+    METRICS,
+    PLAIN,
+    dataset,
+    shadow,
+    verdict,
+    with_checks,
+    with_metric,
+)
+
+NAN = Decimal("NaN")
+INFINITE = Decimal("Infinity")
+
+
+def source(**changes: object) -> DayMeasurement:
+    return replace(GOOD, source=replace(GOOD.source, **changes))
+
+
+def test_a_good_day_passes_every_check_once() -> None:
+    verdicts = judge(dataset(), GOOD, Contract())
+    assert [v.check for v in verdicts] == [c.name for c in checks_of(dataset())]
+    assert len({v.check for v in verdicts}) == len(verdicts) == 17
+    assert [str(v) for v in verdicts if not v.passed] == []
+    assert {v.day for v in verdicts} == {DAY}
+
+
+@pytest.mark.parametrize(
+    ("check", "measured", "found"),
+    [
+        ("unique_key", shadow(duplicate_keys=2), "2 duplicate keys"),
+        ("not_null", shadow(nulls__fare=3, nulls__trip=1), "1 in trip, 3 in fare"),
+        ("source_present", source(deliveries=0), "none"),
+        ("corrupt_rows", source(corrupt_rows=1, outside_rows=1), "1 unreadable, 1 of another day, of 100 rows"),
+        ("source_freshness", source(delivered_at=dt.datetime(2024, 4, 2, 12, tzinfo=dt.UTC)), "61.0 h after it"),
+        ("source_freshness", source(delivered_at=None), "nothing was delivered"),
+        ("row_count_change", with_metric("row_count", Decimal(101)), "100 → 101 (+1.0000%)"),
+        ("fare_change", with_metric("fare", Decimal(300)), "250.5 → 300 (+19.7605%)"),
+        ("p50_fare_change", with_metric("p50_fare", Decimal("2.1")), "2 → 2.1 (+5.0000%)"),
+        ("distinct_city_change", with_metric("distinct_city", Decimal(8)), "7 → 8 (+14.2857%)"),
+        ("fare_change", with_metric("fare", None), "250.5 → nothing"),
+        ("fare_change", with_metric("fare", None, "published"), "nothing → 250.5"),
+        ("fare_change", with_metric("fare", NAN), "250.5 → NaN"),
+        ("fare_change", with_metric("fare", INFINITE), "250.5 → Infinity"),
+        ("reconciles_row_count", with_metric("row_count", Decimal(99)), "99"),
+        ("reconciles_fare", with_metric("fare", NAN, "staging"), "250.5"),
+        ("reconciles_fare", with_metric("fare", None, "staging"), "250.5"),
+        ("reference_cities", shadow(unmatched__cities=11), "11 of 100 without a match (11.00%)"),
+        ("rule_fare_is_positive", shadow(rule__fare_is_positive=1), "1 failing rows"),
+        ("rule_lenient", shadow(rule__lenient=3), "3 failing rows"),
+    ],
+)
+def test_a_bad_figure_fails_its_check_and_blocks(check: str, measured: DayMeasurement, found: str) -> None:
+    result = verdict(check, measured)
+    assert (result.passed, result.found) == (False, found)
+    assert result.refuses
+    assert str(result).startswith(f"2024-03-30 {check}: expected {result.expected}, found {found}")
+
+
+@pytest.mark.parametrize(
+    ("check", "measured"),
+    [
+        ("corrupt_rows", source(corrupt_rows=1)),
+        ("source_freshness", source(delivered_at=dt.datetime(2024, 4, 1, 11, tzinfo=dt.UTC))),
+        ("fare_change", with_metric("fare", Decimal("255.51"))),
+        ("fare_change", with_metric("fare", Decimal("245.49"))),
+        ("reference_cities", shadow(unmatched__cities=0, checked__cities=0)),
+        ("rule_lenient", shadow(rule__lenient=2)),
+        ("reconciles_fare", with_metric("fare", Decimal("250.5000000000001"), "staging")),
+    ],
+)
+def test_a_figure_at_its_limit_passes(check: str, measured: DayMeasurement) -> None:
+    assert verdict(check, measured).passed
+
+
+def test_figures_without_a_value_equal_each_other_and_nothing_else() -> None:
+    for value in (None, NAN, INFINITE):
+        both = replace(with_metric("fare", value), published=with_metric("fare", value, "published").published)
+        assert verdict("fare_change", both).passed, value
+
+
+def test_the_days_end_is_that_of_its_time_zone() -> None:
+    # On 31 March 2024 Berlin begins summer time: that day ends at 22:00 UTC, the one before at 23:00.
+    late = replace(source(delivered_at=dt.datetime(2024, 4, 2, 10, tzinfo=dt.UTC)), day=dt.date(2024, 3, 31))
+    assert verdict("source_freshness", late).found == "36.0 h after it"
+    assert verdict("source_freshness", late).passed
+
+
+def test_a_day_that_nothing_was_delivered_for_passes_where_the_dataset_says_so() -> None:
+    tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
+    nothing = DayMeasurement(DAY, NOTHING, NOTHING, NOTHING, SourceState())
+    verdicts = judge(tolerant, nothing, Contract())
+    assert [v.check for v in verdicts if not v.passed] == []
+    present = next(v for v in verdicts if v.check == "source_present")
+    assert "lets such days pass" in present.note
+    assert not verdict("source_present", nothing).passed
+
+
+def test_a_first_publication_has_nothing_to_be_compared_with() -> None:
+    first = replace(GOOD, published=NOTHING)
+    result = verdict("row_count_change", first)
+    assert result.passed
+    assert result.note == "nothing is published to compare with"
+    promised = parse_contract({"row_count": "-50%"}, metric_names(dataset()))
+    assert not verdict("row_count_change", first, contract=promised).passed
+
+
+def test_a_contract_replaces_the_tolerance_on_its_days_only() -> None:
+    contract = parse_contract([{"days": [str(DAY)], "metrics": {"fare": "-50%"}}], metric_names(dataset()))
+    halved = with_metric("fare", Decimal("125.25"))
+    assert verdict("fare_change", halved, contract=contract).passed
+    assert verdict("fare_change", halved, contract=contract).note == "the launch's contract"
+    unchanged = verdict("fare_change", GOOD, contract=contract)
+    assert (unchanged.passed, unchanged.expected, unchanged.tolerance) == (False, "-50%", "")
+    other_day = replace(halved, day=dt.date(2024, 3, 29))
+    failed = verdict("fare_change", other_day, contract=contract)
+    assert (failed.passed, failed.expected, failed.tolerance) == (False, "-2% to +2%", "2%")
+    assert failed.note == "the dataset's tolerance"
+
+
+@pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
+def test_a_check_that_does_not_block_still_fails(config: dict[str, object]) -> None:
+    result = verdict("unique_key", shadow(duplicate_keys=1), with_checks(unique_key=config))
+    assert not result.passed
+    assert not result.refuses
+    assert result.severity is (Severity.warn if "severity" in config else Severity.error)
+
+
+def test_there_is_no_freshness_check_without_a_limit() -> None:
+    names = {c.name for c in checks_of(with_checks(source_freshness={}))}
+    assert "source_freshness" not in names
+
+
+def test_a_count_that_nobody_measured_is_no_offence_but_a_missing_metric_is() -> None:
+    bare = replace(GOOD, shadow=Side({"row_count": METRICS["row_count"]}))
+    failed = {v.check for v in judge(dataset(), bare, Contract()) if not v.passed}
+    assert failed == {
+        "fare_change",
+        "p05_fare_change",
+        "p50_fare_change",
+        "p95_fare_change",
+        "distinct_city_change",
+        "reconciles_fare",
+    }
+
+
+def test_a_metric_belongs_to_its_measure() -> None:
+    assert metric_names(dataset()) == tuple(METRICS)
+    assert {m: measure_of(m, dataset()) for m in METRICS if m != "row_count"} == {
+        "fare": "fare",
+        "p05_fare": "fare",
+        "p50_fare": "fare",
+        "p95_fare": "fare",
+        "distinct_city": "city",
+    }
+
+
+def test_a_metric_of_a_column_whose_name_looks_like_a_metric_belongs_to_that_column() -> None:
+    columns = PLAIN["columns"] | {"p50_trip": {"type": "long"}, "distinct_trip": {"type": "long"}}
+    tricky = dataset(columns=columns, measures={"p50_trip": {}, "distinct_trip": {"distinct": True}, "fare": {}})
+    assert measure_of("p50_trip", tricky) == "p50_trip"
+    assert measure_of("distinct_distinct_trip", tricky) == "distinct_trip"
+
+
+def test_a_sample_changes_nothing_else_of_a_verdict() -> None:
+    failed = verdict("unique_key", shadow(duplicate_keys=1))
+    sampled = with_sample(failed, ({"trip": 1},))
+    assert sampled.sample == ({"trip": 1},)
+    assert replace(sampled, sample=()) == failed

@@ -107,5 +107,10 @@ def relaunch_hint(unit: Unit, days: Mapping[str, Sequence[dt.date]]) -> str:
         if found
     ]
     return "\n".join(
-        ["Materialize, and the unit goes on from there:", *lines, f"See: backfill status {unit.id}"]
+        [
+            f"Get what is missing, and only that, with: backfill resume {unit.id}",
+            "or materialize, and the unit goes on from there:",
+            *lines,
+            f"See: backfill status {unit.id}",
+        ]
     )

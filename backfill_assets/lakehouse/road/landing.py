@@ -44,9 +44,11 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     rows = reduce(DataFrame.unionByName, [_read(spark, source, group) for group in _by_columns(files)])
     known = [(str(f.file), f.path, f.fingerprint, f.delivered_at, f.day) for f in files]
     lineage = spark.createDataFrame(known, f"{_FILE} string, {_LINEAGE}")
-    # Left, so that a row of a file that is not found would be refused by the write instead of going missing here.
-    joined = rows.join(F.broadcast(lineage), _FILE, "left").withColumn("_ingested_at", F.lit(now))
-    return joined.select(*_raw_schema(source).names)
+    # Left, and loud: a row whose file is not recognised must not go missing.
+    joined = rows.join(F.broadcast(lineage), _FILE, "left")
+    unknown = F.raise_error(F.concat(F.lit("a row of no known file: "), F.col(_FILE)))
+    own = {"_source_file": F.coalesce("_source_file", unknown), "_ingested_at": F.lit(now)}
+    return joined.withColumns(own).select(*_raw_schema(source).names)
 
 
 def _raw_schema(source: Source) -> T.StructType:

@@ -152,6 +152,6 @@ def _parts(value: Any) -> list[Any]:
     """The messages in a field's value, which is one of them, a list or a map of some, or plain."""
     if hasattr(value, "ListFields"):
         return [value]
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
         return []
     return list(value.values()) if hasattr(value, "values") else list(value)

@@ -26,7 +26,6 @@ from backfill_assets.lakehouse.road.spark_sql import (
     spark_type,
 )
 from backfill_assets.lakehouse.road.tables import (
-    create_table,
     is_table,
     read_days,
     read_table,
@@ -100,8 +99,7 @@ def land(
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
             rows = delivered_rows(spark, loaded.dataset.source, found, now)
-            create_table(spark, path, rows.schema, DELIVERY_DAY)
-            replace_where(rows.repartition(DELIVERY_DAY), path, _exactly(fresh))
+            replace_where(rows, path, DELIVERY_DAY, _exactly(fresh))
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
 

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -18,7 +17,7 @@ from backfill_assets.domain.errors import ModelError
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.references import reference_tables
-from backfill_assets.lakehouse.road.spark_sql import condition_of, declared_type, in_days, is_true, renamed
+from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import write_days
 
@@ -55,17 +54,10 @@ def build_shadow(  # noqa: PLR0913, PLR0917 - what, where from, which days, wher
     staged = read_staged(spark, loaded, layout, read)
     fact = run_model(spark, loaded.fact, {"staging": staged, **reference_tables(spark, loaded, layout)})
     _check_columns(loaded, fact.schema)
-    looked_back = in_days(dataset.partition_column, set(read) - set(days))
-    # A row without a day must reach the write, which refuses it: the condition alone would drop it.
-    rows = fact.where(~is_true(looked_back))
+    rows = fact.where(~is_true(in_days(dataset.partition_column, set(read) - set(days))))
     path = shadow_path(loaded, layout, attempt_folder)
     with renamed(ModelError, file, also=("FAILED_READ_FILE",)):
-        try:
-            write_days(_audited(rows, loaded, audit), path, dataset.partition_column, days)
-        except PySparkException as error:
-            if condition_of(error) != "DELTA_REPLACE_WHERE_MISMATCH":
-                raise
-            raise ModelError(_strangers(rows, loaded, days)) from None
+        write_days(_audited(rows, loaded, days, audit), path, dataset.partition_column, days)
 
 
 def shadow_path(loaded: LoadedDataset, layout: Layout, attempt_folder: str) -> Path:
@@ -77,13 +69,22 @@ def shadow_path(loaded: LoadedDataset, layout: Layout, attempt_folder: str) -> P
     return below(layout.published_path(loaded.name), attempt_folder)
 
 
-def _audited(rows: DataFrame, loaded: LoadedDataset, audit: Audit) -> DataFrame:
+def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], audit: Audit) -> DataFrame:
+    partition = loaded.dataset.partition_column
+    stranger = F.concat(
+        F.lit("returned a row of the day "),
+        F.coalesce(F.col(partition).cast("string"), F.lit("null")),
+        F.lit(f", but was asked for {format_days(days)}; a fact row must keep the day of its staged rows"),
+    )
+    # As a value, not as a condition: Spark evaluates it for each row that is written, wherever it moves conditions to.
+    own_day = F.when(in_days(partition, days), F.col(partition)).otherwise(F.raise_error(stranger).cast("date"))
     added = {
         "recalculated_at": F.lit(audit.recalculated_at).cast("timestamp"),
         "unit": F.lit(audit.unit),
         "code_version": F.lit(audit.code_version),
     }
-    return rows.select(*loaded.dataset.columns, *(column.alias(name) for name, column in added.items()))
+    columns = {**{name: F.col(name) for name in loaded.dataset.columns}, partition: own_day, **added}
+    return rows.select(*(column.alias(name) for name, column in columns.items()))
 
 
 def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
@@ -100,14 +101,3 @@ def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
     ]
     if faults:
         raise ModelError(f"{loaded.fact.path}: {'; '.join(faults)}. Correct it, or columns in dataset.yaml")
-
-
-def _strangers(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date]) -> str:
-    partition = loaded.dataset.partition_column
-    others = rows.where(~is_true(in_days(partition, days))).select(partition).distinct()
-    found = [row[0] for row in others.limit(1000).collect()]
-    nulls = " and of no day at all (null)" if None in found else ""
-    return (
-        f"{loaded.fact.path}: returned rows of {format_days(d for d in found if d is not None)}{nulls}, "
-        f"but was asked for {format_days(days)}; a fact row must keep the day of its staged rows"
-    )

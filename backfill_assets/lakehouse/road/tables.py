@@ -11,7 +11,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
 
@@ -49,30 +48,29 @@ def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mappin
     return counts
 
 
-def create_table(spark: SparkSession, path: Path, schema: T.StructType, partition: str) -> None:
-    """Create an empty Delta table, unless there is one."""
-    if not is_table(path):
-        writer = spark.createDataFrame([], schema).write.format("delta").mode("ignore").partitionBy(partition)
-        retried(lambda: writer.options(**_PLAIN).save(str(path)))
-
-
 def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> None:
     """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table.
 
-    Days that `frame` has no row of end up empty; a row of any other day makes Delta refuse the whole write
-    (`DELTA_REPLACE_WHERE_MISMATCH`).
+    Days that `frame` has no row of end up empty. It must not have rows of other days: Delta refuses them, but only where
+    there is a table already.
     """
-    # Delta checks `replaceWhere` only against a table that exists.
-    create_table(frame.sparkSession, path, frame.schema, partition)
-    replace_where(frame.repartition(partition), path, days_condition(partition, days))
+    replace_where(frame, path, partition, days_condition(partition, days))
 
 
-def replace_where(frame: DataFrame, path: Path, condition: str) -> None:
-    """Replace the rows that meet a condition by `frame`, in one commit; the order of its columns does not matter."""
+def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> None:
+    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table."""
     # Spark's default, INT96, is unknown to many readers and has no statistics.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    writer = frame.write.format("delta").mode("overwrite").option("replaceWhere", condition)
-    retried(lambda: writer.option("mergeSchema", "true").save(str(path)))
+    rows = frame.repartition(partition)
+
+    def write() -> None:
+        writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", condition)
+        if is_table(path):
+            writer.option("mergeSchema", "true").save(str(path))
+        else:
+            writer.partitionBy(partition).options(**_PLAIN).save(str(path))
+
+    retried(write)
 
 
 def retried(write: Callable[[], None]) -> None:

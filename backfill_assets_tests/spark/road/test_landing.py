@@ -87,8 +87,8 @@ def test_csv_rows_land_with_their_file_and_corrupt_ones_are_quarantined_and_coun
     assert f"{D1},three,c,1.5,2.25" in bad
     row = kit.raw(loaded).where(f"_delivery_day = '{D2}'").collect()[0]
     assert (row["_fingerprint"], row["_delivery_day"]) == (second.fingerprint, D2)
-    assert row["_delivered_at"].replace(tzinfo=dt.UTC) == second.delivered_at or row["_delivered_at"].tzinfo
-    assert kit.raw(loaded).where("_ingested_at = TIMESTAMP'2024-03-05 06:07:08.123456'").count() == 9
+    times = "_delivered_at = TIMESTAMP'2024-03-01 03:00:00' AND _ingested_at = TIMESTAMP'2024-03-05 06:07:08.123456'"
+    assert kit.raw(loaded).where(times).count() == 1
 
 
 def test_a_batch_is_one_commit_with_one_file_per_delivery_day(kit: Kit) -> None:
@@ -98,7 +98,7 @@ def test_a_batch_is_one_commit_with_one_file_per_delivery_day(kit: Kit) -> None:
             kit.deliver(day, f"{day},1,x,1,1", part=part)
     kit.land(loaded, D1, D2)
     raw = kit.layout.raw_path("trips")
-    assert commits(raw) == 2  # the empty table and the batch
+    assert commits(raw) == 1
     assert len(list(raw.glob("_delivery_day=*/*.parquet"))) == 2
 
 
@@ -127,9 +127,7 @@ def test_the_same_content_under_another_name_is_a_delivery_of_its_own(kit: Kit) 
 
 def test_two_sessions_that_land_the_same_file_at_once_land_it_once(kit: Kit, spark_settings: Settings) -> None:
     loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    kit.land(loaded, D1)
-    kit.deliver(D1, f"{D1},2,a,1,1", f"{D1},3,a,1,1", part="-late")
+    kit.deliver(D1, f"{D1},2,a,1,1", f"{D1},3,a,1,1")
     files = discover(loaded, kit.layout, [D1])
     start, results = threading.Barrier(2), []
 
@@ -144,7 +142,7 @@ def test_two_sessions_that_land_the_same_file_at_once_land_it_once(kit: Kit, spa
     for thread in threads:
         thread.join()
     assert results[0] == results[1]
-    assert values(kit.raw(loaded), "id") == [(1,), (2,), (3,)]
+    assert values(kit.raw(loaded), "id") == [(2,), (3,)]
 
 
 def test_empty_and_header_only_files_are_deliveries_without_rows(kit: Kit) -> None:
@@ -235,7 +233,7 @@ def test_parquet_files_land_and_narrower_types_are_widened(kit: Kit) -> None:
         ({"id": pa.array(["1"])}, "column id: expected integer, found string"),
         ({"fee": pa.array([Decimal("1.123")])}, "column fee: expected decimal"),
         (
-            {"day": pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("ns"))},
+            {"day": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], pa.timestamp("ns"))},
             "column day: expected date, found timestamp",
         ),
     ],
@@ -268,7 +266,7 @@ def test_a_parquet_file_damaged_inside_is_refused_by_name_and_nothing_is_written
     file.write_bytes(content)
     with pytest.raises(SourceError, match=rf"trips.*{D1}\.parquet"):
         kit.land(loaded, D1)
-    assert kit.raw(loaded).count() == 0
+    assert not list(kit.layout.raw_path("trips").glob("_delta_log/*.json"))
 
 
 def test_odd_file_names_keep_their_rows(kit: Kit) -> None:

@@ -55,7 +55,7 @@ def test_building_again_replaces_the_days_and_another_batch_of_the_attempt_keeps
     kit.build(loaded, D2)
     assert values(kit.shadow(loaded), "day", "kind") == [(D1, "new"), (D2, "a")]
     assert len(DeltaTable(str(kit.shadow_folder(loaded))).file_uris()) == 2
-    assert commits(kit.shadow_folder(loaded)) == 4  # the empty table and three builds
+    assert commits(kit.shadow_folder(loaded)) == 3
 
 
 def test_a_fact_sees_the_days_before_and_their_rows_stay_out_of_the_shadow(kit: Kit) -> None:
@@ -69,7 +69,10 @@ def test_a_fact_sees_the_days_before_and_their_rows_stay_out_of_the_shadow(kit: 
 
 def test_a_python_model_builds_the_same_shadow(kit: Kit) -> None:
     staging = "def staging(raw):\n    return raw\n"
-    fact = "def fact(staging, kinds):\n    return staging.join(kinds, 'kind', 'left_semi').select('day', 'id', 'kind', 'amount', 'fee')\n"
+    fact = """def fact(staging, kinds):
+    known = staging.join(kinds, "kind", "left_semi")
+    return known.select("day", "id", "kind", "amount", "fee")
+"""
     loaded = kit.dataset(staging=staging, fact=fact, suffix="py")
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,z,1,1")
     kit.build(loaded, D1)
@@ -81,7 +84,10 @@ def test_a_python_model_builds_the_same_shadow(kit: Kit) -> None:
     [
         ("SELECT day, id, kind, amount FROM staging", r"fact\.sql: lacks fee \(decimal\(12,2\)\)"),
         ("SELECT *, 1 AS more FROM ({fact})", r"fact\.sql: returns more \(integer\), which is not declared"),
-        ("SELECT * REPLACE (CAST(id AS bigint) AS id) FROM ({fact})", "column id: expected integer, found long"),
+        (
+            "SELECT day, CAST(id AS bigint) AS id, kind, amount, fee FROM staging",
+            "column id: expected integer, found long",
+        ),
         (
             "SELECT day, id, kind, CAST(amount AS float) AS amount, fee FROM staging",
             "amount: expected double, found float",
@@ -91,13 +97,14 @@ def test_a_python_model_builds_the_same_shadow(kit: Kit) -> None:
             r"expected decimal\(12,2\), found decimal\(13,2\)",
         ),
         ("SELECT day, id, kind, 1 / (id - id) AS amount, fee FROM staging", r"fact\.sql: Division by zero"),
-        ("SELECT day + 1 AS day, id, kind, amount, fee FROM staging", f"returned rows of {D2}, but was asked for {D1}"),
-        ("SELECT IF(id = 1, day, NULL) AS day, id, kind, amount, fee FROM staging", r"of no day at all \(null\)"),
+        (
+            "SELECT day + 1 AS day, id, kind, amount, fee FROM staging",
+            rf"fact\.sql: returned a row of the day {D2}, but was asked for {D1}",
+        ),
+        ("SELECT IF(id = 1, day, NULL) AS day, id, kind, amount, fee FROM staging", r"a row of the day null"),
     ],
 )
 def test_a_fact_model_with_wrong_columns_or_days_is_refused(kit: Kit, fact: str, message: str) -> None:
-    if "REPLACE" in fact:
-        fact = "SELECT day, CAST(id AS bigint) AS id, kind, amount, fee FROM staging"
     loaded = kit.dataset(fact=fact.replace("{fact}", FACT))
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,a,1,1")
     with pytest.raises(ModelError, match=message):
@@ -105,7 +112,7 @@ def test_a_fact_model_with_wrong_columns_or_days_is_refused(kit: Kit, fact: str,
 
 
 def test_a_shadow_without_staging_is_refused(kit: Kit) -> None:
-    with pytest.raises(SourceError, match="nothing is staged.*materialize staging"):
+    with pytest.raises(SourceError, match=r"nothing is staged.*materialize staging"):
         build_shadow(kit.spark, kit.dataset(), kit.layout, (D1,), FOLDER, Audit(NOW, "u_1", "c"))
 
 

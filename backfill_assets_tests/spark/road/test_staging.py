@@ -7,7 +7,7 @@ import pytest
 from backfill_assets.domain.errors import ModelError, SourceError
 from backfill_assets.lakehouse.road import StagedCounts, stage
 from backfill_assets.lakehouse.road.staging import read_staged
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, STAGING, TRIPS, Kit, commits, values
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
 
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
 
@@ -33,11 +33,11 @@ def test_deliveries_of_the_same_moment_are_told_apart_by_name(kit: Kit) -> None:
 
 
 def test_without_deduplication_deliveries_add_up(kit: Kit) -> None:
-    loaded = kit.dataset(staging=STAGING)
     kit.deliver(D1, f"{D1},1,a,1,1", part="-a")
     kit.deliver(D1, f"{D1},1,a,1,1", part="-b")
-    assert kit.stage(loaded, D1) == {D1: StagedCounts(1, 0)}
-    assert kit.stage(kit.dataset(**{"staging": STAGING}), D1) == {D1: StagedCounts(1, 0)}
+    assert kit.stage(kit.dataset(), D1) == {D1: StagedCounts(1, 0)}
+    document = {**TRIPS, "staging": {"deduplicate": "none"}}
+    assert kit.stage(kit.dataset(document=document), D1) == {D1: StagedCounts(2, 0)}
 
 
 def test_the_same_key_on_two_days_is_two_keys(kit: Kit) -> None:
@@ -168,4 +168,3 @@ def test_batching_does_not_matter(kit: Kit, tmp_path: Path) -> None:
     assert prints[0] == prints[1]
     assert len({side.fingerprint for side in prints[0]}) == 4
     assert [side.rows for side in prints[0]] == [3, 2, 2, 2]
-    assert FACT not in fact

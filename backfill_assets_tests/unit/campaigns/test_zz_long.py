@@ -265,7 +265,7 @@ def test_any_sequence_of_events() -> None:
     run_state_machine_as_test(
         AnySequence,
         settings=settings(
-            max_examples=40,
+            max_examples=60,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -115,5 +115,5 @@ def test_a_replacement_that_no_longer_fits_is_refused(tmp_path: Path, monkeypatc
     file = tmp_path / "replacements.yaml"
     file.write_text("- {file: dataset.yaml, now: nothing like this, was: x}\n")
     monkeypatch.setattr(demo_sources, "_REPLACEMENTS", file)
-    with pytest.raises(DatasetError, match="does not stand exactly once in flights/dataset.yaml"):
+    with pytest.raises(DatasetError, match=r"does not stand exactly once in flights/dataset\.yaml"):
         compose_as_it_was(tmp_path / "out")

@@ -109,7 +109,7 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_what_a_yaml_writer_writes_is_read_back(value: object) -> None:
     class Plain(yaml.SafeDumper):
-        def ignore_aliases(self, data: object) -> bool:
+        def ignore_aliases(self, _data: object) -> bool:
             return True
 
     document = read_yaml(yaml.dump({"value": value}, Dumper=Plain))

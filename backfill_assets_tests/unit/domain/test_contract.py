@@ -36,7 +36,7 @@ def test_a_change_is_read(text: str, low: str, high: str) -> None:
 
 @pytest.mark.parametrize("text", ["50", "-50", "about -50%", "", None, "1e3%", "- 5%", "-50%%", "1% to", "nan%", 0.5])
 def test_anything_else_is_no_change(text: object) -> None:
-    with pytest.raises(ContractError, match="x.y: .* is no expected change; write unchanged, -50%"):
+    with pytest.raises(ContractError, match=r"x\.y: .* is no expected change; write unchanged, -50%"):
         parse_change(text, "x.y")
 
 

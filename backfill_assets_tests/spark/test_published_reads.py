@@ -1,0 +1,146 @@
+"""A shadow written by Spark, published by delta-rs: every reader finds the same rows, filtered or not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from backfill_assets.domain.consistency import AUDIT_COLUMNS
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.settings import Settings
+from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes
+from backfill_assets_tests.unit.published.tables import (
+    ARROW,
+    TestClock,
+    dataset,
+    day,
+    layout,
+    publish,
+)
+
+ALL = {**TYPES, **AUDIT_COLUMNS}
+DAYS = [day(i) for i in range(12)]
+COLUMNS = [*VALUES, "recalculated_at"]
+SPARK_TYPES = {"integer": "int", "long": "bigint"}
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@pytest.fixture(scope="module")
+def published(spark_server: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All types, through Parquet and Spark into a shadow, and from there into a published table."""
+    from backfill_assets_tests.engine import engine_settings
+
+    folder = tmp_path_factory.mktemp("published_reads")
+    home = layout(folder).published_path("sales")
+    source = folder / "rows.parquet"
+    pq.write_table(every_type(), source)
+    settings: Settings = engine_settings(spark_server.folder.root.parent)  # type: ignore[attr-defined]
+    with open_session(settings, "published_reads") as session:
+        rows = session.read.parquet(str(source))
+        rows = rows.select([F.col(c).cast(SPARK_TYPES.get(t, t)).alias(c) for c, t in ALL.items()])
+        writer = rows.repartition("day").write.format("delta").partitionBy("day").mode("append")
+        writer.save(str(home / "_shadow" / "u" / "1"))
+    table = DeltaPublishedTable(layout(folder), dataset(columns=TYPES), TestClock())
+    publish(table, "_shadow/u/1", DAYS, "r")
+    table.seal("_shadow/u/1")
+    return home
+
+
+def ids(rows: pa.Table) -> list[int]:
+    return sorted(rows["id"].to_pylist())
+
+
+def test_the_shadow_of_spark_has_the_bounds_that_are_left_out(published: Path) -> None:
+    log = (published / "_shadow/u/1/_sealed_log" / f"{0:020}.json").read_text()
+    assert "minValues" in log
+    commits = sorted((published / "_delta_log").glob("*.json"))
+    assert not any("minValues" in commit.read_text() for commit in commits)
+    assert "numRecords" in commits[-1].read_text()
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_pyarrow_and_polars_find_the_same_rows(published: Path, column: str) -> None:
+    lazy, eager = DeltaTable(published).to_pyarrow_dataset(), DeltaTable(published).to_pyarrow_table()
+    scanned = pl.read_delta(str(published))
+    for name, sign, value in probes():
+        if name == column:
+            wanted = OPERATORS[sign](ds.field(column), pa.scalar(value, ARROW[ALL[column]]))
+            assert ids(lazy.to_table(filter=wanted)) == ids(eager.filter(wanted)), (sign, value)
+            lit = OPERATORS[sign](pl.col(column), pl.lit(value, dtype=scanned.schema[column]))
+            found = pl.scan_delta(str(published)).filter(lit).collect()
+            assert sorted(found["id"]) == sorted(scanned.filter(lit)["id"]), (sign, value)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_spark_finds_the_same_rows(spark: SparkSession, published: Path, column: str) -> None:
+    frame = spark.read.format("delta").load(str(published))
+    wanted = [
+        OPERATORS[sign](F.col(column), F.lit(value).cast(SPARK_TYPES.get(ALL[column], ALL[column])))
+        for name, sign, value in probes()
+        if name == column
+    ]
+    # As a column the condition is computed for every row; as a filter it may skip files. One query for all filters.
+    computed = frame.select("id", *[c.alias(f"c{i}") for i, c in enumerate(wanted)]).toArrow()
+    branches = [frame.where(c).select("id", F.lit(i).alias("probe")) for i, c in enumerate(wanted)]
+    filtered = reduce(DataFrame.unionAll, branches).toArrow()
+    for i in range(len(wanted)):
+        expected = computed.filter(ds.field(f"c{i}"))["id"].to_pylist()
+        found = filtered.filter(ds.field("probe") == i)["id"].to_pylist()
+        assert sorted(found) == sorted(expected), (column, i)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_all_readers_see_the_values_that_went_in(spark: SparkSession, published: Path, column: str) -> None:
+    written = dict(zip(every_type()["id"].to_pylist(), every_type()[column].to_pylist(), strict=True))
+    through_spark = spark.read.format("delta").load(str(published)).select("id", column).toArrow()
+    through_arrow = DeltaTable(published).to_pyarrow_table(columns=["id", column])
+    through_polars = pl.read_delta(str(published), columns=["id", column]).to_arrow()
+    for read in (through_spark, through_arrow, through_polars):
+        found = dict(zip(read["id"].to_pylist(), read[column].to_pylist(), strict=True))
+        assert {k: repr(_read_back(v)) for k, v in found.items()} == {k: repr(_read_back(v)) for k, v in written.items()}
+
+
+def test_spark_reads_the_published_table_after_a_column_was_added(
+    spark: SparkSession, spark_server: object, tmp_path: Path
+) -> None:
+    home = layout(tmp_path).published_path("sales")
+    select = "SELECT id, DATE'2026-01-01' AS day, id AS amount, {new} now() AS recalculated_at, 'u' AS unit, 'c' AS code_version FROM range(3)"
+    audit = "timestamp'2026-01-01 00:00:00'"
+    for attempt, new in ((1, ""), (2, "'late' AS delay,")):
+        rows = spark.sql(select.format(new=new).replace("now()", audit))
+        rows.write.format("delta").partitionBy("day").save(str(home / f"_shadow/u/{attempt}"))
+    columns = {"id": "long", "day": "date", "amount": "long"}
+    publish(DeltaPublishedTable(layout(tmp_path), dataset(columns=columns), TestClock()), "_shadow/u/1", [day(0)], "r_1")
+    wider = DeltaPublishedTable(layout(tmp_path), dataset(columns={**columns, "delay": "string"}), TestClock())
+    before = spark.read.format("delta").load(str(home)).count()
+    publish(wider, "_shadow/u/2", [day(0)], "r_2")
+    after = spark.read.format("delta").load(str(home)).select("delay").toArrow()["delay"].to_pylist()
+    assert (before, after) == (3, ["late"] * 3)
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{home}`").select("userMetadata").toArrow()["userMetadata"].to_pylist()
+    assert [bool(text and '"release": "r_' in text) for text in history] == [True, False, True, False]
+
+
+def _read_back(value: object) -> object:
+    """Python shows a time zone as whoever read it named it; the moment is what counts."""
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value

@@ -1,0 +1,80 @@
+"""Inputs of a day: its digest moves exactly when something that the day is built from does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.inputs import by_delivery_day, deliveries_of, fact_inputs, source_state, staged_inputs
+from backfill_assets.domain.work import Delivery, StagedDay
+from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
+
+NOON = dt.datetime(2024, 1, 9, 12, tzinfo=dt.UTC)
+DAYS = [dt.date(2024, 1, day) for day in range(1, 11)]
+REFERENCES = {"cities": "aa"}
+
+
+def delivered(day: dt.date, fingerprint: str = "f", hours: int = 0) -> Delivery:
+    at = NOON + dt.timedelta(hours=hours)
+    return Delivery("trips", day, f"{day}.csv", fingerprint, 10, at, at, rows=5, corrupt_rows=1)
+
+
+def late(days: int, lookback: int = 0) -> Dataset:
+    return dataset(source=PLAIN["source"] | {"late_days": days}, lookback_days=lookback)
+
+
+@given(st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
+def test_a_delivery_counts_for_the_days_that_it_may_hold(days: int, business: dt.date, delivery: dt.date) -> None:
+    found = deliveries_of(late(days), business, by_delivery_day([delivered(delivery)]))
+    assert bool(found) == (0 <= (delivery - business).days <= days)
+
+
+@given(st.integers(0, 2), st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
+def test_a_late_file_moves_exactly_the_days_that_read_it(
+    late_days: int, lookback: int, business: dt.date, delivery: dt.date
+) -> None:
+    described = late(late_days, lookback)
+    before = by_delivery_day(delivered(day) for day in DAYS)
+    after = by_delivery_day([*(delivered(day) for day in DAYS), delivered(delivery, "other")])
+    distance = (delivery - business).days
+    staged_moves = staged_inputs(described, business, before, {}) != staged_inputs(described, business, after, {})
+    fact_moves = fact_inputs(described, business, before, {}) != fact_inputs(described, business, after, {})
+    assert staged_moves == (0 <= distance <= late_days)
+    first = max(dt.date(2024, 1, 1), business - dt.timedelta(days=lookback))
+    assert fact_moves == ((first - business).days <= distance <= late_days)
+
+
+@given(st.permutations([delivered(DAYS[0], f) for f in "abc"]))
+def test_the_order_of_deliveries_does_not_count(deliveries: list[Delivery]) -> None:
+    described, day = late(0), DAYS[0]
+    sorted_ones = by_delivery_day(sorted(deliveries, key=lambda d: d.fingerprint))
+    shuffled = by_delivery_day(deliveries)
+    assert staged_inputs(described, day, shuffled, REFERENCES) == staged_inputs(described, day, sorted_ones, REFERENCES)
+
+
+def test_when_a_file_was_landed_does_not_count_but_its_content_and_references_do() -> None:
+    described, day = late(0), DAYS[0]
+    one = delivered(day)
+
+    def inputs(delivery: Delivery, references: dict[str, str]) -> str:
+        return staged_inputs(described, day, by_delivery_day([delivery]), references)
+
+    before = inputs(one, REFERENCES)
+    assert inputs(replace(one, landed_at=NOON + dt.timedelta(days=1)), REFERENCES) == before
+    assert inputs(replace(one, fingerprint="g"), REFERENCES) != before
+    assert inputs(replace(one, path="else.csv"), REFERENCES) != before
+    assert inputs(one, {"cities": "bb"}) != before
+
+
+def test_the_state_of_the_source_sums_the_deliveries_and_takes_the_newest_time() -> None:
+    deliveries = by_delivery_day([delivered(DAYS[0]), delivered(DAYS[1], "g", hours=3), delivered(DAYS[2])])
+    staged = {DAYS[0]: StagedDay("trips", DAYS[0], "i", "c", outside_rows=4)}
+    state = source_state(late(1), DAYS[0], deliveries, staged)
+    assert (state.deliveries, state.rows, state.outside_rows) == (2, 10, 4)
+    assert state.delivered_at == NOON + dt.timedelta(hours=3)
+    nothing = source_state(late(0), DAYS[9], deliveries, {})
+    assert (nothing.deliveries, nothing.rows, nothing.corrupt_rows, nothing.delivered_at) == (0, 0, 0, None)

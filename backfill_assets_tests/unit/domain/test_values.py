@@ -1,0 +1,139 @@
+"""Names, days, durations, percentages, canonical JSON: what is read, refused and written back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.domain.canonical import canonical_json, digest
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.contract import Change
+from backfill_assets.domain.days import day_range, format_days, parse_day, runs_of_days, slices
+from backfill_assets.domain.durations import format_duration, parse_duration
+from backfill_assets.domain.errors import InvalidDayError, InvalidNameError
+from backfill_assets.domain.fields import format_percent, parse_percent
+from backfill_assets.domain.names import checked_name
+
+days = st.dates(dt.date(2000, 1, 1), dt.date(2040, 12, 31))
+few_days = st.sets(st.dates(dt.date(2024, 1, 1), dt.date(2024, 2, 15)), max_size=40)
+
+
+@pytest.mark.parametrize("name", ["a", "flights", "a_1", "a" * 63])
+def test_a_safe_name_passes_as_it_is(name: str) -> None:
+    assert checked_name(name, "the name") == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "A", "1a", "_a", "a-b", "a b", "a.b", "../a", "a/b", "a;--", "a\n", "ä", "a" * 64, "а"],  # noqa: RUF001
+)
+def test_any_other_name_is_refused_with_its_value(name: str) -> None:
+    with pytest.raises(InvalidNameError, match=re.escape(f"dataset {name!r} is not a safe name: use a-z")):
+        checked_name(name, "dataset")
+
+
+@given(days)
+def test_a_day_that_was_written_is_read_back(day: dt.date) -> None:
+    assert parse_day(str(day)) == day
+
+
+@pytest.mark.parametrize(
+    "text", ["", "20130301", "2013-3-1", "2013-02-30", "2013-W09-5", "2013-03-01T00:00:00", "monday"]
+)
+def test_anything_else_is_no_day(text: str) -> None:
+    with pytest.raises(InvalidDayError, match=re.escape(f"start {text!r} is not an ISO date; write it as 2013-03-01")):
+        parse_day(text, "start")
+
+
+@given(days, st.integers(-3, 400))
+def test_a_range_has_both_its_ends(first: dt.date, length: int) -> None:
+    last = first + dt.timedelta(days=length)
+    found = day_range(first, last)
+    assert len(found) == max(length + 1, 0)
+    assert not found or (found[0], found[-1]) == (first, last)
+
+
+@given(few_days)
+def test_runs_cover_exactly_the_days_and_never_touch(chosen: set[dt.date]) -> None:
+    runs = runs_of_days(chosen)
+    assert {day for first, last in runs for day in day_range(first, last)} == chosen
+    assert all((later[0] - earlier[1]).days > 1 for earlier, later in pairwise(runs))
+
+
+def test_days_are_written_as_ranges_and_the_rest_is_counted() -> None:
+    start = dt.date(2024, 1, 1)
+    assert format_days([]) == "no day"
+    assert format_days([start]) == "2024-01-01"
+    assert (
+        format_days([*day_range(start, dt.date(2024, 1, 3)), dt.date(2024, 1, 9)])
+        == "2024-01-01..2024-01-03, 2024-01-09"
+    )
+    gaps = [start + dt.timedelta(days=2 * i) for i in range(10)]
+    assert format_days(gaps, most=2) == "2024-01-01, 2024-01-03 and 8 more"
+
+
+@given(few_days, st.integers(1, 10))
+def test_slices_are_consecutive_and_bounded(chosen: set[dt.date], size: int) -> None:
+    ordered = sorted(chosen)
+    cut = slices(ordered, size)
+    assert [day for part in cut for day in part] == ordered
+    assert all(1 <= len(part) <= size for part in cut)
+
+
+@given(st.integers(0, 10**7).map(lambda seconds: dt.timedelta(seconds=seconds)))
+def test_a_duration_that_was_written_is_read_back(value: dt.timedelta) -> None:
+    text = format_duration(value)
+    if len(text) <= len("999999s"):
+        assert parse_duration(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("90s", "90s"), ("60m", "1h"), ("36 h", "36h"), ("48h", "2d"), (" 14d ", "14d"), ("0s", "0s")]
+)
+def test_a_duration_is_written_in_the_largest_unit_that_holds_it_whole(text: str, written: str) -> None:
+    assert format_duration(parse_duration(text)) == written
+
+
+@pytest.mark.parametrize("value", ["", "3", "h", "-1h", "1.5h", "1w", "1h30m", "1234567s", 3, None, True])
+def test_anything_else_is_no_duration(value: object) -> None:
+    with pytest.raises(ValueError, match="write a duration as a number and s, m, h or d, such as 36h"):
+        parse_duration(value)
+
+
+@given(st.integers(0, 10**9 - 1).map(lambda n: Decimal(n) / 10**6))
+def test_a_percentage_that_was_written_is_read_back(fraction: Decimal) -> None:
+    assert parse_percent(format_percent(fraction)) == fraction
+
+
+def test_a_percentage_is_a_fraction_and_zero_needs_no_sign() -> None:
+    assert parse_percent("0.5 %") == Decimal("0.005")
+    assert parse_percent(0) == parse_percent(0.0) == parse_percent("0%") == 0
+    assert format_percent(Decimal("0.1")) == "10%"
+    assert format_percent(Decimal(0)) == "0%"
+
+
+@pytest.mark.parametrize("value", [2, 0.02, "2", "-2%", "%", "1e2%", True, False, None, [], "two%"])
+def test_anything_else_is_no_percentage(value: object) -> None:
+    with pytest.raises(ValueError, match="write a percentage such as 2%"):
+        parse_percent(value)
+
+
+def test_equal_things_have_one_canonical_text() -> None:
+    assert canonical_json({"b": 1, "a": [dt.date(2024, 1, 1), Decimal("1.50"), Severity.warn, None]}) == (
+        '{"a":["2024-01-01","1.50","warn",null],"b":1}'
+    )
+    assert canonical_json({dt.date(2024, 1, 1): {"x", "y"}}) == '{"2024-01-01":["x","y"]}'
+    assert canonical_json(Change(Decimal(1), Decimal(2))) == '{"high":"2","low":"1"}'
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 2, "b": 1})
+    assert re.fullmatch("[0-9a-f]{64}", digest("ü"))
+
+
+def test_a_number_that_json_cannot_say_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json(float("nan"))

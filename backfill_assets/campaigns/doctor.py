@@ -69,9 +69,7 @@ class Doctor:
                 yield Finding(Gravity.warning, f"release {release} is intended and not finished", _RECONCILE)
             elif record.state is ReleaseState.finalized and table.committed(release) is None:
                 what = f"release {release} is finalized in the ledger, but not in the Delta log of its table"
-                remedy = (
-                    "the table was replaced or restored from a backup; restore the ledger of the same time"
-                )
+                remedy = "the table was replaced or restored from a backup; restore the ledger of the same time"
                 yield Finding(Gravity.error, what, remedy)
 
     def _files(self, name: str, records: Mapping[str, ReleaseRecord]) -> Iterator[Finding]:
@@ -80,18 +78,14 @@ class Doctor:
         lost = table.missing_files(f for files in active.values() for f in files)
         if lost:
             what = f"{name} {format_days(f.day for f in lost)}: {len(lost)} files that readers see are gone, first {lost[0].path}"
-            yield Finding(
-                Gravity.error, what, "restore them from a backup, or build these days anew and publish"
-            )
+            yield Finding(Gravity.error, what, "restore them from a backup, or build these days anew and publish")
         for release, record in records.items():
             if not self._restorable(record, table.keep_for):
                 continue
             gone = table.missing_files(record.manifest.removed)
             if gone:
                 what = f"release {release} cannot be rolled back for {format_days(f.day for f in gone)}: files are gone"
-                yield Finding(
-                    Gravity.warning, what, "restore them from a backup, or roll back other days only"
-                )
+                yield Finding(Gravity.warning, what, "restore them from a backup, or roll back other days only")
 
     def _restorable(self, record: ReleaseRecord, keep_for: dt.timedelta) -> bool:
         if record.manifest.kind is not ReleaseKind.publish or record.committed_at is None:
@@ -105,9 +99,7 @@ class Doctor:
                     f"attempt {attempt.number} of {attempt.dataset} {format_days(attempt.days)} (run {attempt.run}) "
                     "counts as running, but its lease is over"
                 )
-                yield Finding(
-                    Gravity.warning, what, "end its run if it still shows, and launch the days again"
-                )
+                yield Finding(Gravity.warning, what, "end its run if it still shows, and launch the days again")
 
     def _old_units(self) -> Iterator[Finding]:
         for unit in self.ledger.units(states={UnitState.open}):
@@ -126,9 +118,7 @@ def _commits(
     for commit in commits:
         if commit.kind is CommitKind.foreign:
             what = f"{name}: version {commit.version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M}) is no release"
-            yield Finding(
-                Gravity.warning, what, "find out who writes to the published table: only releases may"
-            )
+            yield Finding(Gravity.warning, what, "find out who writes to the published table: only releases may")
         elif commit.kind is CommitKind.release and commit.release not in records:
             what = f"release {commit.release} is in the Delta log of {name}, but not in the ledger"
             yield Finding(Gravity.error, what, _RECONCILE)
@@ -136,9 +126,7 @@ def _commits(
             stored = manifests.get(commit.release)
             if stored is not None and stored.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} on disk is not the one that was committed"
-                yield Finding(
-                    Gravity.error, what, "restore _releases/ from a backup; do not roll back from this one"
-                )
+                yield Finding(Gravity.error, what, "restore _releases/ from a backup; do not roll back from this one")
 
 
 def _manifests(

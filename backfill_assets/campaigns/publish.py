@@ -237,9 +237,7 @@ def _swaps(survey: Survey, name: str) -> tuple[DaySwap, ...]:
     return tuple(swaps)
 
 
-def _outcome(
-    kind: type[_Kind], unit: str, manifests: Sequence[Manifest], versions: Mapping[str, int]
-) -> _Kind:
+def _outcome(kind: type[_Kind], unit: str, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> _Kind:
     return kind(
         unit=unit,
         releases={m.dataset: m.release for m in manifests},

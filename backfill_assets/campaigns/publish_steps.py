@@ -64,9 +64,7 @@ def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
 
 def last_publish(records: Sequence[ReleaseRecord]) -> tuple[ReleaseRecord, ...]:
     """Of the releases of a unit, those of its last finalized publication: one for each dataset, by name."""
-    published = [
-        r for r in records if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish
-    ]
+    published = [r for r in records if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish]
     newest = max((r.manifest.created_at for r in published), default=None)
     latest = (r for r in published if r.manifest.created_at == newest)
     return tuple(sorted(latest, key=lambda r: r.manifest.dataset))

@@ -95,21 +95,14 @@ class Reconcile:
     def _open_groups(self, datasets: Collection[str]) -> list[list[Manifest]]:
         """Releases that stand and fall together: one publication of a unit, with at least one intent in it."""
         intents = [
-            r.manifest
-            for name in datasets
-            for r in self.ledger.releases(name)
-            if r.state is ReleaseState.intent
+            r.manifest for name in datasets for r in self.ledger.releases(name) if r.state is ReleaseState.intent
         ]
         groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
         for manifest in sorted(intents, key=lambda m: (m.created_at, m.release)):
             key = (manifest.unit, manifest.created_at, manifest.kind)
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)
-                own = [
-                    r.manifest
-                    for r in whole
-                    if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key
-                ]
+                own = [r.manifest for r in whole if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
                 groups[key] = sorted(own, key=lambda m: m.dataset)
         return list(groups.values())
 

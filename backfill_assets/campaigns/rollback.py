@@ -133,9 +133,7 @@ class Rollback:
 
     def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
         table = self.tables[proposal.record.manifest.dataset]
-        swaps = sorted(
-            (*proposal.swaps, *(s for s in proposal.consentable if s.day in consent)), key=lambda s: s.day
-        )
+        swaps = sorted((*proposal.swaps, *(s for s in proposal.consentable if s.day in consent)), key=lambda s: s.day)
         _require_something(proposal, swaps, consent)
         _require_files(proposal, table.missing_files(f for s in swaps for f in s.add))
         manifest = self._manifest(proposal.record.manifest, tuple(swaps), reason)
@@ -155,9 +153,7 @@ class Rollback:
         self.checkpoint("finalize")
         done = tuple(s.day for s in swaps)
         left = tuple(day for day in proposal.rewritten if day not in done)
-        return RolledBack(
-            manifest.release, manifest.undoes, manifest.dataset, manifest.unit, version, done, left
-        )
+        return RolledBack(manifest.release, manifest.undoes, manifest.dataset, manifest.unit, version, done, left)
 
     def _manifest(self, undone: Manifest, swaps: tuple[DaySwap, ...], reason: str) -> Manifest:
         return Manifest(
@@ -182,9 +178,7 @@ class Rollback:
                 f"backfill publish {record.manifest.unit}"
             )
         if record.state is not ReleaseState.finalized or record.committed_at is None:
-            raise RollbackError(
-                f"release {release} is {record.state.value}, not finalized; see: backfill releases"
-            )
+            raise RollbackError(f"release {release} is {record.state.value}, not finalized; see: backfill releases")
         until = restorable_until(record.committed_at, keep_for)
         if self.clock.now() >= until:
             raise RollbackError(

@@ -18,7 +18,7 @@ from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
-from backfill_assets.orchestration.launches import unit_of
+from backfill_assets.orchestration.launches import unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
 
@@ -71,7 +71,7 @@ def _evidence(
     attempt = _attempt(application, unit, name, run)
     if attempt is not None and unit.state is UnitState.open:
         lease = kept_lease(application.ledger, attempt, application.settings.lease)
-        with application.session(f"{run}:checks:{name}") as spark, lease:
+        with application.session(work_tag(context, "checks", name)) as spark, lease:
             application.road.validate(spark, unit, attempt)
             application.ledger.end_attempt(attempt.number, AttemptState.done)
     stored = application.ledger.evidence(unit.id)

@@ -113,6 +113,11 @@ def contract_of(context: Context, dataset: Dataset) -> Contract | None:
     return None
 
 
+def work_tag(context: Context, step: str, dataset: str) -> str:
+    """Names the Spark work of a step; a retry of a crashed run has the same name, and so ends what the crash left."""
+    return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
+
+
 def _tagged(tag: str) -> object:
     if tag.lstrip().startswith(("{", "[")):
         try:

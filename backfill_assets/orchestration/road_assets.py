@@ -11,7 +11,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.inputs import by_delivery_day, deliveries_of
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.orchestration.launches import target_of, unit_of
+from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of, policy_of
 
@@ -57,7 +57,7 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
 
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
-        with application.session(f"{context.run_id}:raw:{name}") as spark:
+        with application.session(work_tag(context, "raw", name)) as spark:
             landed = application.road.land(spark, name, days)
         known = by_delivery_day(landed.known)
         for day in days:
@@ -83,7 +83,7 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
 
     def staging(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
-        with application.session(f"{context.run_id}:staging:{name}") as spark:
+        with application.session(work_tag(context, "staging", name)) as spark:
             rows = application.road.stage(spark, name, days)
         for day in days:
             metadata: Mapping[str, object] = (
@@ -137,7 +137,7 @@ def _build(
     context.log.info(f"unit {unit.id}: building {format_days(todo)} of {format_days(days)}")
     if not todo:
         return ()
-    with application.session(f"{context.run_id}:shadow:{name}") as spark:
+    with application.session(work_tag(context, "shadow", name)) as spark:
         attempt = ledger.start_attempt(unit.id, name, todo, context.run_id, lease)
         with kept_lease(ledger, attempt, lease):
             application.road.build(spark, unit, attempt)

@@ -30,6 +30,7 @@ from backfill_assets.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASETS = Path(__file__).parent / "datasets"
+LAB_VARIABLE = "BACKFILL_ASSETS_TEST_LAB"
 OVER = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
 Rows = Sequence[tuple[int, int]]
 
@@ -225,13 +226,22 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
 
 @contextlib.contextmanager
 def running_lab(root: Path, warehouse: Path) -> Iterator[Lab]:
-    """A lab with its daemon and webserver, stopped at the end."""
+    """The one lab of a session with its daemon and webserver: whoever started it stops it, later callers use it."""
+    shared = os.environ.get(LAB_VARIABLE)
+    if shared is not None:
+        url, _, folder = shared.partition(" ")
+        lab = Lab(Path(folder), warehouse)
+        lab.url = url
+        yield lab
+        return
     lab = Lab(root, warehouse)
     lab.set_up()
     try:
         lab.start()
+        os.environ[LAB_VARIABLE] = f"{lab.url} {root}"
         yield lab
     finally:
+        os.environ.pop(LAB_VARIABLE, None)
         lab.stop()
 
 

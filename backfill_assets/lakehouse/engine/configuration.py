@@ -57,6 +57,8 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         # Relative to the server's working folder, because Derby's URL cannot quote a path.
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore;create=true",
         "spark.sql.session.timeZone": "UTC",
+        # Spark's own default, INT96, cannot be read by Arrow and Polars beyond the year 2262.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.sources.partitionOverwriteMode": "static",
         # Spark's and Delta's defaults are for clusters: with them a tiny write takes twenty seconds.
         "spark.sql.shuffle.partitions": "4",

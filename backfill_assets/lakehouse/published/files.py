@@ -87,9 +87,7 @@ def delete(root: Path, paths: Iterable[str]) -> None:
     targets = [_deletable(home, path) for path in sorted(paths, key=lambda p: (f"/{LOG}/" not in p, p))]
     for target in targets:
         target.unlink(missing_ok=True)
-    for folder in sorted(
-        {parent for t in targets for parent in _inner_parents(t, home)}, key=_depth, reverse=True
-    ):
+    for folder in sorted({parent for t in targets for parent in _inner_parents(t, home)}, key=_depth, reverse=True):
         try:
             folder.rmdir()
         except OSError:
@@ -133,18 +131,12 @@ def _deletable(home: Path, path: str) -> Path:
     if len(parts) < 2 or parts[0] != SHADOW or ".." in parts or target.is_symlink():  # noqa: PLR2004  # a file in it
         raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be removed")
     if target.parent.exists() and below(home, path) != target:
-        raise PreconditionError(
-            f"{path!r} goes through a link; only files below {SHADOW}/ itself may be removed"
-        )
+        raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be removed")
     return target
 
 
 def _inner_parents(target: Path, home: Path) -> Iterable[Path]:
-    return (
-        parent
-        for parent in target.parents
-        if parent.is_relative_to(home / SHADOW) and parent != home / SHADOW
-    )
+    return (parent for parent in target.parents if parent.is_relative_to(home / SHADOW) and parent != home / SHADOW)
 
 
 def _depth(folder: Path) -> int:

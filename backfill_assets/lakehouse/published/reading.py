@@ -25,9 +25,7 @@ SCHEMA_COMMIT = "backfill_assets_schema"
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 
-def active_files(
-    table: DeltaTable, root: Path, dataset: Dataset, days: Collection[dt.date] | None
-) -> FilesByDay:
+def active_files(table: DeltaTable, root: Path, dataset: Dataset, days: Collection[dt.date] | None) -> FilesByDay:
     """The files of a loaded version by day, with their statistics as the log's own text.
 
     Where the JSON commit that added a file is gone (a checkpoint has replaced it), only its number of records is kept.
@@ -66,9 +64,7 @@ def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection
             )
         text = add["partitionValues"].get(dataset.partition_column)
         if not text:
-            raise PreconditionError(
-                f"{folder}/{path}: expected a day in {dataset.partition_column}, found null"
-            )
+            raise PreconditionError(f"{folder}/{path}: expected a day in {dataset.partition_column}, found null")
         day = parse_day(text, dataset.partition_column)
         if day in wanted:
             stats = published_stats(add.get("stats") or "")

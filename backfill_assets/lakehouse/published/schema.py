@@ -48,9 +48,7 @@ def table_types(table: DeltaTable) -> Types:
 def differences(expected: Types, found: Types) -> list[str]:
     """How columns differ, one line each; the order of columns is none of it."""
     lines = [f"column {n}: expected {t}, found no such column" for n, t in expected.items() if n not in found]
-    lines += [
-        f"column {n}: expected no such column, found {t}" for n, t in found.items() if n not in expected
-    ]
+    lines += [f"column {n}: expected no such column, found {t}" for n, t in found.items() if n not in expected]
     both = [n for n in expected if n in found and expected[n] != found[n]]
     return lines + [f"column {n}: expected {expected[n]}, found {found[n]}" for n in both]
 

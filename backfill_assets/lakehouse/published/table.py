@@ -102,9 +102,7 @@ class DeltaPublishedTable:
         if (known := self.committed(manifest.release)) is not None:
             return known
         if not self.exists():
-            raise PreconditionError(
-                f"release {manifest.release}: there is no table at {self._root}; prepare it first"
-            )
+            raise PreconditionError(f"release {manifest.release}: there is no table at {self._root}; prepare it first")
         table = self._open()
         self._require_version(table.version(), base_version)
         before = active_files(table, self._root, self._dataset, None)
@@ -115,9 +113,7 @@ class DeltaPublishedTable:
             # A hook that runs after the commit may fail as well: the log alone knows.
             if self.committed(manifest.release) is None:
                 self._require_version(self.version(), base_version)
-                raise PreconditionError(
-                    f"release {manifest.release}: Delta refused the commit: {error}"
-                ) from error
+                raise PreconditionError(f"release {manifest.release}: Delta refused the commit: {error}") from error
         self._read_back(manifest, base_version + 1, before)
         return base_version + 1
 
@@ -246,9 +242,7 @@ class DeltaPublishedTable:
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
         table = DeltaTable(self._root, version=version)
         found = _identities(active_files(table, self._root, self._dataset, None))
-        wanted = _identities(before) - {f.identity for f in manifest.removed} | {
-            f.identity for f in manifest.added
-        }
+        wanted = _identities(before) - {f.identity for f in manifest.removed} | {f.identity for f in manifest.added}
         if found != wanted:
             lost, strange = sorted(wanted - found)[:5], sorted(found - wanted)[:5]
             raise ReadBackError(
@@ -275,9 +269,7 @@ def _partition(file: DataFile, dataset: Dataset) -> Mapping[str, str | None]:
 
 
 def _removals(manifest: Manifest, dataset: Dataset, now: int) -> list[RemoveAction]:
-    return [
-        RemoveAction(f.path, _DATA_CHANGE, now, f.size, dict(_partition(f, dataset))) for f in manifest.removed
-    ]
+    return [RemoveAction(f.path, _DATA_CHANGE, now, f.size, dict(_partition(f, dataset))) for f in manifest.removed]
 
 
 def _additions(manifest: Manifest, dataset: Dataset) -> list[AddAction]:

@@ -38,21 +38,6 @@ def test_every_figure_of_a_day_comes_out_right(kit: Kit) -> None:
         "checked:known_kind": 5,
         "unmatched:known_kind": 1,
     }
-    assert (
-        one.metrics
-        == {
-            "row_count": Decimal(6),
-            "amount": Decimal("1.3"),
-            "distinct_amount": Decimal(4),
-            "p05_amount": Decimal("-2.535"),
-            "p50_amount": Decimal("0.15000000000000002"),
-            "p95_amount": Decimal("3.4299999999999997"),
-            "fee": Decimal("7.10"),
-            "id": Decimal(7),
-            "distinct_kind": Decimal(3),
-        }
-        or one.metrics["amount"] is not None
-    )
     assert abs(one.metrics["amount"] - Decimal("1.3")) < Decimal("1e-12")
     assert (one.metrics["fee"], one.metrics["id"], one.metrics["row_count"]) == (Decimal("7.10"), 7, 6)
     assert (one.metrics["distinct_amount"], one.metrics["distinct_kind"]) == (4, 3)
@@ -108,8 +93,7 @@ def test_a_null_that_moves_to_another_column_changes_the_fingerprint(kit: Kit) -
     )
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.build(loaded, D1)
-    swapped = kit.shadow(loaded).withColumnsRenamed({"kind": "label", "label": "kind"})
-    kit.publish(loaded, swapped.select(*kit.shadow(loaded).columns))
+    kit.publish(loaded, kit.shadow(loaded).withColumns({"kind": F.col("label"), "label": F.col("kind")}))
     sides = kit.measure(loaded, D1)[D1]
     assert sides.shadow.fingerprint != sides.published.fingerprint
 

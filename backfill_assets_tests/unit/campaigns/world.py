@@ -101,9 +101,7 @@ class World:
         self.basis = SetBasis()
         self.datasets = {name: dataset(name) for name in names}
         self.homes = {name: layout(folder).published_path(name) for name in names}
-        self.tables = {
-            name: DeltaPublishedTable(layout(folder), dataset(name), self.clock) for name in names
-        }
+        self.tables = {name: DeltaPublishedTable(layout(folder), dataset(name), self.clock) for name in names}
         self.fingerprints = TableFingerprints(self.homes)
         self.ledger: SqlLedger = open_ledger(f"sqlite:///{folder / 'ledger.db'}", self.clock, lock_pace=QUICK)
 
@@ -137,9 +135,7 @@ class World:
         unit_id = self.ids.new("u")
         launch = Launch(name, frozenset(targets[name]), f"launch_{unit_id}", None, live, late_data)
         days = {n: tuple(d) for n, d in targets.items()}
-        proposal = Unit(
-            unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live
-        )
+        proposal = Unit(unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live)
         return self.ledger.assign(launch, proposal)
 
     def build(self, unit: Unit, name: str, data: Mapping[dt.date, Sequence[int]], *, passed: bool = True) -> None:

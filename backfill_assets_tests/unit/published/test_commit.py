@@ -92,9 +92,7 @@ def test_a_day_that_has_no_data_any_more_is_emptied(published: DeltaPublishedTab
     assert content(home) == {day(0): [10, 20], day(2): [10, 20]}
 
 
-def test_a_table_that_moved_is_refused_even_where_other_days_moved(
-    published: DeltaPublishedTable, home: Path
-) -> None:
+def test_a_table_that_moved_is_refused_even_where_other_days_moved(published: DeltaPublishedTable, home: Path) -> None:
     plan, base = planned(published), published.version()
     write_deltalake(home, rows_of({day(9): [1]}), mode="append")
     with pytest.raises(TableMovedError, match=f"expected version {base}, found {base + 1}"):
@@ -192,7 +190,9 @@ def test_removing_a_file_that_is_not_there_is_refused(published: DeltaPublishedT
 def test_a_file_of_another_day_is_refused(published: DeltaPublishedTable) -> None:
     plan = planned(published)
     swap = plan.days[0]
-    refused(published, with_day(plan, replace(swap, add=plan.days[1].add)), "expected the day 2026-01-01, found 2026-01-02")
+    refused(
+        published, with_day(plan, replace(swap, add=plan.days[1].add)), "expected the day 2026-01-01, found 2026-01-02"
+    )
 
 
 def test_a_day_that_is_swapped_twice_is_refused(published: DeltaPublishedTable) -> None:
@@ -206,7 +206,9 @@ def test_a_release_without_a_day_is_refused(published: DeltaPublishedTable) -> N
 
 
 def test_a_manifest_of_another_dataset_is_refused(published: DeltaPublishedTable) -> None:
-    refused(published, replace(planned(published), dataset="orders"), "expected a manifest of sales, found one of orders")
+    refused(
+        published, replace(planned(published), dataset="orders"), "expected a manifest of sales, found one of orders"
+    )
 
 
 def test_a_shadow_without_log_is_refused(published: DeltaPublishedTable, home: Path) -> None:
@@ -261,9 +263,7 @@ def test_a_rollback_is_the_same_commit_the_other_way_round(published: DeltaPubli
     assert content(home) == {day(0): [10, 20], day(1): [10, 20], day(2): [30]}
 
 
-def test_a_release_is_still_known_after_the_log_was_cleaned_up(
-    published: DeltaPublishedTable, home: Path
-) -> None:
+def test_a_release_is_still_known_after_the_log_was_cleaned_up(published: DeltaPublishedTable, home: Path) -> None:
     version = published.commit(planned(published), published.version())
     DeltaTable(home).create_checkpoint()
     for commit in (home / "_delta_log").glob("*.json"):

@@ -89,7 +89,9 @@ def test_a_shadow_with_gaps_in_its_log_is_refused(table: DeltaPublishedTable, ho
         table.shadow_files(SHADOW, [day(2)])
 
 
-def test_files_that_the_shadow_itself_removed_are_not_listed(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
+def test_files_that_the_shadow_itself_removed_are_not_listed(
+    table: DeltaPublishedTable, home: Path, shadow: Path
+) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(shadow, rows_of({day(0): [5]}), mode="overwrite", predicate="day = '2026-01-01'")
@@ -97,9 +99,7 @@ def test_files_that_the_shadow_itself_removed_are_not_listed(table: DeltaPublish
     assert content(home) == {day(0): [5], day(1): [2]}
 
 
-def test_deleting_removes_empty_folders_and_nothing_else(
-    table: DeltaPublishedTable, home: Path, shadow: Path
-) -> None:
+def test_deleting_removes_empty_folders_and_nothing_else(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
     write_shadow(home, "_shadow/u/2", rows_of({day(0): [9]}))
     mine = [f.path for f in table.stored_files() if f.path.startswith(f"{SHADOW}/")]
     table.delete(mine)
@@ -120,7 +120,9 @@ def test_only_files_below_the_shadow_folder_are_deleted(
     assert (home / mine).exists()
 
 
-def test_a_link_is_neither_listed_nor_deleted(table: DeltaPublishedTable, home: Path, shadow: Path, tmp_path: Path) -> None:
+def test_a_link_is_neither_listed_nor_deleted(
+    table: DeltaPublishedTable, home: Path, shadow: Path, tmp_path: Path
+) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "x.parquet").write_text("theirs")
     (home / "_shadow" / "link").symlink_to(tmp_path / "theirs")

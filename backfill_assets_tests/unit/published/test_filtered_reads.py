@@ -125,9 +125,7 @@ def test_no_statistics_stay_no_statistics() -> None:
     assert published_stats("") == published_stats("{}") == ""
 
 
-def test_a_file_without_statistics_costs_the_others_nothing(
-    table: DeltaPublishedTable, home: Path
-) -> None:
+def test_a_file_without_statistics_costs_the_others_nothing(table: DeltaPublishedTable, home: Path) -> None:
     write_shadow(home, "_shadow/u/1", rows_of({day(0): [1], day(1): [2, 3]}))
     table.prepare("_shadow/u/1")
     new = table.shadow_files("_shadow/u/1", [day(0), day(1)])

@@ -58,9 +58,7 @@ def test_preparing_again_changes_nothing(table: DeltaPublishedTable, home: Path)
     assert table.history()[0].kind is CommitKind.schema
 
 
-def test_a_new_column_is_added_and_reads_null_before(
-    table: DeltaPublishedTable, home: Path, tmp_path: Path
-) -> None:
+def test_a_new_column_is_added_and_reads_null_before(table: DeltaPublishedTable, home: Path, tmp_path: Path) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1], day(1): [2]}))
     publish(table, SHADOW, [day(0), day(1)], "r_1")
     wider = other(tmp_path, {"id": "long", "day": "date", "amount": "long", "delay": "string"})

@@ -1,0 +1,74 @@
+"""Workers that are cancelled or killed: their Spark work ends, their runs do not stay open, the work goes on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import dagster as dg
+import psutil
+
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+
+_TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typename } }"
+
+
+def _busy(spark_server: SparkServer) -> bool:
+    """Whether the Spark server computes: it has used a second of CPU time in the last two."""
+    pid = spark_server.status().pid
+    assert pid is not None
+    process = psutil.Process(pid)
+    before = process.cpu_times().user
+    time.sleep(2)
+    return process.cpu_times().user - before > 1
+
+
+def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, Attempt]:
+    """Launch the slow dataset for a day and wait until Spark works on its shadow."""
+    lab.deliver("slow", day, [(1, 10)])
+    backfill = lab.launch("slow", (day,))
+
+    def attempts() -> list[Attempt]:
+        running = lab.application.ledger.attempts(state=AttemptState.running)
+        return [a for a in running if a.dataset == "slow" and day in a.days]
+
+    wait_for(lambda: bool(attempts()), "the attempt to start", 240)
+    wait_for(lambda: _busy(spark_server), "Spark to work on the shadow", 120)
+    return backfill, attempts()[0]
+
+
+def test_cancelling_a_run_interrupts_its_spark_work(lab: Lab, spark_server: SparkServer) -> None:
+    backfill, attempt = _working(lab, spark_server, dt.date(2024, 1, 1))
+    assert lab.graphql(_TERMINATE, run=attempt.run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
+    assert lab.finished(backfill) != "COMPLETED_SUCCESS"
+    wait_for(lambda: not _busy(spark_server), "Spark to stop working", 120)
+    with lab.instance as instance:
+        run = instance.get_run_by_id(attempt.run)
+        assert run is not None
+        assert run.status is dg.DagsterRunStatus.CANCELED
+    (after,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
+    assert after.state is AttemptState.failed
+    assert lab.published("slow") == {}
+
+
+def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retried(
+    lab: Lab, spark_server: SparkServer
+) -> None:
+    day = dt.date(2024, 1, 2)
+    backfill, attempt = _working(lab, spark_server, day)
+    psutil.Process(int(attempt.worker.rsplit(":", 1)[1])).kill()
+    lab.edit_model("slow", "fact.sql", " + (SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 8) AS amount", "")
+
+    def failed() -> bool:
+        with lab.instance as instance:
+            run = instance.get_run_by_id(attempt.run)
+            return run is not None and run.status is dg.DagsterRunStatus.FAILURE
+
+    wait_for(failed, "the run of the dead worker to be failed", 180)
+    assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
+    assert amounts(lab, "slow", [day]) == {day: 10}
+    (lost,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
+    assert lost.state is AttemptState.lost
+    assert not _busy(spark_server)

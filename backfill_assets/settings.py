@@ -44,13 +44,11 @@ class Settings(BaseModel):
         "default `sources` in the state folder."
     )
     datasets: Path = Field(
-        description="BACKFILL_ASSETS_DATASETS: folder of dataset folders; "
-        "default the ones that come with the package."
+        description="BACKFILL_ASSETS_DATASETS: folder of dataset folders; default the ones that come with the package."
     )
     ledger_url: str = Field(
         repr=False,
-        description="BACKFILL_ASSETS_LEDGER_URL: SQLAlchemy URL of the ledger; "
-        "default SQLite in the state folder.",
+        description="BACKFILL_ASSETS_LEDGER_URL: SQLAlchemy URL of the ledger; default SQLite in the state folder.",
     )
     spark_url: str | None = Field(
         default=None,
@@ -64,8 +62,7 @@ class Settings(BaseModel):
     )
     spark_port: int = Field(
         default=0,
-        description="BACKFILL_ASSETS_SPARK_PORT: port of the embedded server on 127.0.0.1; "
-        "0 takes a free one.",
+        description="BACKFILL_ASSETS_SPARK_PORT: port of the embedded server on 127.0.0.1; 0 takes a free one.",
     )
     spark_idle: timedelta = Field(
         default=timedelta(minutes=30),
@@ -73,8 +70,7 @@ class Settings(BaseModel):
     )
     query_timeout: timedelta = Field(
         default=timedelta(minutes=30),
-        description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run; "
-        "then it is interrupted.",
+        description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run; then it is interrupted.",
     )
     lease: timedelta = Field(
         default=timedelta(seconds=90),
@@ -146,9 +142,7 @@ def _path(text: str) -> Path:
 
 def _ledger_url(text: str) -> str:
     if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
-        raise ValueError(
-            "give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database"
-        )
+        raise ValueError("give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database")
     return text
 
 

@@ -20,7 +20,7 @@ from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import Attempt, Delivery, StagedDay
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Audit, build_shadow, discover, land, measure, sample, stage
+from backfill_assets.lakehouse.road import Audit, Target, build_shadow, discover, land, measure, sample, stage
 
 Days = tuple[dt.date, ...]
 
@@ -103,8 +103,8 @@ class Road:
         loaded = self.datasets[name]
         self.stage(spark, name, loaded.dataset.with_lookback(days))
         inputs = self.basis.inputs(name, days)
-        audit = Audit(self.clock.now(), unit.id, loaded.code_version)
-        build_shadow(spark, loaded, self.layout, days, attempt.folder, audit)
+        target = Target(attempt.folder, Audit(self.clock.now(), unit.id, loaded.code_version))
+        build_shadow(spark, loaded, self.layout, days, target)
         files = self.tables[name].shadow_files(attempt.folder, days)
         at = self.clock.now()
         pending = [

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import dagster as dg
 from backfill_assets.domain.errors import BackfillError
 
 _STOP_SECONDS = 30
+_HEARTBEAT_SECONDS = 40
+"""A daemon shows that it lives every thirty seconds."""
 
 
 class DaemonError(BackfillError):
@@ -22,12 +25,7 @@ class DaemonError(BackfillError):
 
 @contextlib.contextmanager
 def running_daemon(log: Path, extra: Mapping[str, str]) -> Iterator[None]:
-    """Run a daemon on the instance of DAGSTER_HOME, with `extra` environment variables; its output goes to `log`.
-
-    Raises:
-        DaemonError: another daemon runs on this instance already.
-    """
-    _refuse_second_daemon()
+    """Run a daemon on the instance of DAGSTER_HOME, with `extra` environment variables; its output goes to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     module = "backfill_assets.orchestration.daemon"
     command = [sys.executable, "-m", module, "run", "-m", "backfill_assets.definitions"]
@@ -52,11 +50,20 @@ def running_daemon(log: Path, extra: Mapping[str, str]) -> Iterator[None]:
                 process.wait()
 
 
-def _refuse_second_daemon() -> None:
+def refuse_second_daemon() -> None:
+    """Make sure that nobody else's daemon runs on the instance; waits up to 40 s where one was seen a moment ago.
+
+    Raises:
+        DaemonError: a daemon is alive.
+    """
     with dg.DagsterInstance.get() as instance:
-        statuses = instance.get_daemon_statuses()
-    if any(status.healthy for status in statuses.values()):
-        raise DaemonError(
-            "a Dagster daemon already runs on this checkout (make dev?) or ended less than a minute ago; "
-            "stop it, or wait a minute, and start the demo again"
-        )
+        seen = _last_heartbeat(instance)
+        while time.time() - seen < _HEARTBEAT_SECONDS:
+            time.sleep(1)
+            if _last_heartbeat(instance) > seen:
+                raise DaemonError("a Dagster daemon runs on this checkout already (make dev?); stop it, then start again")
+
+
+def _last_heartbeat(instance: dg.DagsterInstance) -> float:
+    beats = [status.last_heartbeat for status in instance.get_daemon_statuses().values()]
+    return max((beat.timestamp for beat in beats if beat is not None), default=0.0)

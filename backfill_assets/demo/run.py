@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say, table
-from backfill_assets.demo.daemon import running_daemon
+from backfill_assets.demo.daemon import refuse_second_daemon, running_daemon
 from backfill_assets.demo.figures import Figures, published_figures
 from backfill_assets.demo.follow import follow
 from backfill_assets.demo.sources import compose_as_it_was, land_flights
@@ -56,6 +56,7 @@ def run_demo(months: int) -> None:
         DemoError: a backfill failed, or the published figures are not the expected ones.
     """
     _default_home()
+    refuse_second_daemon()
     last = dt.date(2013, months, calendar.monthrange(2013, months)[1])
     application = Application.from_env()
     watch = Watch()

@@ -106,7 +106,7 @@ def _ask_instance(query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         document.write_text(query, encoding="utf-8")
         command = [
             str(Path(sys.executable).with_name("dagster-graphql")), "--file", str(document),
-            "--variables", json.dumps(variables), "--output", str(out),
+            "--variables", json.dumps(variables), "--output", str(out), *_workspace(),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # our own arguments
         if done.returncode or not out.exists():
@@ -116,3 +116,10 @@ def _ask_instance(query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
             )
         answer: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return answer
+
+
+def _workspace() -> list[str]:
+    # Dagster finds a workspace in the working folder by itself; elsewhere ours is the one that is meant.
+    if Path("workspace.yaml").exists() or Path("pyproject.toml").exists():
+        return []
+    return ["--module-name", "backfill_assets.definitions"]

@@ -7,7 +7,7 @@ one chunk ends half a minute sooner. The scheduler, the sensors and the run queu
 
 from __future__ import annotations
 
-import dagster._daemon.controller as controller  # the one place where Dagster keeps the interval
+from dagster._daemon import controller  # the one place where Dagster keeps the interval
 from dagster._daemon.cli import main
 
 BACKFILL_INTERVAL_SECONDS = 2

@@ -11,6 +11,7 @@ from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.work import Attempt, AttemptState
 
+
 @contextlib.contextmanager
 def kept_lease(ledger: Ledger, attempt: Attempt, lease: dt.timedelta) -> Iterator[None]:
     """Renew the lease in the background; a step that fails ends its attempt.

@@ -75,7 +75,14 @@ class Lab:
         self._spawn([sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module], "daemon.log")
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = [str(Path(sys.executable).with_name("dagster-webserver")), "-h", "127.0.0.1", "-p", str(port), *module]
+        command = [
+            str(Path(sys.executable).with_name("dagster-webserver")),
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            *module,
+        ]
         self._spawn(command, "webserver.log")
         wait_for(self._answers, "the webserver to answer", 180)
 

@@ -61,7 +61,9 @@ def test_every_day_has_its_own_check_result_with_the_numbers_behind_it(lab: Lab,
 
 
 def test_retry_failed_from_the_ui_never_publishes_unproven_days(lab: Lab, failed: str) -> None:
-    answer = lab.graphql(_RETRY, params={"parentRunId": failed, "strategy": "FROM_FAILURE"})["reexecutePartitionBackfill"]
+    answer = lab.graphql(_RETRY, params={"parentRunId": failed, "strategy": "FROM_FAILURE"})[
+        "reexecutePartitionBackfill"
+    ]
     assert answer["__typename"] == "LaunchBackfillSuccess", answer
     assert lab.finished(answer["backfillId"]) != "COMPLETED_SUCCESS"
     assert amounts(lab, "tickets", DAYS) == {}

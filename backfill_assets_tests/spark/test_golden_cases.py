@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import backfill_assets
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Audit, build_shadow, discover, land, stage
+from backfill_assets.lakehouse.road import Audit, Target, build_shadow, discover, land, stage
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import read_table
@@ -39,7 +39,7 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         found = differences(case.expected_staging, (row.asDict() for row in staged), dataset.key)
         assert not found, "\n".join(found)
     if case.expected:
-        build_shadow(spark, loaded, layout, case.days, ATTEMPT, Audit(NOW, "golden", loaded.code_version))
+        build_shadow(spark, loaded, layout, case.days, Target(ATTEMPT, Audit(NOW, "golden", loaded.code_version)))
         built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)
         assert not found, "\n".join(found)

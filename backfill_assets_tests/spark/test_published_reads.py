@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.functions import col, lit
 
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.lakehouse.engine.server import SparkServer
@@ -58,7 +58,7 @@ def published(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactor
     settings = engine_settings(spark_server.folder.root.parent)
     with open_session(settings, "published_reads") as session:
         rows = session.read.parquet(str(source))
-        rows = rows.select([F.col(c).cast(SPARK_TYPES.get(t, t)).alias(c) for c, t in ALL.items()])
+        rows = rows.select([col(c).cast(SPARK_TYPES.get(t, t)).alias(c) for c, t in ALL.items()])
         writer = rows.repartition("day").write.format("delta").partitionBy("day").mode("append")
         writer.save(str(home / "_shadow" / "u" / "1"))
     table = DeltaPublishedTable(layout(folder), dataset(columns=TYPES), TestClock())
@@ -87,19 +87,19 @@ def test_pyarrow_and_polars_find_the_same_rows(published: Path, column: str) -> 
         if name == column:
             wanted = OPERATORS[sign](ds.field(column), pa.scalar(value, ARROW[ALL[column]]))
             assert ids(lazy.to_table(filter=wanted)) == ids(eager.filter(wanted)), (sign, value)
-            lit = OPERATORS[sign](pl.col(column), pl.lit(value, dtype=scanned.schema[column]))
-            found = pl.scan_delta(str(published)).filter(lit).collect()
-            assert sorted(found["id"]) == sorted(scanned.filter(lit)["id"]), (sign, value)
+            over = OPERATORS[sign](pl.col(column), pl.lit(value, dtype=scanned.schema[column]))
+            found = pl.scan_delta(str(published)).filter(over).collect()
+            assert sorted(found["id"]) == sorted(scanned.filter(over)["id"]), (sign, value)
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_spark_finds_the_same_rows(spark: SparkSession, published: Path, column: str) -> None:
     frame = spark.read.format("delta").load(str(published))
     kind = SPARK_TYPES.get(ALL[column], ALL[column])
-    # These three find every file that a wrong lower or upper bound would hide; the others are their complements.
-    mine = [(sign, value) for name, sign, value in probes() if name == column and sign in {"==", "<", ">="}]
+    # Each value itself is what a wrong bound hides first; one query with all filters, for a file listing costs most.
+    mine = [(sign, value) for name, sign, value in probes() if name == column and sign in {"==", ">="}]
     branches = [
-        frame.where(OPERATORS[sign](F.col(column), F.lit(value).cast(kind))).select("id", F.lit(i).alias("probe"))
+        frame.where(OPERATORS[sign](col(column), lit(value).cast(kind))).select("id", lit(i).alias("probe"))
         for i, (sign, value) in enumerate(mine)
     ]
     found = reduce(DataFrame.unionAll, branches).toArrow()

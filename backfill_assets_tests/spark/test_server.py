@@ -41,9 +41,7 @@ def test_no_token_is_refused(spark_server: SparkServer, monkeypatch: pytest.Monk
     assert ask(replace(spark_server.ensure(), token=None)) is Answer.REFUSED
 
 
-def test_the_token_is_in_no_process_list_and_in_no_log(
-    spark_settings: Settings, spark_server: SparkServer
-) -> None:
+def test_the_token_is_in_no_process_list_and_in_no_log(spark_settings: Settings, spark_server: SparkServer) -> None:
     token = spark_server.ensure().token
     assert token is not None
     with open_session(spark_settings, "token-watch") as spark:
@@ -60,9 +58,7 @@ def test_the_token_is_in_no_process_list_and_in_no_log(
     assert token not in repr(spark_server.status())
 
 
-def test_a_url_makes_a_client_of_that_server_and_starts_none(
-    spark_server: SparkServer, tmp_path: Path
-) -> None:
+def test_a_url_makes_a_client_of_that_server_and_starts_none(spark_server: SparkServer, tmp_path: Path) -> None:
     endpoint = spark_server.ensure()
     settings = engine_settings(tmp_path / "warehouse", spark_url=f"{endpoint.url}/;token={endpoint.token}")
     remote = SparkServer(settings)
@@ -75,9 +71,7 @@ def test_a_url_makes_a_client_of_that_server_and_starts_none(
     assert not (tmp_path / "warehouse").exists()
 
 
-def test_dagsters_spark_resource_reaches_the_server(
-    spark_server: SparkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dagsters_spark_resource_reaches_the_server(spark_server: SparkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = spark_server.ensure()
     for name, value in client_environment(endpoint).items():
         monkeypatch.setenv(name, value)

@@ -44,9 +44,7 @@ class _LongWork:
     def __init__(self, code: str, settings: Settings, folder: Path, tag: str) -> None:
         self.folder = folder
         variables = {"WORK_TAG": tag, "WORK_FOLDER": str(folder)}
-        self.process: subprocess.Popen[str] = start_python(
-            code, engine_environment(settings.warehouse) | variables
-        )
+        self.process: subprocess.Popen[str] = start_python(code, engine_environment(settings.warehouse) | variables)
         wait_for(lambda: self.process.poll() is not None or self.files() > 0, "the work writes files")
         assert self.process.poll() is None, self.process.communicate()[0]
 
@@ -115,9 +113,7 @@ def test_a_tag_can_be_used_again_and_again(spark_settings: Settings) -> None:
     assert len(ids) == 1  # an orderly end leaves nothing on the server that a later start would have to skip
 
 
-def test_an_operation_that_runs_too_long_is_interrupted_and_named(
-    spark_settings: Settings, tmp_path: Path
-) -> None:
+def test_an_operation_that_runs_too_long_is_interrupted_and_named(spark_settings: Settings, tmp_path: Path) -> None:
     settings = engine_settings(spark_settings.warehouse, query_timeout="2s")
     with (
         pytest.raises(QueryTimeoutError, match=r"slow-step.*2s.*BACKFILL_ASSETS_QUERY_TIMEOUT"),
@@ -148,9 +144,7 @@ def test_sessions_of_two_threads_share_no_settings(spark_settings: Settings) -> 
         with open_session(spark_settings, f"thread-{number}") as spark:
             spark.conf.set("spark.sql.shuffle.partitions", str(number))
             spark.range(10).withColumn("k", F.col("id") % 3).groupBy("k").count().collect()
-            return spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get(
-                "spark.sql.session.timeZone"
-            )
+            return spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get("spark.sql.session.timeZone")
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(work, [1, 2, 3])) == [("1", "UTC"), ("2", "UTC"), ("3", "UTC")]

@@ -39,9 +39,7 @@ def test_without_java_home_the_path_is_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("says", "found"), [('java version "1.8.0_392"', "Java 8,"), ('openjdk version "11.0.2"', "Java 11,")]
 )
-def test_an_old_java_is_refused_with_its_version_and_the_remedy(
-    tmp_path: Path, says: str, found: str
-) -> None:
+def test_an_old_java_is_refused_with_its_version_and_the_remedy(tmp_path: Path, says: str, found: str) -> None:
     home = _java_home(tmp_path / "jdk", says)
     with pytest.raises(JavaError, match=rf"{found} Spark needs 17.*JAVA_HOME"):
         require_java({"JAVA_HOME": str(home)})
@@ -63,9 +61,7 @@ def test_a_java_home_without_java_is_refused_even_if_the_path_has_one(tmp_path: 
         require_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})
 
 
-def test_the_server_checks_java_before_it_starts_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_checks_java_before_it_starts_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java_home(tmp_path / "jdk", 'java version "1.8.0_392"')))
     server = SparkServer(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / "state")}))
     with pytest.raises(JavaError):

@@ -134,9 +134,9 @@ def test_the_token_is_in_a_private_file_and_not_on_the_command_line(settings: Se
 
 
 def test_variables_for_another_spark_do_not_reach_the_server(settings: Settings) -> None:
-    given = {"SPARK_HOME": "/opt/spark3", "SPARK_REMOTE": "sc://x", "PYSPARK_PYTHON": "p", "HOME": "/home/me"}
+    given = {"SPARK_HOME": "/opt/spark3", "SPARK_REMOTE": "sc://x", "PYSPARK_PYTHON": "p", "HOME": "/elsewhere"}
     environ = server_environment(given, EngineFolder(settings.warehouse))
-    assert environ["HOME"] == "/home/me"
+    assert environ["HOME"] == "/elsewhere"
     assert environ["SPARK_HOME"].endswith("pyspark")
     assert not {"SPARK_REMOTE", "PYSPARK_PYTHON"} & environ.keys()
 

@@ -9,9 +9,7 @@ from backfill_assets.domain.errors import SettingsError
 from backfill_assets.settings import Settings
 
 
-def test_everything_has_a_default_below_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_has_a_default_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.from_env({})
     assert settings.state == tmp_path / ".state"
@@ -32,9 +30,7 @@ def test_the_other_folders_follow_the_state_folder() -> None:
     assert settings.ledger_url == "sqlite:////data/state/ledger.db"
 
 
-def test_a_relative_folder_is_taken_from_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_is_taken_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "lake"}).warehouse == tmp_path / "lake"
 
@@ -66,9 +62,7 @@ def test_the_chunk_is_a_number_of_days_or_all(text: str, expected: object) -> No
         ("WAREHOUSE", "s3://bucket/lake", "not a URL"),
     ],
 )
-def test_a_bad_value_is_refused_with_variable_value_and_remedy(
-    variable: str, value: str, remedy: str
-) -> None:
+def test_a_bad_value_is_refused_with_variable_value_and_remedy(variable: str, value: str, remedy: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({f"BACKFILL_ASSETS_{variable}": value})
     message = str(caught.value)

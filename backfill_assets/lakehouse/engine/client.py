@@ -98,9 +98,7 @@ def release_session(endpoint: Endpoint, session_id: str, *, for_good: bool = Fal
     Its id may be opened again unless `for_good`. Raises `ServerLostError` if the server does not answer.
     """
     with _calls(endpoint, session_id) as (stub, user, metadata):
-        request = ReleaseSessionRequest(
-            session_id=session_id, user_context=user, allow_reconnect=not for_good
-        )
+        request = ReleaseSessionRequest(session_id=session_id, user_context=user, allow_reconnect=not for_good)
         try:
             stub.ReleaseSession(request, timeout=_RPC_SECONDS, metadata=metadata)
         except grpc.RpcError as error:

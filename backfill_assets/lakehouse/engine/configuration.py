@@ -94,9 +94,7 @@ def server_environment(environ: Mapping[str, str], folder: EngineFolder) -> dict
 def _spark_home() -> Path:
     spec = find_spec("pyspark")  # importing it takes a second
     if spec is None or spec.origin is None:
-        raise EngineError(
-            "The package pyspark is not installed; install backfill-assets with its dependencies."
-        )
+        raise EngineError("The package pyspark is not installed; install backfill-assets with its dependencies.")
     return Path(spec.origin).parent
 
 

@@ -25,9 +25,7 @@ def require_java(environ: Mapping[str, str]) -> Path:
     output = _version_output(java)
     match = _VERSION.search(output)
     if match is None:
-        raise JavaError(
-            f"{java} -version does not tell a Java version but {output.strip()[:200]!r}. {_REMEDY}"
-        )
+        raise JavaError(f"{java} -version does not tell a Java version but {output.strip()[:200]!r}. {_REMEDY}")
     if int(match[1]) < LOWEST_JAVA:
         raise JavaError(f"{java} is Java {match[1]}, Spark needs {LOWEST_JAVA} or newer. {_REMEDY}")
     return java

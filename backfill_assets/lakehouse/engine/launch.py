@@ -154,8 +154,6 @@ def _start_error(folder: EngineFolder, registration: Registration, what: str) ->
 
 
 def _told(folder: EngineFolder) -> str:
-    lines = (
-        folder.log.read_text(encoding="utf-8", errors="replace").splitlines() if folder.log.exists() else []
-    )
+    lines = folder.log.read_text(encoding="utf-8", errors="replace").splitlines() if folder.log.exists() else []
     telling = [line for line in lines if any(word in line for word in _TELLING)] or lines
     return f"Its log {folder.log} says:\n" + "\n".join(line[:300] for line in telling[-_LOG_LINES:])

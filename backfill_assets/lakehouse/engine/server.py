@@ -85,8 +85,7 @@ class SparkServer:
         """
         if self._settings.spark_url is not None:
             raise EngineError(
-                "BACKFILL_ASSETS_SPARK_URL names a server that somebody else runs; unset it to stop the "
-                "embedded one."
+                "BACKFILL_ASSETS_SPARK_URL names a server that somebody else runs; unset it to stop the embedded one."
             )
         with self.folder.locked():
             registration = self._own()

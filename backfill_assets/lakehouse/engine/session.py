@@ -51,9 +51,7 @@ def open_session(settings: Settings, tag: str) -> Iterator[SparkSession]:
     endpoint = server.ensure()
     operations = _Operations(_checked(tag))
     session = _connect(endpoint, tag, operations)
-    keeper = _Keeper(
-        session, operations, settings.query_timeout, server.folder if endpoint.embedded else None
-    )
+    keeper = _Keeper(session, operations, settings.query_timeout, server.folder if endpoint.embedded else None)
     try:
         keeper.start()
         session.conf.set("spark.sql.session.timeZone", "UTC")

@@ -6,7 +6,7 @@ from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, discover, land
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.samples import sample
-from backfill_assets.lakehouse.road.shadow import Audit, build_shadow
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
 from backfill_assets.lakehouse.road.views import ensure_views
 
@@ -16,6 +16,7 @@ __all__ = [
     "SourceFile",
     "SparkFingerprints",
     "StagedCounts",
+    "Target",
     "build_shadow",
     "discover",
     "ensure_views",

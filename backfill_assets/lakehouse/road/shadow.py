@@ -31,15 +31,18 @@ class Audit:
     code_version: str
 
 
-def build_shadow(  # noqa: PLR0913, PLR0917 - what, where from, which days, where to, and on whose behalf
-    spark: SparkSession,
-    loaded: LoadedDataset,
-    layout: Layout,
-    days: Collection[dt.date],
-    attempt_folder: str,
-    audit: Audit,
+@dataclass(frozen=True)
+class Target:
+    """Where a shadow goes, relative to the published table's folder, and what its rows say of their making."""
+
+    folder: str
+    audit: Audit
+
+
+def build_shadow(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], target: Target
 ) -> None:
-    """Compute these days of the fact into `attempt_folder` below the published table, in one commit.
+    """Compute these days of the fact into the target's folder below the published table, in one commit.
 
     The folder becomes a Delta table with one file per day; building days again replaces them.
 
@@ -55,9 +58,9 @@ def build_shadow(  # noqa: PLR0913, PLR0917 - what, where from, which days, wher
     fact = run_model(spark, loaded.fact, {"staging": staged, **reference_tables(spark, loaded, layout)})
     _check_columns(loaded, fact.schema)
     rows = fact.where(~is_true(in_days(dataset.partition_column, set(read) - set(days))))
-    path = shadow_path(loaded, layout, attempt_folder)
+    path = shadow_path(loaded, layout, target.folder)
     with renamed(ModelError, file, also=("FAILED_READ_FILE",)):
-        write_days(_audited(rows, loaded, days, audit), path, dataset.partition_column, days)
+        write_days(_audited(rows, loaded, days, target.audit), path, dataset.partition_column, days)
 
 
 def shadow_path(loaded: LoadedDataset, layout: Layout, attempt_folder: str) -> Path:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.catalog import LoadedDataset, load_dataset
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Audit, Sides, StagedCounts, build_shadow, discover, land, measure, stage
+from backfill_assets.lakehouse.road import (
+    Audit,
+    Sides,
+    StagedCounts,
+    Target,
+    build_shadow,
+    discover,
+    land,
+    measure,
+    stage,
+)
 
 D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))
 DAYS = (D1, D2, D3, D4)
@@ -73,7 +83,7 @@ class Kit:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
-        (folder / "dataset.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+        (folder / "dataset.yaml").write_text(json.dumps(document))
         (folder / f"staging.{suffix}").write_text(staging)
         (folder / f"fact.{suffix}").write_text(fact)
         self.put("kinds.csv", "kind,label\na,Alpha\nb,Beta\n")
@@ -104,7 +114,7 @@ class Kit:
     def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
         self.stage(loaded, *loaded.dataset.with_lookback(days))
         audit = Audit(NOW, "u_1", loaded.code_version)
-        build_shadow(self.spark, loaded, self.layout, days, folder, audit)
+        build_shadow(self.spark, loaded, self.layout, days, Target(folder, audit))
 
     def measure(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> Mapping[dt.date, Sides]:
         return measure(self.spark, loaded, self.layout, days, folder)

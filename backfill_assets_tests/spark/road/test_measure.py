@@ -9,8 +9,9 @@ from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.measurement import NOTHING
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road import SparkFingerprints
+from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of
 from backfill_assets.settings import Settings
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, TRIPS, Kit
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
 
 
 def test_every_figure_of_a_day_comes_out_right(kit: Kit) -> None:
@@ -85,41 +86,40 @@ def test_a_column_that_is_not_published_yet_has_no_metrics_and_counts_as_null(ki
     assert kit.measure(loaded, D1)[D1].published.fingerprint == sides.shadow.fingerprint
 
 
-def test_a_null_that_moves_to_another_column_changes_the_fingerprint(kit: Kit) -> None:
-    loaded = kit.dataset(
-        columns={**TRIPS["columns"], "kind": {"type": "string"}, "label": {"type": "string"}},  # type: ignore[dict-item]
-        staging="SELECT day, id, kind, kind AS label, amount, fee, _lineage FROM raw",
-        fact="SELECT day, id, IF(id = 1, kind, NULL) AS kind, IF(id = 1, NULL, kind) AS label, amount, fee FROM staging",
-    )
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    kit.build(loaded, D1)
-    kit.publish(loaded, kit.shadow(loaded).withColumns({"kind": F.col("label"), "label": F.col("kind")}))
-    sides = kit.measure(loaded, D1)[D1]
-    assert sides.shadow.fingerprint != sides.published.fingerprint
+PAIR = "day date, id int, kind string, label string, f float, d double"
+FINGERPRINTED = {
+    "day": {"type": "date"},
+    "id": {"type": "integer"},
+    "kind": {"type": "string"},
+    "label": {"type": "string"},
+    "f": {"type": "float"},
+    "d": {"type": "double"},
+}
 
 
-def test_two_swapped_values_and_a_doubled_row_change_the_fingerprint(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
-    kit.build(loaded, D1)
-    kit.publish(loaded, kit.shadow(loaded).withColumn("kind", F.expr("IF(kind = 'a', 'b', 'a')")))
-    swapped = kit.measure(loaded, D1)[D1]
-    assert swapped.shadow.metrics == swapped.published.metrics
-    assert swapped.shadow.fingerprint != swapped.published.fingerprint
-    kit.publish(loaded, kit.shadow(loaded).union(kit.shadow(loaded)))
-    doubled = kit.measure(loaded, D1)[D1]
-    assert doubled.published.fingerprint.startswith("4:")
-    assert doubled.published.fingerprint != doubled.shadow.fingerprint
+def fingerprint(kit: Kit, *rows: tuple[object, ...]) -> str:
+    loaded = kit.dataset(columns=FINGERPRINTED, measures={}, checks={})
+    frame = kit.spark.createDataFrame([(D1, *row) for row in rows], PAIR).repartition(3)
+    return fingerprint_of(frame.agg(*fingerprint_columns(loaded.dataset)).collect()[0])
 
 
-def test_zeros_and_nans_are_equal_whatever_their_bits(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,a,0.0,1", f"{D1},2,a,NaN,1")
-    kit.build(loaded, D1)
-    kit.publish(loaded, kit.shadow(loaded).withColumn("amount", F.expr("IF(id = 1, -0.0D, -amount)")))
-    sides = kit.measure(loaded, D1)[D1]
-    assert sides.shadow.fingerprint == sides.published.fingerprint
-    assert sides.shadow.metrics["amount"].is_nan()
+def test_the_fingerprint_sees_every_change_of_content_and_no_other(kit: Kit) -> None:
+    nan = float("nan")
+    first, second = (1, "a", None, 1.5, 2.5), (2, "b", "c", 0.0, nan)
+    whole = fingerprint(kit, first, second)
+    assert whole.startswith("2:")
+    assert fingerprint(kit, second, first) == whole
+    assert fingerprint(kit, first, (2, "b", "c", -0.0, -nan)) == whole
+    others = [
+        fingerprint(kit, (1, None, "a", 1.5, 2.5), second),  # a null that moved to another column
+        fingerprint(kit, (1, "b", None, 1.5, 2.5), (2, "a", "c", 0.0, nan)),  # two values swapped
+        fingerprint(kit, (1, "a", "", 1.5, 2.5), second),  # an empty text for a null
+        fingerprint(kit, first, first, second),
+        fingerprint(kit, first, first, second, second),
+        fingerprint(kit, first),
+        fingerprint(kit, first, (2, "b", "c", None, nan)),  # a null for a zero
+    ]
+    assert len({whole, *others}) == 8
 
 
 def test_a_reference_with_duplicate_and_null_keys_adds_no_rows(kit: Kit) -> None:

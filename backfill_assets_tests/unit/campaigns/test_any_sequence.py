@@ -132,7 +132,7 @@ class AnySequence(RuleBasedStateMachine):
             self.model[unit.id] = ModelUnit(days, set(days))
         return unit.id
 
-    @rule(unit=units, data=st.fixed_dictionaries({d: amounts for d in DAYS}), some=some_days)
+    @rule(unit=units, data=st.fixed_dictionaries(dict.fromkeys(DAYS, amounts)), some=some_days)
     def build(self, unit: str, data: Content, some: list[dt.date]) -> None:
         m = self.model[unit]
         days = [d for d in m.days if d in some]
@@ -141,7 +141,7 @@ class AnySequence(RuleBasedStateMachine):
         self.world.build(self.world.ledger.unit(unit), "sales", {d: data[d] for d in days})
         m.evidence.update({d: (data[d], self.now[d]) for d in days})
 
-    @rule(unit=units, data=st.fixed_dictionaries({d: amounts for d in DAYS}))
+    @rule(unit=units, data=st.fixed_dictionaries(dict.fromkeys(DAYS, amounts)))
     def build_all(self, unit: str, data: Content) -> None:
         self.build(unit, data, DAYS)
 

@@ -71,7 +71,7 @@ def test_a_failed_check_keeps_the_whole_unit_back(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {day(0): [1], day(2): [3]})
     world.build(unit, "sales", {day(1): [2, 2]}, passed=False)
-    with pytest.raises(EvidenceError, match="2026-01-02 failed its checks\n.*unique_key"):
+    with pytest.raises(EvidenceError, match=r"2026-01-02 failed its checks\n.*unique_key"):
         world.publisher().release(unit.id)
     world.build(unit, "sales", {day(1): [2]})
     world.publisher().release(unit.id)
@@ -260,7 +260,6 @@ def test_a_rolled_back_unit_is_published_again_with_the_same_evidence(world: Wor
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [2] for d in DAYS})
     first = world.publisher().release(unit.id)
-    world.clock.advance(world.clock.now() - world.clock.now())
     world.rollback().execute(first.release, "wrong after all")
     assert world.content() == {d: [1] for d in DAYS}
     again = world.publisher().release(unit.id)
@@ -286,7 +285,7 @@ def test_a_rolled_back_unit_stays_so_while_another_one_claims_its_days(world: Wo
 def test_several_datasets_are_released_together(two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", {d: [1] for d in DAYS})
-    with pytest.raises(EvidenceError, match="sales 2026-01-01..2026-01-03 has no evidence"):
+    with pytest.raises(EvidenceError, match=r"sales 2026-01-01\.\.2026-01-03 has no evidence"):
         two.publisher().release(unit.id)
     assert two.content("orders") == {}
     two.build(unit, "sales", {d: [2] for d in DAYS})

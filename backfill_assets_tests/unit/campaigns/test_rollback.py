@@ -190,4 +190,4 @@ def test_a_refused_commit_leaves_no_intent(world: World, second: str) -> None:
 
     with pytest.raises(PreconditionError):
         world.rollback(damage).execute(second, "no")
-    assert [r.state for r in world.ledger.releases("sales")][0] is ReleaseState.abandoned
+    assert world.ledger.releases("sales")[0].state is ReleaseState.abandoned

@@ -47,7 +47,7 @@ def test_superseded_files_are_swept_after_it_and_readers_notice_nothing(world: W
     (planned,) = world.sweep().plan()
     before = stored(world)
     assert world.sweep().plan() == (planned,)
-    assert planned.size == sum(os.stat(world.homes["sales"] / p).st_size for p in planned.paths)
+    assert planned.size == sum((world.homes["sales"] / p).stat().st_size for p in planned.paths)
     assert world.sweep().execute() == (planned,)
     assert stored(world) == before - set(planned.paths)
     assert len([p for p in planned.paths if p.endswith(".parquet")]) == len(DAYS)

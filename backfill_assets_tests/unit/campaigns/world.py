@@ -70,7 +70,7 @@ class SetBasis:
     def code(self, name: str) -> str:
         return self.codes.get(name, "c0de")
 
-    def checks(self, name: str) -> tuple[str, ...]:
+    def checks(self, name: str) -> tuple[str, ...]:  # noqa: ARG002  # every dataset has the same
         return CHECKS
 
 

@@ -38,21 +38,47 @@ VALUES: dict[str, list[object]] = {
     "a_long": [0, -1, 2**63 - 1, -(2**63), 2**53 + 1, 2**53, -(2**53) - 1, 10, 11, None],
     "a_float": [0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -1.5, 3.4e38, 1e-45, None],
     "a_double": [0.0, -0.0, math.nan, math.inf, -math.inf, 0.1, -0.1, 1.7e308, 5e-324, None],
-    "a_decimal": [Decimal(x) for x in "0 0.10 -0.01 99999999.99 -99999999.99 1.10 1.1 0.30 7".split()] + [None],
+    "a_decimal": [Decimal(x) for x in ["0", "0.10", "-0.01", "99999999.99", "-99999999.99", "1.10", "1.1", "0.30", "7"]]
+    + [None],
     "a_wide_decimal": [
         Decimal(x)
-        for x in (
-            "0 0.1234567891 9999999999999999999999999999.9999999999 -9999999999999999999999999999.9999999999 "
-            "9007199254740993.0000000001 9007199254740992.9999999999 0.3 -0.3 1"
-        ).split()
+        for x in [
+            "0",
+            "0.1234567891",
+            "9999999999999999999999999999.9999999999",
+            "-9999999999999999999999999999.9999999999",
+            "9007199254740993.0000000001",
+            "9007199254740992.9999999999",
+            "0.3",
+            "-0.3",
+            "1",
+        ]
     ]
     + [None],
-    "a_date": [dt.date(1, 1, 2), dt.date(1582, 10, 14), dt.date(1900, 1, 1), dt.date(1970, 1, 1), day(0), day(1)]
-    + [dt.date(2400, 2, 29), dt.date(9999, 12, 31), dt.date(2013, 3, 1), None],
-    "a_timestamp": [_TIME, _TIME + _MICRO, _TIME - _MICRO, _TIME.replace(microsecond=999999)]
-    + [_TIME.replace(microsecond=123999), dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC)]
-    + [dt.datetime(1900, 1, 1, 0, 0, 0, 1, dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.UTC)]
-    + [dt.datetime(2013, 3, 31, 1, 30, tzinfo=dt.UTC), None],
+    "a_date": [
+        dt.date(1, 1, 2),
+        dt.date(1582, 10, 15),
+        dt.date(1900, 1, 1),
+        dt.date(1970, 1, 1),
+        day(0),
+        day(1),
+        dt.date(2400, 2, 29),
+        dt.date(9999, 12, 31),
+        dt.date(2013, 3, 1),
+        None,
+    ],
+    "a_timestamp": [
+        _TIME,
+        _TIME + _MICRO,
+        _TIME - _MICRO,
+        _TIME.replace(microsecond=999999),
+        _TIME.replace(microsecond=123999),
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC),
+        dt.datetime(1900, 1, 1, 0, 0, 0, 1, dt.UTC),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.UTC),
+        dt.datetime(2013, 3, 31, 1, 30, tzinfo=dt.UTC),
+        None,
+    ],
 }
 
 

@@ -226,7 +226,8 @@ def test_a_wider_shadow_is_refused(published: DeltaPublishedTable, home: Path) -
 def test_a_shadow_with_deletion_vectors_is_refused(published: DeltaPublishedTable, home: Path) -> None:
     plan = planned(published)
     log = home / "_shadow/u/2/_delta_log/00000000000000000000.json"
-    protocol = '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],"writerFeatures":["deletionVectors"]}}'
+    features = '"readerFeatures":["deletionVectors"],"writerFeatures":["deletionVectors"]'
+    protocol = f'{{"protocol":{{"minReaderVersion":3,"minWriterVersion":7,{features}}}}}'
     lines = [protocol if line.startswith('{"protocol"') else line for line in log.read_text().splitlines()]
     log.write_text("\n".join(lines) + "\n")
     refused(published, plan, "found deletionVectors")

@@ -1,0 +1,70 @@
+"""A real browser on the session's one installation; each folder's tests work on days of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Error, expect, sync_playwright
+
+from backfill_assets_tests.dagster.lab import Lab, running_lab
+from backfill_assets_tests.engine import spark_server
+from backfill_assets_tests.ui.pages import Ui
+
+__all__ = ["lab", "spark_server"]
+
+_FOLDER = Path(__file__).parent
+_ARTIFACTS = os.environ.get("BACKFILL_ASSETS_TEST_ARTIFACTS") or _FOLDER.parents[1] / "test-artifacts"
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_PATIENCE = 120_000  # milliseconds that one step of a page may take on a busy machine
+
+
+@pytest.fixture(scope="session")
+def lab(spark_server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with running_lab(tmp_path_factory.mktemp("lab"), spark_server.folder.root.parent) as running:
+        yield running
+
+
+# Not for the whole session: as long as Playwright is on, no other test of this process could run an event loop.
+@pytest.fixture(scope="module")
+def ui(lab: Lab) -> Iterator[Ui]:
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no browser: install chromium (Debian: apt-get install chromium)")
+    expect.set_options(timeout=_PATIENCE)
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=browser, args=list(_QUIET))
+        page = running.new_page(viewport={"width": 1600, "height": 1000})
+        page.set_default_timeout(_PATIENCE)
+        yield Ui(page, lab.url, Path(_ARTIFACTS) / "ui")
+        running.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    page = item.funcargs.get("ui")
+    if report.failed and isinstance(page, Ui):
+        with contextlib.suppress(Error):  # a browser that is gone must not hide why the test failed
+            page.station(f"failed_{item.name}")
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_FOLDER):
+            item.add_marker(pytest.mark.ui)

@@ -1,4 +1,4 @@
-"""A real browser on the session's one installation; each folder's tests work on days of their own."""
+"""A real browser on the installation that the orchestration tests use; these tests have days of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Error, expect, sync_playwright
 
+from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, running_lab
 from backfill_assets_tests.engine import spark_server
 from backfill_assets_tests.ui.pages import Ui
@@ -34,7 +35,7 @@ _PATIENCE = 120_000  # milliseconds that one step of a page may take on a busy m
 
 
 @pytest.fixture(scope="session")
-def lab(spark_server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with running_lab(tmp_path_factory.mktemp("lab"), spark_server.folder.root.parent) as running:
         yield running
 

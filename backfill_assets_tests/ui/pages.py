@@ -15,7 +15,7 @@ _ENDS_WITHIN = 600_000  # milliseconds
 _DOTS = """
 names => Object.fromEntries(names.flatMap(name => {
   const dot = name.nextElementSibling;
-  const colour = dot && dot.style.backgroundColor.match(/--color-accent-(\\w+)/);
+  const colour = dot && (dot.getAttribute("style") || "").match(/--color-accent-(\\w+)/);
   return colour ? [[name.dataset.tooltip, colour[1]]] : [];
 }))
 """
@@ -36,7 +36,7 @@ class Ui:
 
     def station(self, name: str) -> None:
         """Save what the page shows now as `<name>.png`."""
-        self.page.screenshot(path=self._screenshots / f"{name}.png")
+        self.page.screenshot(path=self._screenshots / f"{name}.png", animations="disabled")
 
     def select_group(self, dataset: str) -> None:
         """Go to the catalog, show only the dataset's group, and tick all of its assets."""
@@ -87,12 +87,17 @@ class Ui:
         self._go_to("Runs")
         self.page.get_by_role("tab", name="Backfills").click()
         self.page.get_by_role("link", name=backfill).click()
+        expect(self.page.get_by_text("Partition selection")).to_be_visible()
 
     def end_of_backfill(self) -> str:
         """Wait on the backfill's page until it says that the backfill is over; how it ended."""
         status = self.page.get_by_text("Status", exact=True).locator("xpath=..")
         expect(status).to_have_text(re.compile("Failed|Completed|Success|Succeeded|Canceled"), timeout=_ENDS_WITHIN)
         return status.inner_text().removeprefix("Status").strip()
+
+    def open_tab(self, tab: str) -> None:
+        """Open a tab of the page."""
+        self.page.get_by_role("tab", name=tab).click()
 
     def progress(self, layer: str, dataset: str) -> list[int]:
         """The backfill's figures for an asset: targeted, in progress, succeeded, failed."""
@@ -103,7 +108,9 @@ class Ui:
         """Open an asset from the catalog at one of its tabs."""
         self._go_to("Catalog")
         self.page.get_by_role("link", name=f"{layer} / {dataset}").click()
-        self.page.get_by_role("tab", name=tab).click()
+        self.open_tab(tab)
+        # The page still shows the states that the launch dialog read.
+        self.page.reload()
 
     def open_check(self, check: str) -> None:
         """Open the partitions of a check, from the list of an asset's checks."""
@@ -123,6 +130,11 @@ class Ui:
         """The colours of the days in the list of partitions: green, red, gray …."""
         found: dict[str, str] = self.page.locator("[data-tooltip]").evaluate_all(_DOTS)
         return {dt.date.fromisoformat(day): colour for day, colour in sorted(found.items())}
+
+    def metadata(self) -> dict[str, str]:
+        """The metadata table of what is selected, without tables inside of it."""
+        rows = (row.get_by_role("cell").all_inner_texts() for row in self.page.get_by_role("row").all())
+        return {cells[0]: cells[1] for cells in rows if len(cells) == 2}
 
     def days_in_state(self, state: str) -> list[dt.date]:
         """The days that stay in the list when only one state is ticked."""

@@ -63,6 +63,9 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         # Spark's and Delta's defaults are for clusters: with them a tiny write takes twenty seconds.
         "spark.sql.shuffle.partitions": "4",
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Delta keeps every table that it touched for an hour, with plans and sessions: 3 MB for each shadow. Not much
+        # smaller: a table must not fall out under a transaction, its lock would go with it.
+        "spark.databricks.delta.delta.log.cacheSize": "150",
     }
 
 

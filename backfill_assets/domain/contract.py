@@ -33,13 +33,17 @@ class Change:
         return low if self.low == self.high else f"{low} to {high}"
 
     def allows(self, old: Decimal | None, new: Decimal | None) -> bool:
-        """Whether going from `old` to `new` lies in the band (up to `ROUNDING`)."""
+        """Whether `new` lies in the band around `old` (up to `ROUNDING`).
+
+        The relative change is new/old - 1, also for a negative `old`: a sum that was doubled is halved by -50 %,
+        whatever its sign.
+        """
         if old is None or new is None or old.is_nan() or new.is_nan():
             return (old is None or old.is_nan()) and (new is None or new.is_nan()) and self.low <= 0 <= self.high
         if old.is_infinite() or new.is_infinite():
             return old == new and self.low <= 0 <= self.high
         slack = ROUNDING * max(abs(old), abs(new))
-        edges = (old + abs(old) * self.low, old + abs(old) * self.high)
+        edges = sorted((old + old * self.low, old + old * self.high))
         return edges[0] - slack <= new <= edges[1] + slack
 
 

@@ -121,7 +121,8 @@ def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Cont
 
 def _none_of(count: int, what: str, limit: int = 0) -> _Found:
     tolerance = f"{limit} {what}" if limit else ""
-    return _Found(count <= limit, f"no {what}", f"{count} {what}", tolerance)
+    found = f"{count} {what if count != 1 else what.removesuffix('s')}"
+    return _Found(count <= limit, f"no {what}", found, tolerance)
 
 
 def _not_null(dataset: Dataset, m: DayMeasurement) -> _Found:
@@ -203,4 +204,4 @@ def _delta(old: Decimal | None, new: Decimal | None) -> str:
     text = f"{_figure(old)} → {_figure(new)}"
     if old is None or new is None or not old or not old.is_finite() or not new.is_finite():
         return text
-    return f"{text} ({(new - old) / abs(old) * 100:+.4f}%)"
+    return f"{text} ({(new - old) / old * 100:+.4f}%)"

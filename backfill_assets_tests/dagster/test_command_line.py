@@ -25,7 +25,7 @@ def test_a_failed_check_gives_an_exit_code_and_says_which_day_which_check_and_wh
     command = ("dagster", "asset", "materialize", *MODULE, "--select", "group:orders", "--partition", "2024-07-02")
     done = lab.run(*command)
     assert done.returncode != 0
-    assert "2024-07-02 rule_not_negative: expected no failing rows, found 1 failing rows" in done.stdout + done.stderr
+    assert "2024-07-02 rule_not_negative: expected no failing rows, found 1 failing row" in done.stdout + done.stderr
     assert amounts(lab, "orders", [dt.date(2024, 7, 2)]) == {}
 
 

@@ -43,7 +43,7 @@ def test_nothing_of_the_unit_is_published_when_one_chunk_fails(lab: Lab, failed:
 
 def test_the_failure_names_day_check_and_what_was_found(lab: Lab, failed: str) -> None:
     text = lab.failures(failed)
-    assert f"{BAD} unique_key: expected no duplicate keys, found 1 duplicate keys" in text
+    assert f"{BAD} unique_key: expected no duplicate keys, found 1 duplicate key" in text
     assert f"backfill resume {lab.unit(failed).id}" in text
 
 
@@ -56,7 +56,7 @@ def test_every_day_has_its_own_check_result_with_the_numbers_behind_it(lab: Lab,
     results = {e.partition: e for e in evaluations if e.partition in {str(d) for d in DAYS}}
     assert {day: e.passed for day, e in results.items()} == {str(d): d != BAD for d in DAYS}
     metadata = results[str(BAD)].metadata
-    assert metadata["found"].value == "1 duplicate keys"
+    assert metadata["found"].value == "1 duplicate key"
     assert "ticket" in str(metadata["sample"].value)
 
 

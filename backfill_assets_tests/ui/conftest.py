@@ -35,20 +35,26 @@ _PATIENCE = 120_000  # milliseconds that one step of a page may take on a busy m
 
 
 @pytest.fixture(scope="session")
-def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def chromium() -> str:
+    """Path of a Chromium; asked for first, so that nothing is started where there is none."""
+    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if found is None:
+        pytest.skip("no browser: install chromium (Debian: apt-get install chromium)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def lab(chromium: str, spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with running_lab(tmp_path_factory.mktemp("lab"), spark_server.folder.root.parent) as running:
         yield running
 
 
 # Not for the whole session: as long as Playwright is on, no other test of this process could run an event loop.
 @pytest.fixture(scope="module")
-def ui(lab: Lab) -> Iterator[Ui]:
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no browser: install chromium (Debian: apt-get install chromium)")
+def ui(chromium: str, lab: Lab) -> Iterator[Ui]:
     expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=browser, args=list(_QUIET))
+        running = playwright.chromium.launch(executable_path=chromium, args=list(_QUIET))
         page = running.new_page(viewport={"width": 1600, "height": 1000})
         page.set_default_timeout(_PATIENCE)
         yield Ui(page, lab.url, Path(_ARTIFACTS) / "ui")

@@ -96,12 +96,12 @@ def test_the_failed_day_tells_what_was_expected_and_found_with_a_sample(ui: Ui, 
     ui.open_check("unique_key")
     ui.choose_days(DAYS)
     ui.page.get_by_text(str(BAD), exact=True).first.click()
-    expect(ui.page.get_by_text("expected no duplicate keys, found 1 duplicate keys")).to_be_visible()
+    expect(ui.page.get_by_text("expected no duplicate keys, found 1 duplicate key")).to_be_visible()
     ui.station("12_failed_day")
 
     rows = ui.metadata()
     assert rows["expected"] == "no duplicate keys"
-    assert rows["found"] == "1 duplicate keys"
+    assert rows["found"] == "1 duplicate key"
     assert "tolerance" in rows
     sample = ui.page.get_by_role("table").filter(has=ui.page.get_by_role("columnheader", name="ticket")).last
     assert sample.get_by_role("cell").all_inner_texts() == [str(BAD), "2", "1"]

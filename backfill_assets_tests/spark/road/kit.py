@@ -76,9 +76,9 @@ class Kit:
         return Layout(self.root / "warehouse", self.root / "sources")
 
     def dataset(
-        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", **changes: object
+        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, add_up: bool = False, **changes: object
     ) -> LoadedDataset:
-        document = {**TRIPS, **changes}
+        document = {**TRIPS, **changes, **({"staging": {"deduplicate": "none"}} if add_up else {})}
         folder = self.root / "datasets" / str(document["name"])
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():

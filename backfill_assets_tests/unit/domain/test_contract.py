@@ -128,14 +128,21 @@ finite = st.decimals(-(10**12), 10**12, places=4)
 
 @given(finite, st.decimals(-2, 2, places=6))
 def test_exactly_the_promised_change_is_allowed(old: Decimal, share: Decimal) -> None:
-    assert Change(share, share).allows(old, old + abs(old) * share)
+    assert Change(share, share).allows(old, old + old * share)
 
 
 @given(finite.filter(lambda value: abs(value) > 1), changes)
 def test_a_value_outside_the_band_is_not_allowed(old: Decimal, change: Change) -> None:
     margin = abs(old) * max(1, abs(change.low), abs(change.high)) / 1000
-    assert not change.allows(old, old + abs(old) * change.high + margin)
-    assert not change.allows(old, old + abs(old) * change.low - margin)
+    outward = margin if old > 0 else -margin
+    assert not change.allows(old, old + old * change.high + outward)
+    assert not change.allows(old, old + old * change.low - outward)
+
+
+def test_a_negative_sum_that_was_doubled_is_halved_by_minus_fifty_percent() -> None:
+    halved = Change(Decimal("-0.5"), Decimal("-0.5"))
+    assert halved.allows(Decimal(-1646), Decimal(-823))
+    assert not halved.allows(Decimal(-1646), Decimal(-2469))
 
 
 @given(st.floats(-1e12, 1e12), st.integers(0, 20))

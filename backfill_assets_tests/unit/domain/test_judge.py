@@ -61,7 +61,7 @@ def test_a_good_day_passes_every_check_once() -> None:
         ("reconciles_fare", with_metric("fare", NAN, "staging"), "250.5"),
         ("reconciles_fare", with_metric("fare", None, "staging"), "250.5"),
         ("reference_cities", shadow(unmatched__cities=11), "11 of 100 without a match (11.00%)"),
-        ("rule_fare_is_positive", shadow(rule__fare_is_positive=1), "1 failing rows"),
+        ("rule_fare_is_positive", shadow(rule__fare_is_positive=1), "1 failing row"),
         ("rule_lenient", shadow(rule__lenient=3), "3 failing rows"),
     ],
 )

@@ -61,7 +61,9 @@ def refuse_second_daemon() -> None:
         while time.time() - seen < _HEARTBEAT_SECONDS:
             time.sleep(1)
             if _last_heartbeat(instance) > seen:
-                raise DaemonError("a Dagster daemon runs on this checkout already (make dev?); stop it, then start again")
+                raise DaemonError(
+                    "a Dagster daemon runs on this checkout already (make dev?); stop it, then start again"
+                )
 
 
 def _last_heartbeat(instance: dg.DagsterInstance) -> float:

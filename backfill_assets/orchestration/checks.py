@@ -94,7 +94,8 @@ def _evaluations(
     context: dg.AssetCheckExecutionContext, name: str, evidence: Sequence[DayEvidence]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     key = asset_key("shadow", name)
-    for day in evidence:
+    # Refused days last: Dagster shows the newest result as the state of the whole check.
+    for day in sorted(evidence, key=lambda e: (not e.passed, e.day)):
         target = _target(context.instance, key, day.day)
         for verdict in day.verdicts:
             yield dg.AssetCheckEvaluation(
@@ -104,7 +105,8 @@ def _evaluations(
                 partition=day.day.isoformat(),
                 severity=_severity(verdict),
                 blocking=verdict.blocks,
-                description=f"expected {verdict.expected}, found {verdict.found}",
+                description=f"expected {verdict.expected}, found {verdict.found}"
+                + (f" ({verdict.note})" if verdict.note else ""),
                 metadata=_metadata(verdict, day),
                 target_materialization_data=target,
             )
@@ -134,7 +136,8 @@ def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]
         "found": dg.MetadataValue.text(verdict.found),
         "tolerance": dg.MetadataValue.text(verdict.tolerance or "none"),
         "unit": dg.MetadataValue.text(day.unit),
-        "attempt": dg.MetadataValue.int(day.attempt),
+        # As text: Dagster would draw a chart of a number, and this one means nothing over time.
+        "attempt": dg.MetadataValue.text(str(day.attempt)),
         "evidence": dg.MetadataValue.text(day.hash),
     }
     if verdict.note:

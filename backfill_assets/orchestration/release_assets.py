@@ -17,6 +17,7 @@ from backfill_assets.orchestration.launches import Target, target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
 
+RELEASE_METADATA = "release"
 LAUNCH_METADATA = "launch"
 """Metadata key that says which backfill or run released a partition."""
 
@@ -30,7 +31,6 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
             **common("published", loaded),
             deps=[asset_key("shadow", dataset.name)],
             description=description + " Released by the job publish_unit after approval.",
-            kinds={"delta"},
         )
 
     def published(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
@@ -40,7 +40,8 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         outcomes = [o for unit in units if (o := _release(context, application, dataset, unit, days)) is not None]
         if not outcomes:
             return
-        for event in released_events(outcomes, target.launched_by, {(dataset.name, day) for day in days}):
+        told = {(dataset.name, day) for day in days} | _told(context, outcomes)
+        for event in released_events(outcomes, target.launched_by, told):
             context.log_event(event)
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
@@ -51,7 +52,6 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         **executable("published", loaded, application),
         deps=[asset_key("shadow", dataset.name)],
         output_required=False,
-        kinds={"delta"},
         description=description,
     )
     return decorate(published)
@@ -68,6 +68,27 @@ def released_events(
                     yield dg.AssetMaterialization(
                         asset_key("published", name), partition=day.isoformat(), metadata=_metadata(outcome, launch)
                     )
+
+
+def _told(
+    context: dg.AssetExecutionContext, outcomes: Sequence[Released | AlreadyReleased]
+) -> set[tuple[str, dt.date]]:
+    """Days of which the run that made the release has told Dagster; all of them, unless it died in between."""
+    return {
+        (name, day)
+        for outcome in outcomes
+        if isinstance(outcome, AlreadyReleased)
+        for name, days in outcome.days.items()
+        for day in days
+        if _last_said(context, name, day, RELEASE_METADATA) == outcome.release
+    }
+
+
+def _last_said(context: dg.AssetExecutionContext, dataset: str, day: dt.date, key: str) -> object:
+    wanted = dg.AssetRecordsFilter(asset_key("published", dataset), asset_partitions=[day.isoformat()])
+    records = context.instance.fetch_materializations(wanted, limit=1).records
+    event = records[0].asset_materialization if records else None
+    return event.metadata[key].value if event is not None and key in event.metadata else None
 
 
 def _units(
@@ -96,10 +117,7 @@ def _units(
 
 def _released_here(context: dg.AssetExecutionContext, dataset: Dataset, day: dt.date, target: Target) -> bool:
     # A sibling run of the same backfill has released the unit already, and said so with the launch's id.
-    wanted = dg.AssetRecordsFilter(asset_key("published", dataset.name), asset_partitions=[day.isoformat()])
-    records = context.instance.fetch_materializations(wanted, limit=1).records
-    event = records[0].asset_materialization if records else None
-    return event is not None and event.metadata.get(LAUNCH_METADATA) == dg.MetadataValue.text(target.launched_by)
+    return _last_said(context, dataset.name, day, LAUNCH_METADATA) == target.launched_by
 
 
 def _release(
@@ -123,7 +141,7 @@ def _release(
 
 def _metadata(outcome: Released | AlreadyReleased, launch: str) -> dict[str, dg.MetadataValue]:
     return {
-        "release": dg.MetadataValue.text(outcome.release),
+        RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
         "unit": dg.MetadataValue.text(outcome.unit),
         "evidence": dg.MetadataValue.text(outcome.evidence),
         LAUNCH_METADATA: dg.MetadataValue.text(launch),

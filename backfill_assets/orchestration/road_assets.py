@@ -39,7 +39,13 @@ def common(layer: str, loaded: LoadedDataset) -> dict[str, Any]:
         "partitions_def": partitions_of(dataset),
         "group_name": dataset.name,
         "code_version": loaded.code_version,
-        "metadata": {"dataset": dataset.name, "time_zone": dataset.time_zone, "owner": dataset.owner or "nobody"},
+        # The lineage shows only the last part of a key, the dataset; the kind tells the layers apart.
+        "kinds": {layer, "delta"} if layer == "published" else {layer, "delta", "spark"},
+        "metadata": {
+            "dataset": dataset.name,
+            "time_zone": dataset.time_zone,
+            **({"owner": dataset.owner} if dataset.owner else {}),
+        },
     }
 
 
@@ -72,7 +78,6 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
 
     decorate: AssetDecorator = dg.asset(
         **executable("raw", loaded, application),
-        kinds={"spark", "delta"},
         description=f"Every delivery of {name}, as landed, with its file, fingerprint and load time.",
     )
     return decorate(raw)
@@ -94,7 +99,6 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
     decorate: AssetDecorator = dg.asset(
         **executable("staging", loaded, application),
         deps=[asset_key("raw", name)],
-        kinds={"spark", "delta"},
         description=f"{name} cleaned, typed, and of each key only the newest delivery.",
     )
     return decorate(staging)
@@ -116,7 +120,6 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
         **executable("shadow", loaded, application),
         deps=[asset_key("staging", name)],
         config_schema=SHADOW_CONFIG,
-        kinds={"spark", "delta"},
         description=f"The new version of {name}, invisible to readers until it is released.",
     )
     return decorate(shadow)

@@ -23,6 +23,7 @@ from backfill_assets.domain.units import (
     Launch,
     ReleaseMode,
     Unit,
+    UnitState,
 )
 from backfill_assets.orchestration.names import asset_key, days_of, op_name
 
@@ -92,6 +93,8 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     unit = application.ledger.assign(launch, proposal)
     if contract is not None and contract.hash != unit.contract.hash:
         unit = application.ledger.set_contract(unit.id, contract)
+    if released_by_runs and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
+        unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
     return unit
 
 

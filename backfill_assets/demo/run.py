@@ -88,10 +88,17 @@ def _build_wrong_history(application: Application, last: dt.date) -> None:
     compose_as_it_was(as_it_was)
     history = day_range(dt.date(2013, 1, 1), last)
     active = application.tables[DATASET].active()
-    days = REDELIVERED if all(active.get(day) for day in history) else history
+    again = all(active.get(day) for day in history)
+    days = REDELIVERED if again else history
+    # Played again, the four days are right already, and even a demo may not double them without saying so.
+    doubling = _expecting(dict.fromkeys(HALVED, "0% to 100%")) if again else {}
     variables = {"BACKFILL_ASSETS_DATASETS": str(as_it_was), "BACKFILL_ASSETS_CHUNK": "122"}
     backfill = Backfill(
-        DATASET, _keys(days), title="history, as it was", description="the model of that time: both deliveries are kept"
+        DATASET,
+        _keys(days),
+        title="history, as it was",
+        description="the model of that time: both deliveries are kept",
+        run_config=doubling,
     )
     _launch_and_follow(application, backfill, variables)
 
@@ -106,14 +113,12 @@ def _show_correction(application: Application) -> None:
 
 
 def _correct(application: Application) -> None:
-    contract = [{"days": [str(day) for day in REDELIVERED], "metrics": HALVED}]
-    config = {"ops": {op_name("shadow", DATASET): {"config": {"expected_change": contract}}}}
     backfill = Backfill(
         DATASET,
         _keys(REDELIVERED),
         title="re-delivered files counted once",
         description="four days were doubled by a second delivery of their files",
-        run_config=config,
+        run_config=_expecting(HALVED),
     )
     _launch_and_follow(application, backfill, {})
     unit = application.ledger.releases(DATASET)[0].manifest.unit
@@ -127,6 +132,11 @@ def _correct(application: Application) -> None:
         for e in evidence.values()
     ]
     table(("day", "checks passed", "warnings"), rows, "Checks per day")
+
+
+def _expecting(changes: Mapping[str, str]) -> Mapping[str, object]:
+    contract = [{"days": [str(day) for day in REDELIVERED], "metrics": dict(changes)}]
+    return {"ops": {op_name("shadow", DATASET): {"config": {"expected_change": contract}}}}
 
 
 def _launch_and_follow(application: Application, backfill: Backfill, variables: Mapping[str, str]) -> None:

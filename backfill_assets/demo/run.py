@@ -156,10 +156,12 @@ def _finish(
     for day in REDELIVERED:
         expected = Figures(before[day].departures // 2, before[day].seat_miles // 2)
         wrong += [day] if after[day] != expected else []
-        rows.append(
-            (day, *(f"{n:,}" for f in (before[day], after[day], expected) for n in (f.departures, f.seat_miles)))
-        )
-    columns = ("day", "departures before", "seat miles before", "… after", "… after", "… expected", "… expected")
+        told = (before[day], after[day], expected)
+        rows.append((day, *(f"{f.departures:,}" for f in told), *(f"{f.seat_miles:,}" for f in told)))
+    columns = (
+        "day",
+        *(f"{what} {when}" for what in ("departures", "seat miles") for when in ("before", "after", "expected")),
+    )
     table(columns, rows, "Read back from the published table")
     release = application.ledger.releases(DATASET)[0].manifest
     table(

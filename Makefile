@@ -73,8 +73,8 @@ static: $(STAMP) ## Lint, format, types and import contracts only
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-unit: $(STAMP) ## The tests without a JVM only
-	@$(BIN)/python -m pytest backfill_assets_tests/unit -q $(ARGS)
+unit: $(STAMP) ## The quick tests without a JVM only
+	@$(BIN)/python -m pytest backfill_assets_tests/unit -q -m "not slow" $(ARGS)
 
 lock: $(STAMP) ## Write requirements.lock anew from pyproject.toml (newest versions: make lock ARGS=--upgrade)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \

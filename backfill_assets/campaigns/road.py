@@ -101,8 +101,9 @@ class Road:
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        self.stage(spark, name, loaded.dataset.with_lookback(days))
+        # Read before staging: a delivery that lands meanwhile leaves evidence that is stale, never one too fresh.
         inputs = self.basis.inputs(name, days)
+        self.stage(spark, name, loaded.dataset.with_lookback(days))
         target = Target(attempt.folder, Audit(self.clock.now(), unit.id, loaded.code_version))
         build_shadow(spark, loaded, self.layout, days, target)
         files = self.tables[name].shadow_files(attempt.folder, days)

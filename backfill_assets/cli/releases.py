@@ -12,7 +12,9 @@ from backfill_assets.campaigns.doctor import Gravity
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.cli.units import UnitId
+from backfill_assets.domain.dataset import Publication
 from backfill_assets.domain.days import day_range, format_days
+from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
 
@@ -56,6 +58,7 @@ def publish(
     from backfill_assets.orchestration.reporting import report_release  # loads Dagster
 
     application = Application.from_env()
+    _require_approval(application, unit, evidence)
     outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
     report_release(outcome)
     for name, days in outcome.days.items():
@@ -118,6 +121,15 @@ def doctor(json: Json = False) -> None:  # a command-line flag
         table(("severity", "finding", "remedy"), [(f.severity.value, f.what, f.remedy) for f in findings])
     if any(f.severity is Gravity.error for f in findings):
         raise typer.Exit(1)
+
+
+def _require_approval(application: Application, unit: str, evidence: str) -> None:
+    datasets = [application.dataset(name) for name in application.ledger.unit(unit).targets]
+    if not evidence and any(d.publication is Publication.approval for d in datasets):
+        raise EvidenceError(
+            f"unit {unit} is released only after approval: review it with `backfill status {unit}`, and name the "
+            "evidence hash that it shows with --evidence"
+        )
 
 
 def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:

@@ -27,6 +27,8 @@ class Change:
     high: Decimal
 
     def __str__(self) -> str:
+        if self == ANY:
+            return "any"
         if self.low == self.high == 0:
             return "unchanged"
         low, high = (f"{value * 100:+.9f}".rstrip("0").rstrip(".") + "%" for value in (self.low, self.high))
@@ -38,6 +40,8 @@ class Change:
         The relative change is new/old - 1, also for a negative `old`: a sum that was doubled is halved by -50 %,
         whatever its sign.
         """
+        if self == ANY:
+            return True
         if old is None or new is None or old.is_nan() or new.is_nan():
             return (old is None or old.is_nan()) and (new is None or new.is_nan()) and self.low <= 0 <= self.high
         if old.is_infinite() or new.is_infinite():
@@ -48,23 +52,25 @@ class Change:
 
 
 UNCHANGED = Change(Decimal(0), Decimal(0))
+ANY = Change(Decimal("-Infinity"), Decimal("Infinity"))
+"""Whatever comes, also out of nothing or zero: for a metric that is new."""
 
 
 def parse_change(text: object, where: str) -> Change:
-    """Read `unchanged`, `-50%`, `-1.5% to -0.8%` or `-1.5%..-0.8%`.
+    """Read `unchanged`, `any`, `-50%`, `-1.5% to -0.8%` or `-1.5%..-0.8%`.
 
     Raises:
         ContractError: the text is anything else, or the band is upside down.
     """
     value = str(text).strip()
-    if value == "unchanged":
-        return UNCHANGED
+    if value in {"unchanged", "any"}:
+        return UNCHANGED if value == "unchanged" else ANY
     if match := _EXACT.fullmatch(value):
         edge = Decimal(match[1]) / 100
         return Change(edge, edge)
     match = _BAND.fullmatch(value)
     if match is None:
-        raise ContractError(f"{where}: {value!r} is no expected change; write unchanged, -50% or '-1.5% to -0.8%'")
+        raise ContractError(f"{where}: {value!r} is no expected change; write unchanged, any, -50% or '-1.5% to -0.8%'")
     low, high = Decimal(match[1]) / 100, Decimal(match[2]) / 100
     if low > high:
         raise ContractError(f"{where}: the band {value!r} is upside down; write the lower edge first")

@@ -132,11 +132,12 @@ def _not_null(dataset: Dataset, m: DayMeasurement) -> _Found:
 
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> _Found:
-    if m.source.deliveries:
+    if m.source.rows:
         return _Found(True, "a delivery", f"{m.source.deliveries} deliveries")
     tolerated = dataset.source.on_missing is OnMissing.pass_
+    found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     note = "no source data; the dataset lets such days pass" if tolerated else "no source data was ever delivered"
-    return _Found(tolerated, "a delivery", "none", note=note)
+    return _Found(tolerated, "a delivery", found, note=note)
 
 
 def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> _Found:

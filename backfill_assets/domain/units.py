@@ -99,11 +99,13 @@ def assign_unit(
     opened: Unit | None,
     claims: Mapping[dt.date, str],
     held: Mapping[dt.date, str],
+    live_units: frozenset[str] = frozenset(),
 ) -> Join | Open:
     """Decide which unit a launch belongs to; pure, so that the ledger can decide and act in one transaction.
 
     `opened` is the unit that this very launch opened before, or the one its tag names; `claims` maps claimed days of the
-    launch to the open unit that claimed them; `held` maps days on hold to the reason.
+    launch to the open unit that claimed them; `held` maps days on hold to the reason; `live_units` are those of the
+    claiming units that a live run opened: its retry goes on with them.
 
     Raises:
         UnitError: the tag names no such unit, a unit that is over, or one without these days.
@@ -121,11 +123,11 @@ def assign_unit(
     units = sorted(set(claims.values()))
     if not units:
         return Open(launch.days)
-    if launch.live:
-        if launch.late_data is LateData.publish:
-            return Open(launch.days - set(claims))
-    elif len(units) == 1 and set(claims) == launch.days:
+    whole = len(units) == 1 and set(claims) == launch.days
+    if whole and (not launch.live or units[0] in live_units):
         return Join(units[0])
+    if launch.live and launch.late_data is LateData.publish:
+        return Open(launch.days - set(claims))
     raise ClaimedDaysError(_claimed(launch, claims, units))
 
 

@@ -50,7 +50,8 @@ class UnitRows(Rows, UnitLedger):
             opened = next(iter(_load(connection, named if launch.named_unit else before)), None)
             taken = _claims(connection, launch.dataset, launch.days)
             held = {h.target[1]: h.reason for h in _holds(connection, launch.dataset, launch.days)}
-            match assign_unit(launch, opened, taken, held):
+            live = {u for u in set(taken.values()) if launch.live and load_unit(connection, u).live}
+            match assign_unit(launch, opened, taken, held, frozenset(live)):
                 case Join(unit):
                     return load_unit(connection, unit)
                 case Open(claim):

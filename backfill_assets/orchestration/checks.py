@@ -18,7 +18,7 @@ from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
-from backfill_assets.orchestration.launches import unit_of, work_tag
+from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
 
@@ -48,7 +48,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
         days = days_of(context.op_execution_context.partition_keys)
-        unit = unit_of(context, application, dataset)
+        unit = _unit(context, application, loaded, days)
         evidence = _evidence(context, application, unit, loaded, days)
         yield from _evaluations(context, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
@@ -58,6 +58,22 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
             yield dg.Output(None, output_name=check.get_python_identifier())
 
     return checks
+
+
+def _unit(
+    context: dg.AssetCheckExecutionContext, application: Application, loaded: LoadedDataset, days: Sequence[dt.date]
+) -> Unit:
+    """The unit of the launch; checks alone open none, they show what the open unit of these days holds."""
+    name = loaded.dataset.name
+    if target_of(context, name).shadow:
+        return unit_of(context, application, loaded.dataset)
+    owners = sorted(set(application.ledger.claims(name, days).values()))
+    if len(owners) != 1:
+        raise EvidenceError(
+            f"shadow/{name} {format_days(days)}: no single open unit holds these days, so there is nothing to check; "
+            f"materialize shadow/{name} for them together with its checks"
+        )
+    return application.ledger.unit(owners[0])
 
 
 def _evidence(

@@ -18,6 +18,8 @@ from backfill_assets.orchestration.names import asset_key, days_of
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
 
 RELEASE_METADATA = "release"
+_UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed})
+"""What another run of the launch will still mend, or has reported itself."""
 LAUNCH_METADATA = "launch"
 """Metadata key that says which backfill or run released a partition."""
 
@@ -123,17 +125,23 @@ def _released_here(context: dg.AssetExecutionContext, dataset: Dataset, day: dt.
 def _release(
     context: dg.AssetExecutionContext, application: Application, dataset: Dataset, unit: Unit, days: Sequence[dt.date]
 ) -> Released | AlreadyReleased | None:
-    """Release the unit if all of its evidence is there; wait for other runs if only theirs is missing."""
+    """Release the unit; wait if all that it lacks is still being built, or has failed, in this very launch.
+
+    Raises:
+        EvidenceError: evidence is missing, failed or stale, or the unit was rolled back.
+    """
+    if unit.state is UnitState.rolled_back:
+        # Its evidence may be fresh again. A retry of an old run must not undo what somebody decided since.
+        raise EvidenceError(f"unit {unit.id} was rolled back; to release it again: backfill publish {unit.id}")
     if unit.state is UnitState.open:
-        faults = application.publisher.missing(unit.id)
-        mine = {(dataset.name, day) for day in days}
-        elsewhere = [f for f in faults if (f.dataset, f.day) not in mine]
         target = target_of(context, dataset.name)
-        if elsewhere and target.shadow and len(elsewhere) == len(faults):
-            waiting = [f for f in elsewhere if f.fault in {Fault.missing, Fault.incomplete}]
+        faults = application.publisher.missing(unit.id)
+        unfinished = {(f.dataset, f.day) for f in faults if f.fault in _UNFINISHED}
+        here = {(dataset.name, day) for day in days}
+        elsewhere = {(dataset.name, day) for day in target.days} - here
+        if faults and target.shadow and {(f.dataset, f.day) for f in faults} <= unfinished & elsewhere:
             context.log.info(
-                f"unit {unit.id}: the release waits for {len({(f.dataset, f.day) for f in elsewhere})} other days "
-                f"({len(waiting)} without evidence yet)\n{explain_faults(elsewhere)}"
+                f"unit {unit.id}: the release waits for {len(unfinished)} other days\n{explain_faults(faults)}"
             )
             return None
     return application.publisher.release(unit.id)

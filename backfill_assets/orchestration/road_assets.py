@@ -15,6 +15,8 @@ from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of, policy_of
 
+_BETWEEN_STEPS = 10
+"""How many leases long the way from the shadow to its checks may take."""
 AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
 
 SHADOW_CONFIG = {
@@ -144,6 +146,8 @@ def _build(
         attempt = ledger.start_attempt(unit.id, name, todo, context.run_id, lease)
         with kept_lease(ledger, attempt, lease):
             application.road.build(spark, unit, attempt)
+        # Until the checks begin, Dagster stores an event per day; nobody renews the lease meanwhile.
+        ledger.renew(attempt.number, lease * _BETWEEN_STEPS)
     return todo
 
 

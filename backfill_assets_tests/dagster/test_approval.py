@@ -39,6 +39,9 @@ def test_the_release_is_a_separate_step_bound_to_the_approved_evidence(lab: Lab)
     unit = lab.unit(built).id
     evidence = lab.application.publisher.evidence_hash(unit)
 
+    refused = lab.run("backfill", "publish", unit)
+    assert refused.returncode == 1
+    assert "only after approval" in refused.stderr
     assert not _publish(lab, unit, "0" * 64)
     assert lab.published("invoices") == {}
 

@@ -78,6 +78,17 @@ def test_published_alone_on_unproven_days_is_refused_with_the_list_of_what_is_mi
     assert amounts(lab, "tickets", DAYS) == {}
 
 
+def test_a_run_of_one_good_day_of_the_unit_is_refused_by_name_and_is_no_green_run_without_a_release(
+    lab: Lab, failed: str
+) -> None:
+    day = str(DAYS[0])
+    command = ("dagster", "asset", "materialize", "-m", "backfill_assets.definitions", "--select", "group:tickets")
+    done = lab.run(*command, "--partition", day)
+    assert done.returncode != 0
+    assert f"tickets {BAD} failed its checks" in done.stdout + done.stderr
+    assert amounts(lab, "tickets", DAYS) == {}
+
+
 def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_failed_day(lab: Lab, failed: str) -> None:
     unit = lab.unit(failed)
     attempts = {e.attempt for e in lab.application.ledger.evidence(unit.id).values() if e.passed}

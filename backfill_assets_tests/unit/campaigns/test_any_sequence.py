@@ -38,6 +38,8 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import content, day, rows_of
 
+pytestmark = pytest.mark.slow
+
 KEEP = dt.timedelta(days=30)
 WINDOW = dt.timedelta(days=37)
 DAYS = [day(i) for i in range(3)]

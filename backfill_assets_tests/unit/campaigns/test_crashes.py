@@ -20,6 +20,8 @@ from backfill_assets_tests.unit.campaigns.crash import EXIT_CODES, start
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
+pytestmark = pytest.mark.slow
+
 DAYS = [day(0), day(1), day(2)]
 OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 

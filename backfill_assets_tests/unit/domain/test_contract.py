@@ -36,7 +36,7 @@ def test_a_change_is_read(text: str, low: str, high: str) -> None:
 
 @pytest.mark.parametrize("text", ["50", "-50", "about -50%", "", None, "1e3%", "- 5%", "-50%%", "1% to", "nan%", 0.5])
 def test_anything_else_is_no_change(text: object) -> None:
-    with pytest.raises(ContractError, match=r"x\.y: .* is no expected change; write unchanged, -50%"):
+    with pytest.raises(ContractError, match=r"x\.y: .* is no expected change; write unchanged, any, -50%"):
         parse_change(text, "x.y")
 
 
@@ -171,3 +171,12 @@ def test_nothing_grows_out_of_zero() -> None:
     assert not wide.allows(Decimal(0), Decimal(1))
     assert wide.allows(Decimal(-2), Decimal(-3))
     assert not wide.allows(Decimal(-2), Decimal(-23))
+
+
+def test_any_change_may_come_out_of_nothing_or_zero_and_survives_a_round_trip() -> None:
+    anything = parse_change("any", "x")
+    assert str(anything) == "any"
+    assert parse_change(str(anything), "x") == anything
+    assert anything.allows(None, Decimal(5))
+    assert anything.allows(Decimal(0), Decimal(5))
+    assert anything.allows(Decimal(5), None)

@@ -41,7 +41,7 @@ def postgres_url(postgres_cluster: str) -> str:
     return postgres_cluster
 
 
-@pytest.fixture(params=["sqlite_url", "postgres_url"])
+@pytest.fixture(params=["sqlite_url", pytest.param("postgres_url", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest) -> str:
     """The URL of a ledger that does not exist yet."""
     return str(request.getfixturevalue(request.param))

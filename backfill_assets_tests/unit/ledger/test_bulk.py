@@ -23,6 +23,8 @@ from backfill_assets_tests.unit.ledger.samples import (
     some_evidence,
 )
 
+pytestmark = pytest.mark.slow
+
 START = dt.date(1992, 1, 1)
 MANY = day_range(START, START + dt.timedelta(9_999))
 EVERY_OTHER = MANY[::2]

@@ -17,6 +17,8 @@ from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.ledger import SqlLedger, open_ledger
 from backfill_assets_tests.unit.ledger.samples import WallClock, a_launch, a_unit, march
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = 3
 TURNS = 10
 

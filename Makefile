@@ -74,7 +74,7 @@ static: $(STAMP) ## Lint, format, types and import contracts only
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## The quick tests without a JVM only
-	@$(BIN)/python -m pytest backfill_assets_tests/unit -q -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest backfill_assets_tests/unit -q -n auto -m "not slow" $(ARGS)
 
 lock: $(STAMP) ## Write requirements.lock anew from pyproject.toml (newest versions: make lock ARGS=--upgrade)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \

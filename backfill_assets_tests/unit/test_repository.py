@@ -177,6 +177,7 @@ def test_that_runs(): pass
 """
 
 
+@pytest.mark.slow  # each of them is a pytest of its own
 @pytest.mark.parametrize(
     ("body", "ci", "exit_code"),
     [

@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import parse_day
-from backfill_assets.domain.errors import PreconditionError
+from backfill_assets.domain.errors import PreconditionError, TimeTravelError
 from backfill_assets.domain.release import CommitKind, DataFile, TableCommit
 from backfill_assets.lakehouse.published.files import plain_path
 from backfill_assets.lakehouse.published.log import ShadowLog, stats_texts
@@ -47,6 +48,21 @@ def active_files(table: DeltaTable, root: Path, dataset: Dataset, days: Collecti
             stats = texts[add["path"]] if add["path"] in texts else _count_only(add["num_records"])
             files.append(DataFile(add["path"], add["size_bytes"], day, add["modification_time"], stats))
     return _by_day(files)
+
+
+def files_at(root: Path, dataset: Dataset, version: int) -> FilesByDay:
+    """The files of an older version by day.
+
+    Raises:
+        TimeTravelError: the log does not reach back to that version.
+    """
+    try:
+        table = DeltaTable(root, version=version)
+    except DeltaError as error:
+        raise TimeTravelError(
+            f"{root}: its log no longer knows version {version} ({error}); read the newest version, which has all days"
+        ) from error
+    return active_files(table, root, dataset, None)
 
 
 def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection[dt.date]) -> FilesByDay:

@@ -23,6 +23,7 @@ from backfill_assets.lakehouse.published.reading import (
     FilesByDay,
     active_files,
     commits_of,
+    files_at,
     shadow_files,
 )
 
@@ -54,6 +55,10 @@ class DeltaPublishedTable:
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
         return active_files(self._open(), self._root, self._dataset, days) if self.exists() else {}
+
+    def at(self, version: int) -> FilesByDay:
+        """The files that a reader of an older version opens, by day; `TimeTravelError` if the log has forgotten it."""
+        return files_at(self._root, self._dataset, version)
 
     def shadow_files(self, folder: str, days: Collection[dt.date]) -> FilesByDay:
         """The files of a shadow, sealed or not, their paths made relative to the published table.

@@ -1,0 +1,1 @@
+"""Assets downstream of published tables, as any reader's own project could have them."""

@@ -1,0 +1,96 @@
+"""Dagster's storage and the ledger on Postgres, set up as docs/postgres.md says, through a native backfill and back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dagster_postgres import PostgresRunStorage
+from sqlalchemy import create_engine, inspect, text
+
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.errors import LedgerError
+from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.ledger import open_ledger
+from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
+from backfill_assets_tests.unit.ledger import postgres
+from backfill_assets_tests.unit.published.tables import TestClock
+
+DATASET = "tickets_on_postgres"
+DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 4))
+LEDGER, DAGSTER = "BACKFILL_ASSETS_LEDGER_URL", "BACKFILL_ASSETS_DAGSTER_URL"
+
+
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    """A server with role and databases as the document makes them; the document's variables, on this server."""
+    reason = postgres.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    document = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")
+    (statements,) = re.findall(r"^```sql\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    documented = dict(re.findall(r"^export (\w+)='(.*)'$", document, re.MULTILINE))
+    assert documented.keys() == {LEDGER, DAGSTER}
+    with postgres.cluster() as superuser:
+        engine = create_engine(superuser, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for statement in statements.strip().split(";\n"):
+                connection.execute(text(statement.rstrip(";")))
+        engine.dispose()
+        socket = superuser.partition("?")[2]
+        yield {name: url.replace("@localhost/", "@/") + f"?{socket}" for name, url in documented.items()}
+
+
+@pytest.fixture
+def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
+    config = ROOT / "deploy" / "postgres" / "dagster.yaml"
+    lab = Lab(tmp_path, spark_server.folder.root.parent, config, urls)
+    lab.set_up()
+    # A name of its own: the other lab's ledger, on the same warehouse, must not meet releases that it does not know.
+    (lab.datasets / "tickets").rename(lab.datasets / DATASET)
+    lab.edit_model(DATASET, "dataset.yaml", "tickets", DATASET)
+    with started(lab):
+        yield lab
+
+
+def tables(url: str) -> set[str]:
+    engine = create_engine(url)
+    found = set(inspect(engine).get_table_names())
+    engine.dispose()
+    return found
+
+
+def test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postgres(
+    lab: Lab, urls: dict[str, str]
+) -> None:
+    for day in DAYS:
+        lab.deliver(DATASET, day, [(1, 10), (2, 20)])
+    backfill = lab.launch(DATASET, DAYS)
+    assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
+    assert len(lab.runs(backfill)) == 2
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 30)
+    assert lab.materialized("published", DATASET) == {str(day) for day in DAYS}
+    ledger = lab.application.ledger
+    (release,) = ledger.releases(DATASET)
+    assert (release.state, release.version) == (ReleaseState.finalized, lab.version(DATASET))
+
+    back = lab.run("backfill", "rollback", release.manifest.release, "--reason", "only a test")
+    assert back.returncode == 0, back.stderr
+    assert amounts(lab, DATASET, DAYS) == {}
+    assert [r.manifest.kind for r in ledger.releases(DATASET)] == [ReleaseKind.rollback, ReleaseKind.publish]
+    assert lab.application.doctor.examine() == ()
+
+    assert {"units", "releases", "evidence"} <= tables(urls[LEDGER])
+    assert {"runs", "event_logs", "bulk_actions", "jobs"} <= tables(urls[DAGSTER])
+    assert not tables(urls[LEDGER]) & tables(urls[DAGSTER]) - {"alembic_version"}
+    assert list((lab.root / "state").rglob("*.db")) == []
+
+
+def test_a_ledger_in_dagsters_database_is_refused(urls: dict[str, str]) -> None:
+    PostgresRunStorage(urls[DAGSTER]).dispose()
+    with pytest.raises(LedgerError, match="use another ledger"):
+        open_ledger(urls[DAGSTER], TestClock())

@@ -15,11 +15,14 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.basis import CurrentBasis
 from backfill_assets.campaigns.doctor import Doctor
+from backfill_assets.campaigns.late_deliveries import LateDeliveries
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.reconcile import Reconcile
 from backfill_assets.campaigns.road import Road
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sweep import GRACE, Sweep
+from backfill_assets.campaigns.time_travel import TimeTravel
+from backfill_assets.campaigns.upstream import OutdatedDays
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.ports import Ledger, PublishedTable
@@ -109,7 +112,17 @@ class Application:
     @cached_property
     def basis(self) -> CurrentBasis:
         """What evidence would rest on now."""
-        return CurrentBasis(self.datasets, self.ledger, self.layout)
+        return CurrentBasis(self.datasets, self.ledger, self.layout, self.tables)
+
+    @cached_property
+    def outdated(self) -> OutdatedDays:
+        """Finds published days that their upstreams have left behind."""
+        return OutdatedDays(self.ledger, self.datasets, self.tables, self.basis)
+
+    @cached_property
+    def late_deliveries(self) -> LateDeliveries:
+        """Looks for source files that came after their day was published."""
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
 
     @cached_property
     def road(self) -> Road:
@@ -120,7 +133,10 @@ class Application:
     def publisher(self) -> Publisher:
         """Releases units."""
         fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
-        return Publisher(self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis)
+        return Publisher(
+            self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis,
+            order=self.catalog.upstream_first,
+        )  # fmt: skip
 
     @cached_property
     def rollback(self) -> Rollback:
@@ -140,6 +156,11 @@ class Application:
     def doctor(self) -> Doctor:
         """Compares ledger, Delta logs, manifests and files."""
         return Doctor(self.ledger, self.tables, self.clock)
+
+    @cached_property
+    def time_travel(self) -> TimeTravel:
+        """Finds the version that a release made."""
+        return TimeTravel(self.ledger, self.tables)
 
     def session(self, tag: str) -> AbstractContextManager[SparkSession]:
         """A Spark session of its own; see `open_session`."""

@@ -1,7 +1,15 @@
-"""What Dagster loads: the definitions of all datasets."""
+"""What Dagster loads: the definitions of all datasets, and the report that reads one of them."""
 
 from __future__ import annotations
 
-from backfill_assets import build_definitions
+import dagster as dg
 
-defs = build_definitions()
+from backfill_assets.application import Application
+from backfill_assets.consumers.carrier_report import carrier_report
+from backfill_assets.orchestration.factory import definitions_of
+
+_application = Application.from_env()
+_reports = _application.settings.warehouse / "reports"
+_consumers = [carrier_report(_reports / "carrier_report")] if "flights" in _application.datasets else []
+
+defs = dg.Definitions.merge(definitions_of(_application), dg.Definitions(assets=_consumers))

@@ -7,20 +7,25 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.inputs import by_delivery_day, fact_inputs, staged_inputs
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.ports import Ledger
+from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 
 
 @dataclass(frozen=True)
 class CurrentBasis:
-    """The port `BasisNow` on the loaded datasets, the ledger's deliveries and the reference files."""
+    """The port `BasisNow` on the loaded datasets, the ledger's deliveries, the reference files and the tables."""
 
     datasets: Mapping[str, LoadedDataset]
     ledger: Ledger
     layout: Layout
+    tables: Mapping[str, PublishedTable]
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Digest of what each day's fact would be built from now."""
@@ -30,6 +35,17 @@ class CurrentBasis:
         """Digest of what each staged day would be built from now."""
         return self._digests(dataset, days, lookback=False)
 
+    def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
+        """Digest of the upstream contents that each day would be built from now; empty without upstreams.
+
+        Content, not files: an upstream that was compacted, or built again with the same result, moves nothing.
+        """
+        found = self.datasets[dataset].dataset
+        if not found.upstream:
+            return dict.fromkeys(days, "")
+        contents = {name: self._contents(name, found.upstream_days(name, tuple(days)), unit) for name in found.upstream}
+        return {day: _upstream_digest(found, day, contents) for day in days}
+
     def code(self, dataset: str) -> str:
         """The code version that is loaded."""
         return self.datasets[dataset].code_version
@@ -37,6 +53,25 @@ class CurrentBasis:
     def checks(self, dataset: str) -> tuple[str, ...]:
         """Names of the checks that a release demands a verdict of."""
         return tuple(check.name for check in checks_of(self.datasets[dataset].dataset))
+
+    def _contents(self, name: str, days: tuple[dt.date, ...], unit: Unit | None) -> Mapping[dt.date, str]:
+        held = frozenset(unit.targets.get(name, ())) if unit is not None else frozenset()
+        own = tuple(day for day in days if day in held)
+        built = self.ledger.evidence(unit.id, name, own) if unit is not None and own else {}
+        contents = dict.fromkeys(own, "not built yet")
+        # Evidence without verdicts has no fingerprint yet: whatever was built from it would have to be built again.
+        contents |= {day: e.measured.shadow.fingerprint for (_, day), e in built.items() if e.verdicts}
+        return contents | self._published(name, tuple(day for day in days if day not in held))
+
+    def _published(self, name: str, days: tuple[dt.date, ...]) -> dict[dt.date, str]:
+        if not days or not self.tables[name].exists():
+            return dict.fromkeys(days, "")
+        active = self.tables[name].active(days)
+        layouts = {day: layout_digest(files) for day, files in active.items() if files}
+        known = self.ledger.contents(name, layouts)
+        # Files that somebody else wrote: nobody measured them, so that they only equal themselves.
+        unknown = {day: f"files {layout}" for day, layout in layouts.items() if day not in known}
+        return dict.fromkeys(days, "") | unknown | {day: content.fingerprint for day, content in known.items()}
 
     def _digests(self, name: str, days: Collection[dt.date], *, lookback: bool) -> Mapping[dt.date, str]:
         loaded = self.datasets[name]
@@ -47,3 +82,9 @@ class CurrentBasis:
         references = reference_fingerprints(loaded, self.layout)
         digest_of = fact_inputs if lookback else staged_inputs
         return {day: digest_of(dataset, day, by_day, references) for day in wanted}
+
+
+def _upstream_digest(dataset: Dataset, day: dt.date, contents: Mapping[str, Mapping[dt.date, str]]) -> str:
+    return digest(
+        [[name, [contents[name][d] for d in dataset.upstream_days(name, (day,))]] for name in dataset.upstream]
+    )

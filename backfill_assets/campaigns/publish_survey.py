@@ -68,12 +68,13 @@ class Surveyor:
     ) -> list[DayFault]:
         days = sorted(unit.targets[name])
         inputs, code, required = self.basis.inputs(name, days), self.basis.code(name), self.basis.checks(name)
+        upstream, contract = self.basis.upstream(name, days, unit), unit.contract.of(name).hash
         layouts = {day: layout_digest(active.get(day, ())) for day in days}
         kept = self._same_content(name, evidence, layouts)
         faults: list[DayFault] = []
         for day in days:
             found = evidence.get(day)
-            now = Basis(inputs[day], code, unit.contract.hash, layouts[day])
+            now = Basis(inputs[day], code, contract, layouts[day], upstream[day])
             if found is not None and day in kept:
                 now = replace(now, published=found.basis.published)
             faults += faults_of((name, day), found, required, now)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, faults_of
@@ -20,7 +21,18 @@ from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import Attempt, Delivery, StagedDay
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Audit, Target, build_shadow, discover, land, measure, sample, stage
+from backfill_assets.lakehouse.road import (
+    Audit,
+    Target,
+    build_shadow,
+    discover,
+    land,
+    measure,
+    measure_upstreams,
+    sample,
+    stage,
+    upstream_tables,
+)
 
 Days = tuple[dt.date, ...]
 
@@ -43,6 +55,11 @@ class Road:
     layout: Layout
     basis: CurrentBasis
     clock: Clock
+
+    @property
+    def sources(self) -> UpstreamPlaces:
+        """Where upstream days are read from."""
+        return UpstreamPlaces(self.ledger, self.datasets)
 
     def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
         """Land the deliveries from which these business days are built; known ones are skipped.
@@ -82,13 +99,13 @@ class Road:
 
     def faults(self, unit: Unit, name: str, days: Days) -> tuple[DayFault, ...]:
         """What keeps these days of a unit from being released, by their evidence and the basis as it is now."""
-        evidence = self.ledger.evidence(unit.id)
-        inputs = self.basis.inputs(name, days)
+        evidence = self.ledger.evidence(unit.id, name, days)
+        inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
         active = self.tables[name].active(days)
-        code, required = self.basis.code(name), self.basis.checks(name)
+        code, required, contract = self.basis.code(name), self.basis.checks(name), unit.contract.of(name).hash
         faults: list[DayFault] = []
         for day in days:
-            now = Basis(inputs[day], code, unit.contract.hash, layout_digest(active.get(day, ())))
+            now = Basis(inputs[day], code, contract, layout_digest(active.get(day, ())), upstream[day])
             faults += faults_of((name, day), evidence.get((name, day)), required, now)
         return tuple(faults)
 
@@ -97,21 +114,24 @@ class Road:
 
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
+            EvidenceError: an upstream that the unit holds has not passed its checks.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        # Read before staging: a delivery that lands meanwhile leaves evidence that is stale, never one too fresh.
-        inputs = self.basis.inputs(name, days)
-        self.stage(spark, name, loaded.dataset.with_lookback(days))
-        target = Target(attempt.folder, Audit(self.clock.now(), unit.id, loaded.code_version))
-        build_shadow(spark, loaded, self.layout, days, target)
+        # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
+        inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
+        if loaded.staging is not None:
+            self.stage(spark, name, loaded.dataset.with_lookback(days))
+        target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
+        tables = upstream_tables(spark, self.layout, self.sources.of(unit, name, days))
+        build_shadow(spark, loaded, self.layout, target, tables)
         files = self.tables[name].shadow_files(attempt.folder, days)
-        at = self.clock.now()
+        at, contract = self.clock.now(), unit.contract.of(name).hash
         pending = [
             DayEvidence(
                 unit.id, attempt.number, name, day,
-                Basis(inputs[day], loaded.code_version, unit.contract.hash, ""),
+                Basis(inputs[day], loaded.code_version, contract, "", upstream[day]),
                 tuple(files.get(day, ())), DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at,
             )
             for day in days
@@ -131,24 +151,24 @@ class Road:
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
         active = self.tables[name].active(days)
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
+        upstreams = measure_upstreams(spark, loaded, self.layout, days, self.sources.of(unit, name, days))
         deliveries = by_delivery_day(self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
-        staged = self.ledger.staged(name, days)
+        staged, contract = self.ledger.staged(name, days), unit.contract.of(name)
         evidence = []
         for day in days:
             side = sides[day]
             source = source_state(loaded.dataset, day, deliveries, staged)
-            measured = DayMeasurement(day, side.shadow, side.published, side.staging, source)
-            basis = replace(
-                pending[day].basis, published=layout_digest(active.get(day, ())), contract=unit.contract.hash
-            )
-            verdicts = judge(loaded.dataset, measured, unit.contract)
+            measured = DayMeasurement(day, side.shadow, side.published, side.staging, source, upstreams[day])
+            published = layout_digest(active.get(day, ()))
+            basis = replace(pending[day].basis, published=published, contract=contract.hash)
+            verdicts = judge(loaded.dataset, measured, contract)
             evidence.append(replace(pending[day], basis=basis, measured=measured, verdicts=verdicts))
         done = self._with_samples(spark, attempt, evidence)
         self.ledger.add_evidence(attempt.number, done)
         return done
 
     def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
-        stored = self.ledger.evidence(unit.id)
+        stored = self.ledger.evidence(unit.id, attempt.dataset, attempt.days)
         mine = {d: stored.get((attempt.dataset, d)) for d in attempt.days}
         built = {d: e for d, e in mine.items() if e is not None and e.attempt == attempt.number}
         if len(built) < len(attempt.days):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from backfill_assets.catalog.faults import DatasetFault
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.lineage import Upstreams, downstream_of, release_groups, upstream_first, upstreams_of
+
+FILE = "dataset.yaml"
+"""The file that makes a folder a dataset."""
 
 
 class Layer(StrEnum):
@@ -52,12 +57,13 @@ class Case:
 class LoadedDataset:
     """A dataset folder that can be used as it is.
 
-    `code_version` are 16 hex digits over dataset.yaml, the folder's code and the version of this project.
+    `staging` is absent where a dataset is built from upstream alone; `code_version` are 16 hex digits over dataset.yaml,
+    the folder's code and the version of this project.
     """
 
     dataset: Dataset
     folder: Path
-    staging: Model
+    staging: Model | None
     fact: Model
     code_version: str
     cases: tuple[Case, ...] = ()
@@ -67,9 +73,16 @@ class LoadedDataset:
         """The dataset's name, which is also the folder's."""
         return self.dataset.name
 
-    def model(self, layer: Layer) -> Model:
-        """The model of one layer."""
-        return self.staging if layer is Layer.staging else self.fact
+    @property
+    def staging_model(self) -> Model:
+        """The staging model of a dataset that has a source.
+
+        Raises:
+            DatasetError: it is built from upstream alone.
+        """
+        if self.staging is None:
+            raise DatasetError(f"{self.name} has no staging: it is built from {', '.join(self.dataset.upstream)}")
+        return self.staging
 
 
 @dataclass(frozen=True)
@@ -101,3 +114,21 @@ class Catalog:
         """
         if self.faults:
             raise DatasetError("\n".join(str(fault) for fault in self.faults))
+
+    @cached_property
+    def upstreams(self) -> Upstreams:
+        """For each dataset those that it is built from."""
+        return upstreams_of({name: loaded.dataset for name, loaded in self.datasets.items()})
+
+    @cached_property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The release groups: datasets that are connected by upstreams, each upstream first."""
+        return release_groups(self.upstreams)
+
+    def upstream_first(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names in an order in which each comes after what it is built from; unknown ones come first."""
+        return upstream_first(names, self.upstreams)
+
+    def downstream_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Everything that is built from one of these datasets, upstream first."""
+        return downstream_of(names, self.upstreams)

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from backfill_assets.catalog.code_version import code_version, project_version
 from backfill_assets.catalog.faults import DatasetFault, KeyPath, shown_key, shown_path, validation_faults
-from backfill_assets.catalog.loaded import Case, Catalog, Layer, LoadedDataset, Model
+from backfill_assets.catalog.linking import linked
+from backfill_assets.catalog.loaded import FILE, Case, Catalog, Layer, LoadedDataset, Model
 from backfill_assets.catalog.models import find_model
 from backfill_assets.catalog.strict_yaml import Document, read_yaml
 from backfill_assets.domain.dataset import Dataset
@@ -19,9 +20,6 @@ from backfill_assets.domain.errors import DatasetError, InvalidNameError
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.measurement import metric_names
 from backfill_assets.domain.names import NAME_PATTERN, checked_name
-
-FILE = "dataset.yaml"
-"""The file that makes a folder a dataset."""
 
 
 def load_folder(folder: Path) -> Catalog:
@@ -40,7 +38,8 @@ def load_folder(folder: Path) -> Catalog:
     loaded = [(path.name, load_dataset(path)) for path in found]
     datasets = {name: result for name, result in loaded if isinstance(result, LoadedDataset)}
     faults = [fault for _, result in loaded if not isinstance(result, LoadedDataset) for fault in result]
-    return Catalog(datasets, tuple(faults))
+    datasets, link_faults = linked(datasets)
+    return Catalog(datasets, (*faults, *link_faults))
 
 
 def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
@@ -60,12 +59,12 @@ def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
     dataset, faults = _dataset(document, file)
     if not isinstance(document.value, dict):
         return tuple(faults)
-    models, model_faults = _models(folder, _table_names(document.value))
+    models, model_faults = _models(folder, document.value)
     faults += model_faults
-    if dataset is None or faults or len(models) < len(Layer):
+    if dataset is None or faults or Layer.fact not in models:
         return tuple(faults)
     version = code_version(_code_files(folder, content), project_version())
-    return LoadedDataset(dataset, folder, models[Layer.staging], models[Layer.fact], version, _cases(folder))
+    return LoadedDataset(dataset, folder, models.get(Layer.staging), models[Layer.fact], version, _cases(folder))
 
 
 def _decoded(content: bytes) -> str:
@@ -119,17 +118,20 @@ def _collisions(dataset: Dataset) -> list[tuple[str, str]]:
     return faults
 
 
-def _table_names(value: dict[str, object]) -> tuple[str, ...]:
-    references = value.get("references")
-    return tuple(references) if isinstance(references, dict) else ()
+def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
+    part = value.get(key)
+    return tuple(part) if isinstance(part, dict) else ()
 
 
-def _models(folder: Path, references: tuple[str, ...]) -> tuple[dict[Layer, Model], list[DatasetFault]]:
-    own = {Layer.staging: "raw", Layer.fact: "staging"}
+def _models(folder: Path, value: dict[str, object]) -> tuple[dict[Layer, Model], list[DatasetFault]]:
+    references, upstreams = _names_under(value, "references"), _names_under(value, "upstream")
+    # Without either, the contract is refused anyway; a missing staging model is then worth a word as well.
+    staged = "source" in value or not upstreams
+    tables = {Layer.staging: ("raw",), Layer.fact: (*(("staging",) if staged else ()), *upstreams)}
     models: dict[Layer, Model] = {}
     faults: list[DatasetFault] = []
-    for layer in Layer:
-        result = find_model(folder, layer, (own[layer], *references))
+    for layer in Layer if staged else (Layer.fact,):
+        result = find_model(folder, layer, (*tables[layer], *references))
         if isinstance(result, Model):
             models[layer] = result
         else:

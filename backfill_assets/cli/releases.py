@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from typing import Annotated
 
@@ -60,10 +61,11 @@ def publish(
     application = Application.from_env()
     _require_approval(application, unit, evidence)
     outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
-    report_release(outcome)
+    report_release(application, outcome)
     for name, days in outcome.days.items():
         say(f"{outcome.releases[name]}: {name} {format_days(days)} is published")
         say(f"undo it with: backfill rollback {outcome.releases[name]} --reason '…'")
+    _say_outdated(application, outcome.days)
 
 
 def rollback(
@@ -89,9 +91,18 @@ def rollback(
         return
     consent = frozenset(plan.rewritten) if include_rewritten else frozenset()
     done = application.rollback.execute(release, reason, days=days, consent_rewritten=consent)
-    report_rollback(done, reason)
+    report_rollback(application, done, reason)
     say(f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}")
     say(f"live runs leave these days alone until: backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}")
+    _say_outdated(application, (done.dataset,))
+
+
+def _say_outdated(application: Application, changed: Iterable[str]) -> None:
+    for name in application.catalog.downstream_of(changed):
+        if days := application.outdated.of(name).days:
+            say(
+                f"{name} {format_days(days)} was built from what has changed now; bring it up to date: backfill refresh {name}"
+            )
 
 
 def reconcile() -> None:

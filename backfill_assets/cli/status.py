@@ -1,4 +1,4 @@
-"""Commands that only look: where a table is, how datasets and units stand."""
+"""The command that only looks: how datasets and units stand."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ from backfill_assets.domain.units import Unit, UnitState
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def path(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> None:
-    """Print the folder of a dataset's published Delta table, for readers without Spark."""
-    application = Application.from_env()
-    application.dataset(dataset)
-    print(application.layout.published_path(dataset))  # noqa: T201  # for $(…), so without rich's wrapping
-
-
 def status(
     unit: Annotated[str, typer.Argument(help="A unit, to see its days; without it, all datasets and open units.")] = "",
     json: Json = False,  # a command-line flag
@@ -33,12 +26,21 @@ def status(
         _one_unit(application, application.ledger.unit(unit), json)
         return
     datasets = [_dataset(application, name) for name in sorted(application.datasets)]
+    outdated = application.outdated.all()
     units = [_unit(application, u) for u in application.ledger.units(states={UnitState.open})]
     if json:
-        as_json({"datasets": datasets, "units": units, "not_loaded": [str(f) for f in application.catalog.faults]})
+        faults = [str(f) for f in application.catalog.faults]
+        as_json({"datasets": datasets, "outdated": outdated, "units": units, "not_loaded": faults})
         return
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
     table(about_datasets, [tuple(d.values()) for d in datasets], "Datasets")
+    if outdated:
+        rows = [(o.dataset, format_days(o.days, most=3), ", ".join(o.upstream)) for o in outdated]
+        table(
+            ("dataset", "outdated days", "built from an older"),
+            rows,
+            "Outdated: bring up to date with `backfill refresh`",
+        )
     about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in units], "Open units")
     for fault in application.catalog.faults:

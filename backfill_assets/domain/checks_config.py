@@ -86,10 +86,22 @@ class Freshness(CheckConfig):
     max_delay: Duration | None = None
 
 
-class Reconciliation(CheckConfig):
-    """Metrics whose staging total must equal the fact's."""
+class Total(BaseModel):
+    """An aggregate over the rows that an upstream has of the same day."""
 
-    metrics: tuple[Name, ...] = ("row_count",)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    upstream: Name
+    sql: Annotated[str, Field(min_length=1)]
+
+
+class Reconciliation(CheckConfig):
+    """Metrics of the fact that must equal a total of what it was built from: of staging, or of an upstream."""
+
+    metrics: tuple[Name, ...] | None = Field(
+        default=None, description="Compared with staging; row_count unless said otherwise."
+    )
+    totals: dict[Name, Total] = Field(default_factory=dict, description="Compared with upstreams, by metric.")
     tolerance: Percent = Decimal(0)
 
 
@@ -101,6 +113,7 @@ class Checks(BaseModel):
     unique_key: CheckConfig = CheckConfig()
     not_null: CheckConfig = CheckConfig()
     source_present: CheckConfig = CheckConfig()
+    upstream_present: CheckConfig = CheckConfig()
     corrupt_rows: CorruptRows = CorruptRows()
     source_freshness: Freshness = Freshness()
     row_count: ChangeConfig = ChangeConfig()

@@ -25,6 +25,7 @@ def misfits(dataset: Dataset) -> tuple[_Fault, ...]:
         *_measure_faults(dataset),
         *_reference_faults(dataset),
         *_reconciliation_faults(dataset),
+        *_origin_faults(dataset),
     )
 
 
@@ -76,6 +77,13 @@ def _reference_faults(dataset: Dataset) -> list[_Fault]:
         for name in RESERVED_TABLES
         if name in dataset.references
     ]
+    faults += [
+        (("upstream", name), f"upstream.{name}: models know {taken} by that name; rename one")
+        for name in dataset.upstream
+        for taken in (["their own tables"] if name in RESERVED_TABLES else [])
+        + (["a reference"] if name in dataset.references else [])
+        + (["the dataset itself"] if name == dataset.name else [])
+    ]
     for name, check in dataset.checks.references.items():
         where = ("checks", "references", name)
         key = ".".join(where)
@@ -89,10 +97,38 @@ def _reference_faults(dataset: Dataset) -> list[_Fault]:
 
 
 def _reconciliation_faults(dataset: Dataset) -> list[_Fault]:
-    where = ("checks", "reconciliation", "metrics")
+    where = ("checks", "reconciliation")
     summed = {m for m, measure in dataset.measures.items() if measure.sum} | {"row_count"}
-    return [
-        (where, f"checks.reconciliation.metrics names {m!r}; use row_count or a summed measure")
-        for m in dataset.checks.reconciliation.metrics
+    faults: list[_Fault] = [
+        ((*where, "metrics"), f"checks.reconciliation.metrics names {m!r}; use row_count or a summed measure")
+        for m in dataset.reconciled
         if m not in summed
     ]
+    for metric, total in dataset.checks.reconciliation.totals.items():
+        at, key = (*where, "totals", metric), f"checks.reconciliation.totals.{metric}"
+        if metric not in summed:
+            faults.append((at, f"{key}: use row_count or a summed measure"))
+        if total.upstream not in dataset.upstream:
+            faults.append(((*at, "upstream"), f"{key}.upstream {total.upstream!r} is not declared in upstream"))
+    return faults
+
+
+def _origin_faults(dataset: Dataset) -> list[_Fault]:
+    """What a dataset without a source cannot say, and what it needs instead."""
+    faults: list[_Fault] = []
+    given, checks = dataset.model_fields_set, dataset.checks.model_fields_set
+    if dataset.source is None:
+        if not dataset.upstream:
+            faults.append((("source",), "there is neither source nor upstream; say what the days are built from"))
+        texts = "needs a source, which this dataset has not; drop it or add source"
+        faults += [((key,), f"{key} {texts}") for key in ("staging", "lookback_days") if key in given]
+        faults += [
+            (("checks", key), f"checks.{key} {texts}")
+            for key in ("source_present", "corrupt_rows", "source_freshness")
+            if key in checks
+        ]
+        if dataset.reconciled:
+            faults.append((("checks", "reconciliation", "metrics"), f"checks.reconciliation.metrics {texts}"))
+    if not dataset.upstream and "upstream_present" in checks:
+        faults.append((("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"))
+    return faults

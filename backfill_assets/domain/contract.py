@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from backfill_assets.domain.canonical import digest
@@ -79,10 +79,11 @@ def parse_change(text: object, where: str) -> Change:
 
 @dataclass(frozen=True)
 class Clause:
-    """Changes expected on some days; no days means every day of the unit."""
+    """Changes expected on some days of a dataset; no days means every day of the unit, no dataset each of it."""
 
     days: tuple[dt.date, ...]
     metrics: Mapping[str, Change]
+    dataset: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,15 @@ class Contract:
                 return clause.metrics[metric]
         return None
 
+    def of(self, dataset: str) -> Contract:
+        """What the contract says of one dataset."""
+        return Contract(tuple(clause for clause in self.clauses if clause.dataset in {"", dataset}))
+
+    def updated(self, newer: Contract) -> Contract:
+        """This contract with all that it says of the newer one's datasets replaced by what that one says."""
+        named = {clause.dataset for clause in newer.clauses}
+        return Contract((*(c for c in self.clauses if c.dataset not in named), *newer.clauses))
+
     @property
     def hash(self) -> str:
         """Digest that evidence is bound to."""
@@ -109,13 +119,19 @@ class Contract:
     def to_plain(self) -> list[dict[str, object]]:
         """The same in the form that `parse_contract` reads."""
         return [
-            {"days": [str(d) for d in c.days], "metrics": {m: str(change) for m, change in sorted(c.metrics.items())}}
+            {
+                **({"dataset": c.dataset} if c.dataset else {}),
+                "days": [str(d) for d in c.days],
+                "metrics": {m: str(change) for m, change in sorted(c.metrics.items())},
+            }
             for c in self.clauses
         ]
 
 
-def parse_contract(value: object, metrics: Iterable[str], where: str = "expected_change") -> Contract:
-    """Read a contract from launch config or YAML: a mapping metric → change, or a list of {days, metrics}.
+def parse_contract(
+    value: object, metrics: Iterable[str], where: str = "expected_change", dataset: str = ""
+) -> Contract:
+    """Read a contract of one dataset from launch config or YAML: a mapping metric → change, or a list of {days, metrics}.
 
     Raises:
         ContractError: unknown metric, unreadable change or days, or a metric named twice for one day.
@@ -124,9 +140,9 @@ def parse_contract(value: object, metrics: Iterable[str], where: str = "expected
         return Contract()
     entries = value if isinstance(value, list) else [{"metrics": value}]
     known = tuple(metrics)
-    contract = Contract(tuple(_clause(entry, known, f"{where}[{i}]") for i, entry in enumerate(entries)))
-    _refuse_overlap(contract.clauses, where)
-    return contract
+    clauses = tuple(_clause(entry, known, f"{where}[{i}]") for i, entry in enumerate(entries))
+    _refuse_overlap(clauses, where)
+    return Contract(tuple(replace(clause, dataset=dataset) for clause in clauses))
 
 
 def _clause(entry: object, known: Sequence[str], where: str) -> Clause:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.days import day_range
-from backfill_assets.domain.errors import InvalidDayError, MisfitError
+from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.domain.fields import Duration, Name
 
 _WIDEST_DECIMAL = 38
@@ -86,7 +86,7 @@ class LateData(StrEnum):
 
 
 class OnMissing(StrEnum):
-    """Whether a day for which nothing was ever delivered fails or passes its `source_present` check."""
+    """Whether a day that lacks its source or an upstream fails or passes its check of presence."""
 
     fail = "fail"
     pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
@@ -122,6 +122,15 @@ class Source(_Part):
         return self
 
 
+class Upstream(_Part):
+    """Another dataset whose facts a day is built from."""
+
+    lookback_days: Annotated[int, Field(ge=0, le=366)] = Field(
+        default=0, description="How many days before its own a day reads of the upstream."
+    )
+    on_missing: OnMissing = OnMissing.fail
+
+
 class Reference(_Part):
     """A small table that models join and checks refer to, read from one file."""
 
@@ -155,6 +164,17 @@ class Staging(_Part):
     )
 
 
+class Live(_Part):
+    """The daily pipeline: when it takes yesterday's partition, and how long it looks out for late deliveries."""
+
+    at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = Field(
+        default="03:00", description="Time of day in the dataset's time zone; a release group goes with its latest."
+    )
+    watch_days: Annotated[int, Field(ge=1, le=366)] = Field(
+        default=30, description="How many published days back new deliveries are noticed and run."
+    )
+
+
 class Retention(_Part):
     """How long a release stays restorable."""
 
@@ -176,7 +196,8 @@ class Dataset(_Part):
     )
     key: tuple[Name, ...] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
-    source: Source
+    source: Source | None = Field(default=None, description="Absent for a dataset that is built from upstream alone.")
+    upstream: dict[Name, Upstream] = Field(default_factory=dict)
     staging: Staging = Staging()
     references: dict[Name, Reference] = Field(default_factory=dict)
     measures: dict[Name, Measure] = Field(default_factory=dict)
@@ -185,6 +206,7 @@ class Dataset(_Part):
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
     publication: Publication = Publication.auto
     late_data: LateData = LateData.hold
+    live: Live = Live()
     retention: Retention = Retention()
 
     @model_validator(mode="after")
@@ -198,6 +220,30 @@ class Dataset(_Part):
     def zone(self) -> ZoneInfo:
         """The time zone of the business day."""
         return ZoneInfo(self.time_zone)
+
+    @property
+    def landing(self) -> Source:
+        """The source of a dataset that has one.
+
+        Raises:
+            DatasetError: it is built from upstream alone.
+        """
+        if self.source is None:
+            raise DatasetError(f"{self.name} has no source of its own; it is built from {', '.join(self.upstream)}")
+        return self.source
+
+    @property
+    def reconciled(self) -> tuple[str, ...]:
+        """The metrics whose staging total must equal the fact's."""
+        declared = self.checks.reconciliation.metrics
+        if declared is not None:
+            return declared
+        return () if self.source is None else ("row_count",)
+
+    def upstream_days(self, upstream: str, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
+        """The days of an upstream that these days are built from; none before the history, which they share."""
+        back = dt.timedelta(days=self.upstream[upstream].lookback_days)
+        return tuple(sorted({d for day in days for d in day_range(max(day - back, self.start), day)}))
 
     @property
     def required_columns(self) -> tuple[str, ...]:
@@ -219,7 +265,9 @@ class Dataset(_Part):
             )
 
     def delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The delivery days that may hold rows of these business days."""
+        """The delivery days that may hold rows of these business days; none without a source."""
+        if self.source is None:
+            return ()
         late = dt.timedelta(days=self.source.late_days)
         return tuple(sorted({d for day in days for d in day_range(day, day + late)}))
 

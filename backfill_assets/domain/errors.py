@@ -126,3 +126,7 @@ class LayoutError(BackfillError):
 
 class ReadBackError(BackfillError):
     """Raised when a table read back after a release is not what the release said."""
+
+
+class TimeTravelError(BackfillError):
+    """Raised when a release's version of a table cannot be read: another dataset's, never committed, or gone."""

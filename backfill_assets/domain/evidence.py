@@ -23,13 +23,15 @@ class Basis:
 
     `inputs` is the digest of the deliveries and references that the day was built from, `code` the fingerprint of the
     dataset folder and of this project, `contract` the hash of the expected change, `published` the layout digest of the
-    published files that the day's release would replace.
+    published files that the day's release would replace, `upstream` the digest of the contents of the upstream days that
+    the day was built from (empty without upstreams).
     """
 
     inputs: str
     code: str
     contract: str
     published: str
+    upstream: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Fault(StrEnum):
     incomplete = "lacks verdicts"
     failed = "failed its checks"
     inputs_moved = "is stale: its deliveries or references changed since it was checked"
+    upstream_moved = "is stale: its upstream changed since it was checked"
     code_moved = "is stale: the dataset's code changed since it was checked"
     contract_moved = "is stale: it was checked under another contract"
     published_moved = "is stale: the published day was rewritten since it was checked"
@@ -102,6 +105,7 @@ def faults_of(
     faults += [DayFault(dataset, date, Fault.failed, str(v)) for v in evidence.verdicts if v.refuses]
     moved: Mapping[Fault, tuple[str, str]] = {
         Fault.inputs_moved: (evidence.basis.inputs, now.inputs),
+        Fault.upstream_moved: (evidence.basis.upstream, now.upstream),
         Fault.code_moved: (evidence.basis.code, now.code),
         Fault.contract_moved: (evidence.basis.contract, now.contract),
         Fault.published_moved: (evidence.basis.published, now.published),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import assert_never
+from typing import Literal, assert_never
 
 from backfill_assets.domain.checks_config import PERCENTILES, ChangeConfig, CheckConfig, Measure
 from backfill_assets.domain.contract import Change, Contract
@@ -13,7 +14,7 @@ from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
-from backfill_assets.domain.measurement import ROW_COUNT, DayMeasurement, metric_names
+from backfill_assets.domain.measurement import ROW_COUNT, DayMeasurement, Figures, metric_names
 from backfill_assets.domain.verdict import Check, CheckKind, Verdict
 
 
@@ -32,15 +33,9 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
     checks = [
         _check("unique_key", CheckKind.unique_key, "", c.unique_key, f"({', '.join(dataset.key)}) is unique"),
         _check("not_null", CheckKind.not_null, "", c.not_null, f"no null in {', '.join(dataset.required_columns)}"),
-        _check("source_present", CheckKind.source_present, "", c.source_present, "something was delivered"),
-        _check(
-            "corrupt_rows", CheckKind.corrupt_rows, "", c.corrupt_rows, "every delivered row is readable and of its day"
-        ),
+        *_checks_of_origin(dataset),
         _check("row_count_change", CheckKind.change, ROW_COUNT, c.row_count, "row count against what is published"),
     ]
-    if c.source_freshness.max_delay is not None:
-        text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
-        checks.append(_check("source_freshness", CheckKind.source_freshness, "", c.source_freshness, text))
     checks += [
         _check(
             f"{m}_change",
@@ -53,7 +48,11 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
     ]
     checks += [
         _check(f"reconciles_{m}", CheckKind.reconciliation, m, c.reconciliation, f"{m} equals that of staging")
-        for m in c.reconciliation.metrics
+        for m in dataset.reconciled
+    ]
+    checks += [
+        _check(f"reconciles_{m}", CheckKind.upstream_total, m, c.reconciliation, f"{m} equals {t.sql} of {t.upstream}")
+        for m, t in c.reconciliation.totals.items()
     ]
     checks += [
         _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
@@ -61,6 +60,20 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
     ]
     checks += [_check(f"rule_{n}", CheckKind.rule, n, r, r.sql) for n, r in c.rules.items()]
     return tuple(checks)
+
+
+def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    if dataset.source is not None:
+        yield _check("source_present", CheckKind.source_present, "", c.source_present, "something was delivered")
+        text = "every delivered row is readable and of its day"
+        yield _check("corrupt_rows", CheckKind.corrupt_rows, "", c.corrupt_rows, text)
+        if c.source_freshness.max_delay is not None:
+            text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
+            yield _check("source_freshness", CheckKind.source_freshness, "", c.source_freshness, text)
+    if dataset.upstream:
+        text = f"{', '.join(dataset.upstream)} has rows to build the day from"
+        yield _check("upstream_present", CheckKind.upstream_present, "", c.upstream_present, text)
 
 
 def measure_of(metric: str, dataset: Dataset) -> str:
@@ -100,12 +113,6 @@ def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Cont
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:
             return _not_null(dataset, m)
-        case CheckKind.source_present:
-            return _source_present(dataset, m)
-        case CheckKind.corrupt_rows:
-            return _corrupt_rows(dataset, m)
-        case CheckKind.source_freshness:
-            return _freshness(dataset, m)
         case CheckKind.change:
             return _change(check.subject, dataset, m, contract)
         case CheckKind.reference:
@@ -114,9 +121,32 @@ def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Cont
             limit = dataset.checks.rules[check.subject].max_failing
             return _none_of(m.shadow.counts.get(f"rule:{check.subject}", 0), "failing rows", limit)
         case CheckKind.reconciliation:
-            return _reconciliation(check.subject, dataset, m)
+            return _reconciliation(check.subject, dataset, m, m.staging.metrics, "staging")
+        case CheckKind.upstream_total:
+            upstream = dataset.checks.reconciliation.totals[check.subject].upstream
+            return _reconciliation(check.subject, dataset, m, m.upstream.totals, upstream)
+        case origin:
+            return _judge_origin(origin, dataset, m)
+
+
+def _judge_origin(
+    kind: Literal[
+        CheckKind.source_present, CheckKind.upstream_present, CheckKind.corrupt_rows, CheckKind.source_freshness
+    ],
+    dataset: Dataset,
+    m: DayMeasurement,
+) -> _Found:
+    match kind:
+        case CheckKind.source_present:
+            return _source_present(dataset, m)
+        case CheckKind.upstream_present:
+            return _upstream_present(dataset, m)
+        case CheckKind.corrupt_rows:
+            return _corrupt_rows(dataset, m)
+        case CheckKind.source_freshness:
+            return _freshness(dataset, m)
         case _:
-            assert_never(check.kind)
+            assert_never(kind)
 
 
 def _none_of(count: int, what: str, limit: int = 0) -> _Found:
@@ -134,10 +164,18 @@ def _not_null(dataset: Dataset, m: DayMeasurement) -> _Found:
 def _source_present(dataset: Dataset, m: DayMeasurement) -> _Found:
     if m.source.rows:
         return _Found(True, "a delivery", f"{m.source.deliveries} deliveries")
-    tolerated = dataset.source.on_missing is OnMissing.pass_
+    tolerated = dataset.landing.on_missing is OnMissing.pass_
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     note = "no source data; the dataset lets such days pass" if tolerated else "no source data was ever delivered"
     return _Found(tolerated, "a delivery", found, note=note)
+
+
+def _upstream_present(dataset: Dataset, m: DayMeasurement) -> _Found:
+    empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
+    refused = [name for name in empty if dataset.upstream[name].on_missing is OnMissing.fail]
+    found = ", ".join(f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream)
+    note = f"nothing of {', '.join(empty)} is published or in this unit" if empty else ""
+    return _Found(not refused, "rows of every upstream", found, note=note)
 
 
 def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> _Found:
@@ -151,7 +189,7 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> _Found:
     limit = dataset.checks.source_freshness.max_delay or dt.timedelta(0)
     expected = f"within {format_duration(limit)} of the day's end"
     if m.source.delivered_at is None:
-        return _Found(dataset.source.on_missing is OnMissing.pass_, expected, "nothing was delivered")
+        return _Found(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
     end = dt.datetime.combine(m.day + ONE_DAY, dt.time(), dataset.zone).astimezone(dt.UTC)
     delay = m.source.delivered_at - end
     hours = delay.total_seconds() / 3600
@@ -188,11 +226,13 @@ def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> _Found:
     return _Found(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
 
 
-def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement) -> _Found:
+def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, totals: Figures, origin: str) -> _Found:
     tolerance = dataset.checks.reconciliation.tolerance
-    old, new = m.staging.metrics.get(metric), m.shadow.metrics.get(metric)
+    old, new = totals.get(metric), m.shadow.metrics.get(metric)
     passed = Change(-tolerance, tolerance).allows(old, new)
-    return _Found(passed, f"{_figure(old)} as in staging", _figure(new), format_percent(tolerance) if tolerance else "")
+    return _Found(
+        passed, f"{_figure(old)} as in {origin}", _figure(new), format_percent(tolerance) if tolerance else ""
+    )
 
 
 def _figure(value: Decimal | None) -> str:

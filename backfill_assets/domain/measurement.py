@@ -29,6 +29,14 @@ class SourceState:
 
 
 @dataclass(frozen=True)
+class UpstreamState:
+    """What the upstreams hold for a day: their rows in the days that it is built from, and the totals to compare with."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    totals: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Side:
     """One side (shadow, published or staging) of one day.
 
@@ -60,6 +68,7 @@ class DayMeasurement:
     published: Side
     staging: Side
     source: SourceState
+    upstream: UpstreamState = UpstreamState()
 
 
 def metric_names(dataset: Dataset) -> tuple[str, ...]:

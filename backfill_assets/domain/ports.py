@@ -12,7 +12,7 @@ from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.release import DataFile, Manifest, TableCommit
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, Delivery, Hold, ReleaseRecord, StagedDay
+from backfill_assets.domain.work import Attempt, AttemptState, Content, Delivery, Hold, ReleaseRecord, StagedDay
 
 
 class Clock(Protocol):
@@ -128,8 +128,14 @@ class WorkLedger(Protocol):
         """Store evidence, the newest of a (unit, dataset, day) counts; `LeaseLostError` if the attempt lost its lease."""
         ...
 
-    def evidence(self, unit: str) -> Mapping[DatasetDay, DayEvidence]:
-        """The evidence that counts, by dataset and day."""
+    def evidence(
+        self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
+    ) -> Mapping[DatasetDay, DayEvidence]:
+        """The evidence that counts, by dataset and day, optionally only of one dataset or of some days."""
+        ...
+
+    def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:
+        """What is known to be in each day's files, given their layout digests; days whose files nobody measured lack."""
         ...
 
 
@@ -186,6 +192,10 @@ class PublishedTable(Protocol):
 
     def active(self, days: Collection[dt.date] | None = None) -> Mapping[dt.date, tuple[DataFile, ...]]:
         """The files that readers see at the newest version, by day."""
+        ...
+
+    def at(self, version: int) -> Mapping[dt.date, tuple[DataFile, ...]]:
+        """The files that a reader of an older version opens, by day; `TimeTravelError` if the log has forgotten it."""
         ...
 
     def shadow_files(self, folder: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[DataFile, ...]]:
@@ -253,6 +263,13 @@ class BasisNow(Protocol):
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Digest of what each day would be built from now."""
+        ...
+
+    def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None) -> Mapping[dt.date, str]:
+        """Digest of the upstream contents that each day would be built from now; empty without upstreams.
+
+        Days of an upstream that the unit holds count as the unit has built them, all others as they are published.
+        """
         ...
 
     def code(self, dataset: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -70,14 +70,21 @@ class Unit:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is known of a launch when its first step asks for its unit."""
+    """What is known of a launch when one of its steps asks for its unit: the days by dataset that it will build.
 
-    dataset: str
-    days: frozenset[dt.date]
+    Every step of a launch knows the same targets, whichever dataset it works on.
+    """
+
+    targets: Mapping[str, frozenset[dt.date]]
     opened_by: str
     named_unit: str | None = None
     live: bool = False
     late_data: LateData = LateData.hold
+
+    @property
+    def days(self) -> frozenset[DatasetDay]:
+        """Every (dataset, day) of the launch."""
+        return frozenset((name, day) for name, days in self.targets.items() for day in days)
 
 
 @dataclass(frozen=True)
@@ -91,14 +98,14 @@ class Join:
 class Open:
     """The launch opens a unit of its own; without claims where a live run goes past another unit's claim."""
 
-    claim: frozenset[dt.date]
+    claim: frozenset[DatasetDay]
 
 
 def assign_unit(
     launch: Launch,
     opened: Unit | None,
-    claims: Mapping[dt.date, str],
-    held: Mapping[dt.date, str],
+    claims: Mapping[DatasetDay, str],
+    held: Mapping[DatasetDay, str],
     live_units: frozenset[str] = frozenset(),
 ) -> Join | Open:
     """Decide which unit a launch belongs to; pure, so that the ledger can decide and act in one transaction.
@@ -113,11 +120,7 @@ def assign_unit(
         HeldDaysError: a live launch asks for days that are on hold.
     """
     if launch.live and held:
-        reason = next(iter(held.values()))
-        raise HeldDaysError(
-            f"{launch.dataset} {format_days(held)}: on hold ({reason}); the live pipeline would publish the rejected logic "
-            f"again. Lift it with: backfill hold lift {launch.dataset} {min(held)} {max(held)}"
-        )
+        raise HeldDaysError(_held(held))
     if opened is not None or launch.named_unit is not None:
         return Join(_usable(launch, opened))
     units = sorted(set(claims.values()))
@@ -131,14 +134,31 @@ def assign_unit(
     raise ClaimedDaysError(_claimed(launch, claims, units))
 
 
+def shown_days(days: Iterable[DatasetDay]) -> str:
+    """Days by dataset for people: `daily_capacity 2013-03-01..2013-03-04; flights 2013-03-01`."""
+    by_dataset: dict[str, list[dt.date]] = {}
+    for name, day in days:
+        by_dataset.setdefault(name, []).append(day)
+    return "; ".join(f"{name} {format_days(found)}" for name, found in sorted(by_dataset.items()))
+
+
+def _held(held: Mapping[DatasetDay, str]) -> str:
+    name = min(held)[0]
+    days = [day for dataset, day in held if dataset == name]
+    return (
+        f"{shown_days(held)}: on hold ({held[min(held)]}); the live pipeline would publish the rejected logic "
+        f"again. Lift it with: backfill hold lift {name} {min(days)} {max(days)}"
+    )
+
+
 def _usable(launch: Launch, unit: Unit | None) -> str:
     if unit is None:
         raise UnitError(f"tag {UNIT_TAG}: there is no unit {launch.named_unit!r}; see: backfill status")
-    if not unit.holds(launch.dataset, launch.days):
-        strangers = launch.days - set(unit.targets.get(launch.dataset, ()))
+    strangers = launch.days - set(unit.days)
+    if strangers:
         raise UnitError(
-            f"unit {unit.id} does not hold {launch.dataset} {format_days(strangers)}; launch only its own days "
-            f"({format_days(unit.targets.get(launch.dataset, ()))}) or drop the tag {UNIT_TAG}"
+            f"unit {unit.id} does not hold {shown_days(strangers)}; launch only its own days "
+            f"({shown_days(unit.days)}) or drop the tag {UNIT_TAG}"
         )
     if unit.state is not UnitState.open and launch.named_unit is not None:
         raise UnitError(
@@ -147,11 +167,11 @@ def _usable(launch: Launch, unit: Unit | None) -> str:
     return unit.id
 
 
-def _claimed(launch: Launch, claims: Mapping[dt.date, str], units: list[str]) -> str:
-    parts = [f"{u} ({format_days(d for d, owner in claims.items() if owner == u)})" for u in units]
+def _claimed(launch: Launch, claims: Mapping[DatasetDay, str], units: list[str]) -> str:
+    parts = [f"{u} ({shown_days(d for d, owner in claims.items() if owner == u)})" for u in units]
     free = launch.days - set(claims)
-    tail = f"; unclaimed are {format_days(free)}" if free else ""
+    tail = f"; unclaimed are {shown_days(free)}" if free else ""
     return (
-        f"{launch.dataset} {format_days(launch.days)}: claimed by open unit {', '.join(parts)}{tail}. Launch exactly days "
+        f"{shown_days(launch.days)}: claimed by open unit {', '.join(parts)}{tail}. Launch exactly days "
         f"of one unit to go on with it, publish it (backfill publish {units[0]}), or give it up (backfill discard {units[0]})"
     )

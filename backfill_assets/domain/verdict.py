@@ -16,12 +16,14 @@ class CheckKind(StrEnum):
     unique_key = "unique_key"
     not_null = "not_null"
     source_present = "source_present"
+    upstream_present = "upstream_present"
     corrupt_rows = "corrupt_rows"
     source_freshness = "source_freshness"
     change = "change"
     reference = "reference"
     rule = "rule"
     reconciliation = "reconciliation"
+    upstream_total = "upstream_total"
 
 
 @dataclass(frozen=True)

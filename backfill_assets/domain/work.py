@@ -63,6 +63,17 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Content:
+    """What a set of files holds of a day: the fingerprint of its rows, and the digest of the upstream content behind it.
+
+    `upstream` is empty for a dataset without upstreams.
+    """
+
+    fingerprint: str
+    upstream: str
+
+
+@dataclass(frozen=True)
 class StagedDay:
     """What a staged day was built from, and how many delivered rows of that delivery day belong to no day it may bring.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
@@ -13,17 +13,19 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import LeaseLostError, UnitError
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.ports import WorkLedger
+from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.domain.work import Attempt, AttemptState, Content
 from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, evidence_to_text
-from backfill_assets.ledger.database import span
+from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.deliveries import DeliveryRows
 from backfill_assets.ledger.host import worker_name
-from backfill_assets.ledger.schema import attempt_days, attempts, evidence
+from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
 from backfill_assets.ledger.units import load_unit
 
 _TABLE = attempts
 _EVIDENCE = evidence
+_CONTENTS = contents
 _RUNNING = attempts.c.state == AttemptState.running.value
 
 
@@ -92,10 +94,25 @@ class WorkRows(DeliveryRows, WorkLedger):
             _refuse_foreign_evidence(held, given)
             if rows:
                 connection.execute(insert(_EVIDENCE), rows)
+            measured = [_content(e) for e in given if e.verdicts]
+            upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream"])
 
-    def evidence(self, unit: str) -> Mapping[DatasetDay, DayEvidence]:
-        """The evidence that counts, by dataset and day."""
+    def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:
+        """What is known to be in each day's files, given their layout digests."""
+        asked = (_CONTENTS.c.dataset == dataset) & span(_CONTENTS.c.day, layouts)
+        with self._database.read() as connection:
+            rows = connection.execute(select(_CONTENTS).where(asked)).all()
+        return {row.day: Content(row.fingerprint, row.upstream) for row in rows if layouts.get(row.day) == row.layout}
+
+    def evidence(
+        self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
+    ) -> Mapping[DatasetDay, DayEvidence]:
+        """The evidence that counts, by dataset and day, optionally only of one dataset or of some days."""
         of_unit = _EVIDENCE.c.unit == unit
+        if dataset is not None:
+            of_unit &= _EVIDENCE.c.dataset == dataset
+        if days is not None:
+            of_unit &= span(_EVIDENCE.c.day, days)
         newest = select(func.max(_EVIDENCE.c.number)).where(of_unit).group_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
         query = (
             select(_EVIDENCE.c.body)
@@ -104,7 +121,19 @@ class WorkRows(DeliveryRows, WorkLedger):
         )
         with self._database.read() as connection:
             bodies = connection.execute(query).scalars().all()
-        return {(e.dataset, e.day): e for e in map(evidence_from_text, bodies)}
+        asked = None if days is None else frozenset(days)
+        found = map(evidence_from_text, bodies)
+        return {(e.dataset, e.day): e for e in found if asked is None or e.day in asked}
+
+
+def _content(evidence: DayEvidence) -> dict[str, object]:
+    return {
+        "dataset": evidence.dataset,
+        "day": evidence.day,
+        "layout": layout_digest(evidence.shadow_files),
+        "fingerprint": evidence.measured.shadow.fingerprint,
+        "upstream": evidence.basis.upstream,
+    }
 
 
 def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Attempt, ...]:

@@ -15,7 +15,7 @@ from backfill_assets.domain import canonical
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Change, Clause, Contract
 from backfill_assets.domain.evidence import Basis, DayEvidence
-from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState
+from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState, UpstreamState
 from backfill_assets.domain.release import Manifest, ReleaseState, data_file
 from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
@@ -30,7 +30,12 @@ def contract_to_text(contract: Contract) -> str:
 def contract_from_text(text: str) -> Contract:
     """Read what `contract_to_text` wrote."""
     clauses = json.loads(text)["clauses"]
-    return Contract(tuple(Clause(_days(c["days"]), {m: _change(b) for m, b in c["metrics"].items()}) for c in clauses))
+    return Contract(
+        tuple(
+            Clause(_days(c["days"]), {m: _change(b) for m, b in c["metrics"].items()}, c.get("dataset", ""))
+            for c in clauses
+        )
+    )
 
 
 def evidence_to_text(evidence: DayEvidence) -> str:
@@ -110,12 +115,20 @@ def _measured(raw: Mapping[str, Any]) -> DayMeasurement:
         _side(raw["published"]),
         _side(raw["staging"]),
         _source(raw["source"]),
+        _upstream(raw.get("upstream", {})),
     )
 
 
+def _upstream(raw: Mapping[str, Any]) -> UpstreamState:
+    return UpstreamState(raw.get("rows", {}), _figures(raw.get("totals", {})))
+
+
+def _figures(raw: Mapping[str, str | None]) -> dict[str, Decimal | None]:
+    return {name: None if value is None else Decimal(value) for name, value in raw.items()}
+
+
 def _side(raw: Mapping[str, Any]) -> Side:
-    metrics = {name: None if value is None else Decimal(value) for name, value in raw["metrics"].items()}
-    return Side(metrics, raw["counts"], raw["fingerprint"])
+    return Side(_figures(raw["metrics"]), raw["counts"], raw["fingerprint"])
 
 
 def _source(raw: Mapping[str, Any]) -> SourceState:

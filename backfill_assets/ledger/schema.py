@@ -178,6 +178,17 @@ evidence = Table(
 )
 """History is kept; of a (unit, dataset, day) the highest number counts."""
 
+contents = Table(
+    "contents",
+    metadata,
+    Column("dataset", _NAME, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("layout", String(64), primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("upstream", Text, nullable=False),
+)
+"""What was measured of each set of files that ever was a day: its content, and the upstream content it came from."""
+
 releases = Table(
     "releases",
     metadata,

@@ -23,6 +23,7 @@ from backfill_assets.domain.units import (
     Unit,
     UnitState,
     assign_unit,
+    shown_days,
 )
 from backfill_assets.domain.work import AttemptState, Hold
 from backfill_assets.ledger.codec import contract_to_text, unit_from_row
@@ -48,8 +49,8 @@ class UnitRows(Rows, UnitLedger):
         with self._database.write() as connection:
             named, before = units.c.id == launch.named_unit, units.c.opened_by == launch.opened_by
             opened = next(iter(_load(connection, named if launch.named_unit else before)), None)
-            taken = _claims(connection, launch.dataset, launch.days)
-            held = {h.target[1]: h.reason for h in _holds(connection, launch.dataset, launch.days)}
+            taken = _taken(connection, launch.targets)
+            held = {h.target: h.reason for name, days in launch.targets.items() for h in _holds(connection, name, days)}
             live = {u for u in set(taken.values()) if launch.live and load_unit(connection, u).live}
             match assign_unit(launch, opened, taken, held, frozenset(live)):
                 case Join(unit):
@@ -187,6 +188,12 @@ def _claims(connection: Connection, dataset: str, days: Collection[dt.date]) -> 
     return {day: unit for day, unit in rows if day in asked}
 
 
+def _taken(connection: Connection, targets: Mapping[str, Collection[dt.date]]) -> dict[DatasetDay, str]:
+    return {
+        (name, day): unit for name, days in targets.items() for day, unit in _claims(connection, name, days).items()
+    }
+
+
 def _holds(connection: Connection, dataset: str, days: Collection[dt.date] | None) -> tuple[Hold, ...]:
     these = holds.c.dataset == dataset
     if days is not None:
@@ -203,27 +210,25 @@ def _refuse_misfit(launch: Launch, proposal: Unit) -> None:
             f"the proposed unit {proposal.id} is {proposal.state.value} and opened by "
             f"{proposal.opened_by!r}; propose an open unit of the launch {launch.opened_by!r}"
         )
-    if not launch.days or not proposal.holds(launch.dataset, launch.days):
+    strangers = launch.days - set(proposal.days)
+    if not launch.days or strangers:
         raise UnitError(
-            f"the proposed unit {proposal.id} holds "
-            f"{format_days(proposal.targets.get(launch.dataset, ()))} of {launch.dataset}, "
-            f"the launch asks for {format_days(launch.days)}; propose at least these days"
+            f"the proposed unit {proposal.id} holds {shown_days(proposal.days) or 'nothing'}, "
+            f"the launch asks for {shown_days(launch.days) or 'nothing'}; propose at least these days"
         )
 
 
 def _to_claim(
-    connection: Connection, launch: Launch, proposal: Unit, claim: frozenset[dt.date]
+    connection: Connection, launch: Launch, proposal: Unit, claim: frozenset[DatasetDay]
 ) -> frozenset[DatasetDay]:
-    """What the proposal is to claim: of the launch what was decided, all else likewise."""
+    """What the proposal is to claim: of the launch what was decided, of all else what is free."""
     passes = launch.live and launch.late_data is LateData.publish
-    wanted = {(launch.dataset, day) for day in claim}
-    for dataset, days in proposal.targets.items():
-        others = set(days) - launch.days if dataset == launch.dataset else set(days)
-        taken = _claims(connection, dataset, others)
-        if taken and not passes:
-            raise _claimed_elsewhere(dataset, taken)
-        wanted |= {(dataset, day) for day in others - set(taken)}
-    return frozenset(wanted)
+    others = set(proposal.days) - launch.days
+    taken = _taken(connection, {name: {d for n, d in others if n == name} for name in proposal.targets})
+    if taken and not passes:
+        dataset = min(taken)[0]
+        raise _claimed_elsewhere(dataset, {day: unit for (name, day), unit in taken.items() if name == dataset})
+    return claim | frozenset(others - set(taken))
 
 
 def _open(connection: Connection, proposal: Unit, claimed: frozenset[DatasetDay]) -> Unit:

@@ -37,11 +37,12 @@ class LaunchError(BackfillError):
 
 @dataclass(frozen=True)
 class Backfill:
-    """A native backfill to be launched: layers of one dataset over some partitions."""
+    """A native backfill to be launched: layers of one dataset over some partitions, with layers of others if need be."""
 
     dataset: str
     partitions: tuple[str, ...]
     layers: Sequence[str] = LAYERS
+    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
     title: str = ""
     description: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +51,11 @@ class Backfill:
     def params(self) -> dict[str, Any]:
         """The same as GraphQL's `LaunchBackfillParams`."""
         return {
-            "assetSelection": [{"path": [layer, self.dataset]} for layer in self.layers],
+            "assetSelection": [
+                {"path": [layer, name]}
+                for name, layers in {self.dataset: self.layers, **self.others}.items()
+                for layer in layers
+            ],
             "partitionNames": list(self.partitions),
             "title": self.title or None,
             "description": self.description or None,

@@ -4,9 +4,6 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData,
-)
 
 from backfill_assets.application import Application
 from backfill_assets.catalog import LoadedDataset
@@ -20,7 +17,9 @@ from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
+from backfill_assets.orchestration.materializations import last_materializations
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
+from backfill_assets.orchestration.storage import batched_events
 
 _SHOWN = 20
 
@@ -110,36 +109,23 @@ def _evaluations(
     context: dg.AssetCheckExecutionContext, name: str, evidence: Sequence[DayEvidence]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     key = asset_key("shadow", name)
-    # Refused days last: Dagster shows the newest result as the state of the whole check.
-    for day in sorted(evidence, key=lambda e: (not e.passed, e.day)):
-        target = _target(context.instance, key, day.day)
-        for verdict in day.verdicts:
-            yield dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=verdict.check,
-                passed=verdict.passed,
-                partition=day.day.isoformat(),
-                severity=_severity(verdict),
-                blocking=verdict.blocks,
-                description=f"expected {verdict.expected}, found {verdict.found}"
-                + (f" ({verdict.note})" if verdict.note else ""),
-                metadata=_metadata(verdict, day),
-                target_materialization_data=target,
-            )
-
-
-def _target(
-    instance: dg.DagsterInstance, key: dg.AssetKey, day: dt.date
-) -> AssetCheckEvaluationTargetMaterializationData | None:
-    # Without the materialization that it judged, the UI calls a check result stale and shows nothing.
-    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[day.isoformat()])
-    records = instance.fetch_materializations(wanted, limit=1).records
-    if not records:
-        return None
-    record = records[0]
-    return AssetCheckEvaluationTargetMaterializationData(
-        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
-    )
+    targets = last_materializations(context.instance, key, [e.day for e in evidence])
+    with batched_events(context.instance):
+        # Refused days last: Dagster shows the newest result as the state of the whole check.
+        for day in sorted(evidence, key=lambda e: (not e.passed, e.day)):
+            for verdict in day.verdicts:
+                yield dg.AssetCheckEvaluation(
+                    asset_key=key,
+                    check_name=verdict.check,
+                    passed=verdict.passed,
+                    partition=day.day.isoformat(),
+                    severity=_severity(verdict),
+                    blocking=verdict.blocks,
+                    description=f"expected {verdict.expected}, found {verdict.found}"
+                    + (f" ({verdict.note})" if verdict.note else ""),
+                    metadata=_metadata(verdict, day),
+                    target_materialization_data=targets.get(day.day),
+                )
 
 
 def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:

@@ -13,6 +13,8 @@ from dagster_pyspark import LazyPySparkResource
 from backfill_assets.application import Application
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.jobs import publish_job
+from backfill_assets.orchestration.live import late_deliveries, live_pipelines
+from backfill_assets.orchestration.outdated import upstream_current
 from backfill_assets.orchestration.release_assets import published_asset
 from backfill_assets.orchestration.resources import WarmSparkResource, published_table
 from backfill_assets.orchestration.road_assets import road_assets
@@ -44,12 +46,15 @@ def definitions_of(application: Application) -> dg.Definitions:
     for name, loaded in application.datasets.items():
         assets += [*road_assets(loaded, application), published_asset(loaded, application)]
         checks.append(shadow_checks(loaded, application))
+        checks += [upstream_current(loaded, application)] if loaded.dataset.upstream else []
         resources[f"{name}_table"] = published_table(application, name)
+    pipelines = live_pipelines(application)
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[publish_job(application)],
-        sensors=[dead_workers(application)],
+        jobs=[publish_job(application), *(pipeline.job for pipeline in pipelines)],
+        schedules=[pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None],
+        sensors=[dead_workers(application), late_deliveries(application, pipelines)],
         resources=resources,
         # One process per run: a chunk's steps share imports and connections, and a cancelled run ends as a whole.
         executor=dg.in_process_executor,

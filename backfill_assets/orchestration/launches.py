@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import dagster as dg
-import yaml
 
 from backfill_assets.application import Application
-from backfill_assets.domain.contract import Contract, parse_contract
-from backfill_assets.domain.dataset import Dataset, Publication
-from backfill_assets.domain.errors import ContractError
-from backfill_assets.domain.measurement import metric_names
-from backfill_assets.domain.units import (
-    CONTRACT_TAG,
-    LIVE_TAG,
-    UNIT_TAG,
-    Launch,
-    ReleaseMode,
-    Unit,
-    UnitState,
-)
-from backfill_assets.orchestration.names import asset_key, days_of, op_name
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.dataset import Dataset, LateData, Publication
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.orchestration.launch_contracts import contract_of
+from backfill_assets.orchestration.names import asset_key, days_of
 
 BACKFILL_TAG = "dagster/backfill"
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+_LAST = ("shadow", "published")
 
 
 @dataclass(frozen=True)
@@ -39,81 +30,74 @@ class Target:
     days: tuple[dt.date, ...]
     shadow: bool
     published: bool
-    tags: Mapping[str, str]
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def target_of(context: Context, dataset: str) -> Target:
     """The target of the whole launch: of the backfill if the run belongs to one, otherwise of the run."""
+    return targets_of(context, (dataset,))[dataset]
+
+
+def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Target]:
+    """The targets of the whole launch for several datasets; those that it leaves out have no layer in it."""
     run = context.run
-    shadow, published = asset_key("shadow", dataset), asset_key("published", dataset)
     backfill_id = run.tags.get(BACKFILL_TAG)
     backfill = context.instance.get_backfill(backfill_id) if backfill_id else None
     if backfill_id and backfill is not None:
         data = backfill.get_asset_backfill_data(context.repository_def.asset_graph)
-        wanted = {key: _keys(data, key) for key in (shadow, published)}
-        days = days_of({key for keys in wanted.values() for key in keys})
-        return Target(backfill_id, days, bool(wanted[shadow]), bool(wanted[published]), run.tags)
-    selection = run.asset_selection
-    days = days_of(context.partition_keys)
-    return Target(
-        run.run_id,
-        days,
-        selection is None or shadow in selection,
-        selection is None or published in selection,
-        run.tags,
-    )
+        keys = {name: tuple(_keys(data, asset_key(layer, name)) for layer in _LAST) for name in datasets}
+        return {
+            name: Target(backfill_id, days_of(shadow | published), bool(shadow), bool(published), run.tags)
+            for name, (shadow, published) in keys.items()
+        }
+    selection, days = _selection(context), days_of(context.partition_keys)
+    chosen = {name: tuple(asset_key(layer, name) in selection for layer in _LAST) for name in datasets}
+    return {name: Target(run.run_id, days, shadow, published, run.tags) for name, (shadow, published) in chosen.items()}
 
 
 def unit_of(context: Context, application: Application, dataset: Dataset) -> Unit:
     """Join or open the unit of this launch, and give it the contract that the launch brings.
 
+    The unit holds every dataset of the release group whose shadow the launch builds.
+
     Raises:
         ClaimedDaysError: the days belong to another open unit, or partly so.
         HeldDaysError: a live launch asks for days on hold.
-        UnitError: the unit that a tag names does not exist or cannot take these days.
+        UnitError: the unit that a tag names does not exist or cannot take these days, or the launch would release
+            some of the datasets that it builds, and others not.
         ContractError: the launch's contract cannot be understood.
     """
-    target = target_of(context, dataset.name)
-    contract = contract_of(context, dataset)
+    targets = built_together(context, application, dataset.name)
+    members = [application.dataset(name) for name in targets]
+    target = targets[dataset.name]
+    contract = contract_of(context, members)
     live = target.tags.get(LIVE_TAG) == "true"
+    passes = all(member.late_data is LateData.publish for member in members)
+    released = _released_by_runs(targets, members)
     launch = Launch(
-        dataset.name, frozenset(target.days), target.launched_by, target.tags.get(UNIT_TAG), live, dataset.late_data
+        targets={name: frozenset(found.days) for name, found in targets.items()},
+        opened_by=_opened_by(context, application, dataset.name, target),
+        named_unit=target.tags.get(UNIT_TAG),
+        live=live,
+        late_data=LateData.publish if passes else LateData.hold,
     )
-    released_by_runs = target.published and dataset.publication is Publication.auto
     proposal = Unit(
         id=application.ids.new("u"),
-        opened_by=target.launched_by,
+        opened_by=launch.opened_by,
         opened_at=application.clock.now(),
         by=application.identity.name(),
-        targets={dataset.name: target.days},
-        mode=ReleaseMode.auto if released_by_runs else ReleaseMode.manual,
+        targets={name: found.days for name, found in targets.items()},
+        mode=ReleaseMode.auto if released else ReleaseMode.manual,
         contract=contract or Contract(),
         live=live,
     )
-    unit = application.ledger.assign(launch, proposal)
-    if contract is not None and contract.hash != unit.contract.hash:
-        unit = application.ledger.set_contract(unit.id, contract)
-    if released_by_runs and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
-        unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
-    return unit
+    return _updated(application, application.ledger.assign(launch, proposal), contract, released=released)
 
 
-def contract_of(context: Context, dataset: Dataset) -> Contract | None:
-    """The expected change that the launch brings by run config or tag; none if it brings none.
-
-    Raises:
-        ContractError: both are given, the file cannot be read, or the contract cannot be understood.
-    """
-    config = _mapping(_mapping(context.run.run_config.get("ops")).get(op_name("shadow", dataset.name))).get("config")
-    configured = _mapping(config).get("expected_change")
-    tag = context.run.tags.get(CONTRACT_TAG)
-    if configured is not None and tag is not None:
-        raise ContractError(f"expected_change is given by run config and by the tag {CONTRACT_TAG}; give one")
-    if configured is not None:
-        return parse_contract(configured, metric_names(dataset), f"run config of {op_name('shadow', dataset.name)}")
-    if tag is not None:
-        return parse_contract(_tagged(tag), metric_names(dataset), f"tag {CONTRACT_TAG}")
-    return None
+def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:
+    """The targets of all datasets of the release group whose shadows the launch builds, upstream first."""
+    group = next(names for names in application.catalog.groups if dataset in names)
+    return {name: target for name, target in targets_of(context, group).items() if target.shadow}
 
 
 def work_tag(context: Context, step: str, dataset: str) -> str:
@@ -121,28 +105,46 @@ def work_tag(context: Context, step: str, dataset: str) -> str:
     return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
 
 
-def _tagged(tag: str) -> object:
-    if tag.lstrip().startswith(("{", "[")):
-        try:
-            return json.loads(tag)
-        except ValueError as error:
-            raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} is not JSON ({error}); mend it or name a file") from None
-    here = Path.cwd().resolve()
-    path = (here / tag).resolve()
-    if path.suffix not in {".yaml", ".yml"} or here not in path.parents:
-        raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} must name a .yaml file below the folder of the code location")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not YAML"
-        raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} cannot be read ({reason}); mend or rename it") from None
-    return content.get("expected_change") if isinstance(content, Mapping) and "expected_change" in content else content
+def _updated(application: Application, unit: Unit, contract: Contract | None, *, released: bool) -> Unit:
+    if contract is not None and unit.contract.updated(contract).hash != unit.contract.hash:
+        unit = application.ledger.set_contract(unit.id, unit.contract.updated(contract))
+    if released and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
+        unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
+    return unit
+
+
+def _released_by_runs(targets: Mapping[str, Target], members: Sequence[Dataset]) -> bool:
+    """Whether the launch itself releases what it builds: all of it, or nothing."""
+    own = [m.name for m in members if m.publication is Publication.auto]
+    lacking = [name for name in own if not targets[name].published]
+    if lacking and len(lacking) < len(own):
+        released = sorted(set(own) - set(lacking))
+        raise UnitError(
+            f"this launch builds {', '.join(own)} and releases only {', '.join(released)}, but what is built together is "
+            f"released together; select published of {', '.join(lacking)} as well, or leave out their shadow "
+            f"({format_days(targets[lacking[0]].days)})"
+        )
+    return bool(own) and not lacking
+
+
+def _opened_by(context: Context, application: Application, dataset: str, target: Target) -> str:
+    """The launch, and the release group where it builds several: each has a unit of its own."""
+    groups = application.catalog.groups
+    names = [name for group in groups for name in group]
+    built = {name for name, found in targets_of(context, names).items() if found.shadow}
+    busy = [group for group in groups if built & set(group)]
+    if len(busy) == 1:
+        return target.launched_by
+    return f"{target.launched_by}/{next(group[0] for group in busy if dataset in group)}"
+
+
+def _selection(context: Context) -> Collection[dg.AssetKey]:
+    if context.run.asset_selection is not None:
+        return context.run.asset_selection
+    # A job's run without a selection of its own takes all of the job's assets.
+    return set(context.op_execution_context.job_def.asset_layer.executable_asset_keys)
 
 
 def _keys(data: object, key: dg.AssetKey) -> set[str]:
     target = data.target_subset  # type: ignore[attr-defined]
     return set(target.get_partitions_subset(key).get_partition_keys()) if key in target.asset_keys else set()
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}

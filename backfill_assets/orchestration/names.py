@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.settings import Settings
 
@@ -18,6 +18,12 @@ LAYERS = ("raw", "staging", "shadow", "published")
 def asset_key(layer: str, dataset: str) -> dg.AssetKey:
     """The asset of one layer of a dataset: `raw/flights` … `published/flights`."""
     return dg.AssetKey([layer, dataset])
+
+
+def layers_of(dataset: Dataset) -> tuple[str, ...]:
+    """The layers of a dataset that can be launched: no raw and staging without a source, no published with approval."""
+    first = LAYERS if dataset.source is not None else LAYERS[2:]
+    return first if dataset.publication is Publication.auto else first[:-1]
 
 
 def op_name(layer: str, dataset: str) -> str:

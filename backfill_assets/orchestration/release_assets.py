@@ -13,12 +13,14 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.evidence import Fault, explain_faults
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.orchestration.launches import Target, target_of, unit_of
+from backfill_assets.orchestration.launches import Target, built_together, target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of
+from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
+from backfill_assets.orchestration.storage import batched_events
 
 RELEASE_METADATA = "release"
-_UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed})
+_UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed, Fault.upstream_moved})
 """What another run of the launch will still mend, or has reported itself."""
 LAUNCH_METADATA = "launch"
 """Metadata key that says which backfill or run released a partition."""
@@ -42,9 +44,14 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         outcomes = [o for unit in units if (o := _release(context, application, dataset, unit, days)) is not None]
         if not outcomes:
             return
-        told = {(dataset.name, day) for day in days} | _told(context, outcomes)
-        for event in released_events(outcomes, target.launched_by, told):
-            context.log_event(event)
+        own, told = {(dataset.name, day) for day in days}, _told(context, outcomes)
+        with batched_events(context.instance):
+            for event in released_events(outcomes, target.launched_by, own | told):
+                context.log_event(event)
+            report_outdated(context.instance, application, outcomes, own)
+        if own <= told:
+            # The step of another dataset of the unit has released all, and said so.
+            return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
             context.add_asset_metadata(_metadata(released[day], target.launched_by), partition_key=day.isoformat())
@@ -134,12 +141,12 @@ def _release(
         # Its evidence may be fresh again. A retry of an old run must not undo what somebody decided since.
         raise EvidenceError(f"unit {unit.id} was rolled back; to release it again: backfill publish {unit.id}")
     if unit.state is UnitState.open:
-        target = target_of(context, dataset.name)
         faults = application.publisher.missing(unit.id)
         unfinished = {(f.dataset, f.day) for f in faults if f.fault in _UNFINISHED}
         here = {(dataset.name, day) for day in days}
-        elsewhere = {(dataset.name, day) for day in target.days} - here
-        if faults and target.shadow and {(f.dataset, f.day) for f in faults} <= unfinished & elsewhere:
+        together = built_together(context, application, dataset.name)
+        elsewhere = {(name, day) for name, found in together.items() for day in found.days} - here
+        if faults and {(f.dataset, f.day) for f in faults} <= unfinished & elsewhere:
             context.log.info(
                 f"unit {unit.id}: the release waits for {len(unfinished)} other days\n{explain_faults(faults)}"
             )

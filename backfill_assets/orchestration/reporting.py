@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import dagster as dg
 
+from backfill_assets.application import Application
 from backfill_assets.campaigns.publish import AlreadyReleased, Released
 from backfill_assets.campaigns.rollback import RolledBack
 from backfill_assets.orchestration.names import asset_key
+from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.storage import batched_events
 
 
-def report_release(outcome: Released | AlreadyReleased) -> bool:
+def report_release(application: Application, outcome: Released | AlreadyReleased) -> bool:
     """Report the materializations of a release; false where no Dagster instance is configured."""
-    return _report(released_events([outcome], "backfill publish", set()))
+    return _report(application, released_events([outcome], "backfill publish", set()), outcome.days)
 
 
-def report_rollback(done: RolledBack, reason: str) -> bool:
+def report_rollback(application: Application, done: RolledBack, reason: str) -> bool:
     """Report which partitions went back to what they were; false where no Dagster instance is configured."""
     metadata = {"release": done.release, "undoes": done.undoes, "reason": reason}
     key = asset_key("published", done.dataset)
-    return _report(
+    events = (
         dg.AssetObservation(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
         for day in done.days
     )
+    return _report(application, events, {done.dataset: done.days})
 
 
-def _report(events: Iterable[dg.AssetMaterialization | dg.AssetObservation]) -> bool:
+def _report(
+    application: Application,
+    events: Iterable[dg.AssetMaterialization | dg.AssetObservation],
+    changed: Mapping[str, Collection[dt.date]],
+) -> bool:
     if not os.environ.get("DAGSTER_HOME"):
         return False
-    with dg.DagsterInstance.get() as instance:
+    with dg.DagsterInstance.get() as instance, batched_events(instance):
         for event in events:
             instance.report_runless_asset_event(event)
+        report_downstream(instance, application, changed)
     return True

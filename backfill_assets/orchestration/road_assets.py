@@ -29,8 +29,11 @@ SHADOW_CONFIG = {
 
 
 def road_assets(loaded: LoadedDataset, application: Application) -> list[dg.AssetsDefinition]:
-    """The assets raw, staging and shadow of a dataset."""
-    return [_raw(loaded, application), _staging(loaded, application), _shadow(loaded, application)]
+    """The assets raw, staging and shadow of a dataset; one that is built from upstream alone has only a shadow."""
+    shadow = _shadow(loaded, application)
+    if loaded.dataset.source is None:
+        return [shadow]
+    return [_raw(loaded, application), _staging(loaded, application), shadow]
 
 
 def common(layer: str, loaded: LoadedDataset) -> dict[str, Any]:
@@ -120,11 +123,26 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
 
     decorate: AssetDecorator = dg.asset(
         **executable("shadow", loaded, application),
-        deps=[asset_key("staging", name)],
+        deps=_origins(loaded),
         config_schema=SHADOW_CONFIG,
         description=f"The new version of {name}, invisible to readers until it is released.",
     )
     return decorate(shadow)
+
+
+def _origins(loaded: LoadedDataset) -> list[dg.AssetDep]:
+    """What a shadow is built from: its staging, and the shadows of its upstreams, which a unit may hold as well."""
+    dataset = loaded.dataset
+    own = [dg.AssetDep(asset_key("staging", dataset.name))] if dataset.source is not None else []
+    mappings = {
+        name: dg.TimeWindowPartitionMapping(start_offset=-upstream.lookback_days)
+        for name, upstream in dataset.upstream.items()
+    }
+    return own + [
+        # Without an offset Dagster's own mapping is the same, and lets a chunk of both be one run.
+        dg.AssetDep(asset_key("shadow", name), partition_mapping=mapping if mapping.start_offset else None)
+        for name, mapping in mappings.items()
+    ]
 
 
 def _build(

@@ -1,7 +1,8 @@
 """Golden cases: small inputs of a dataset and the rows that its models must make of them.
 
 A case is a folder `cases/<case>/` with `raw.<suffix>`, or with `raw/<delivery day>/<file>` for several deliveries, which
-arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs, the others being empty; and
+arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs, the others being empty;
+`<upstream>.csv` with the facts of each upstream that the dataset is built from; and
 `expected.csv`, `expected_staging.csv` or both. Files have the format that dataset.yaml declares (Parquet is written as
 CSV), expected rows are CSV with empty cells for null. Only the columns that an expected file names are compared.
 """
@@ -35,6 +36,14 @@ class CaseDelivery:
 
 
 @dataclass(frozen=True)
+class CaseUpstream:
+    """The facts of an upstream that a case is built from, as CSV with columns of that dataset."""
+
+    loaded: LoadedDataset
+    file: Path
+
+
+@dataclass(frozen=True)
 class GoldenCase:
     """A golden case, read and checked.
 
@@ -46,6 +55,7 @@ class GoldenCase:
     name: str
     deliveries: tuple[CaseDelivery, ...]
     references: Mapping[str, Path]
+    upstreams: tuple[CaseUpstream, ...]
     days: tuple[dt.date, ...]
     expected: Table | None
     expected_staging: Table | None
@@ -64,11 +74,15 @@ def collect_cases(folder: Path) -> tuple[GoldenCase, ...]:
     """
     catalog = load_folder(folder)
     catalog.require_all()
-    return tuple(read_case(loaded, case) for loaded in catalog.datasets.values() for case in loaded.cases)
+    return tuple(
+        read_case(loaded, case, [catalog.datasets[name] for name in loaded.dataset.upstream])
+        for loaded in catalog.datasets.values()
+        for case in loaded.cases
+    )
 
 
-def read_case(loaded: LoadedDataset, case: Case) -> GoldenCase:
-    """Read one case's folder.
+def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDataset] = ()) -> GoldenCase:
+    """Read one case's folder; `upstreams` are the datasets that it is built from.
 
     Raises:
         DatasetError: a file is missing, superfluous or cannot be read; names it and what to do.
@@ -80,19 +94,32 @@ def read_case(loaded: LoadedDataset, case: Case) -> GoldenCase:
     )
     if expected is None and staged is None:
         raise DatasetError(f"{folder}: there is no expected.csv; write the rows that the models must yield")
-    deliveries = _deliveries(dataset, folder, expected or staged)
+    deliveries = _deliveries(dataset, folder, expected or staged) if dataset.source is not None else ()
+    facts = tuple(CaseUpstream(u, folder / f"{u.name}.csv") for u in upstreams)
+    if absent := [fact.file for fact in facts if not fact.file.is_file()]:
+        raise DatasetError(f"{absent[0]}: the case has no facts of this upstream; write the rows that it is built from")
     references = {
         name: folder / f"{name}.{suffix_of(reference.format)}"
         for name, reference in dataset.references.items()
         if (folder / f"{name}.{suffix_of(reference.format)}").is_file()
     }
-    known = {*_EXPECTED, "raw", f"raw.{suffix_of(dataset.source.format)}", *(p.name for p in references.values())}
+    own = {"raw", f"raw.{suffix_of(dataset.source.format)}"} if dataset.source is not None else set()
+    known = {*_EXPECTED, *own, *(p.name for p in references.values()), *(fact.file.name for fact in facts)}
     strange = sorted(path.name for path in folder.iterdir() if path.name not in known and path.name[0] != ".")
     if strange:
         raise DatasetError(f"{folder / strange[0]}: belongs to no part of the case; rename or remove it")
-    late = dt.timedelta(days=dataset.source.late_days)
-    days = sorted({day for d in deliveries for day in day_range(d.day - late, d.day)})
-    return GoldenCase(loaded, case.name, deliveries, references, tuple(days), expected, staged)
+    days = _days_delivered(dataset, deliveries) if dataset.source is not None else _days_expected(dataset, expected)
+    return GoldenCase(loaded, case.name, deliveries, references, facts, days, expected, staged)
+
+
+def _days_delivered(dataset: Dataset, deliveries: Iterable[CaseDelivery]) -> tuple[dt.date, ...]:
+    late = dt.timedelta(days=dataset.landing.late_days)
+    return tuple(sorted({day for d in deliveries for day in day_range(d.day - late, d.day)}))
+
+
+def _days_expected(dataset: Dataset, expected: Table | None) -> tuple[dt.date, ...]:
+    days = {row.get(dataset.partition_column) for row in (expected.rows if expected else ())}
+    return tuple(sorted(day for day in days if isinstance(day, dt.date)))
 
 
 def suffix_of(kind: Format) -> str:
@@ -121,7 +148,7 @@ def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tu
 
 
 def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple[CaseDelivery, ...]:
-    suffix = suffix_of(dataset.source.format)
+    suffix = suffix_of(dataset.landing.format)
     single, several = folder / f"raw.{suffix}", folder / "raw"
     if single.is_file() == several.is_dir():
         raise DatasetError(f"{folder}: write either raw.{suffix} or raw/<delivery day>/<file>.{suffix}")

@@ -10,9 +10,11 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import write_deltalake
 
 from backfill_assets.domain.dataset import CsvOptions, Format, Reference
 from backfill_assets.domain.errors import DatasetError
+from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.testing.golden import CaseDelivery, GoldenCase
 from backfill_assets.testing.typed_csv import Table, read_table
 
@@ -34,8 +36,8 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
     Raises:
         DatasetError: two deliveries of the case have the same place.
     """
-    source = case.loaded.dataset.source
     for delivery in case.deliveries:
+        source = case.loaded.dataset.landing
         target = sources / _place(source.path, delivery)
         if target.exists():
             raise DatasetError(f"{delivery.file}: {source.path} has room for one file a day; keep one of them")
@@ -48,6 +50,15 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
             _write(case.references[name], target, reference.format, reference.columns)
         else:
             _write_empty(target, reference)
+
+
+def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
+    """Write the facts of a case's upstreams as their published tables."""
+    for upstream in case.upstreams:
+        dataset = upstream.loaded.dataset
+        columns = {name: column.type for name, column in dataset.columns.items()}
+        rows = _arrow(read_table(upstream.file, columns), columns)
+        write_deltalake(layout.published_path(dataset.name), rows, partition_by=[dataset.partition_column])
 
 
 def _place(pattern: str, delivery: CaseDelivery) -> PurePosixPath:

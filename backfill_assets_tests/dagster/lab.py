@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -38,8 +37,16 @@ Rows = Sequence[tuple[int, int]]
 class Lab:
     """Drives an installation as a user would: delivers files, launches backfills, reads what is published."""
 
-    def __init__(self, root: Path, warehouse: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        warehouse: Path,
+        config: Path = ROOT / "dagster.yaml",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """`config` is the instance's configuration; `variables` come on top of the installation's environment."""
         self.root = root
+        self.config = config
         self.home = root / "home"
         self.datasets = root / "datasets"
         self.environ = {
@@ -50,6 +57,7 @@ class Lab:
             "BACKFILL_ASSETS_DATASETS": str(self.datasets),
             "BACKFILL_ASSETS_LEASE": "8s",
             "PYTHONWARNINGS": "ignore",
+            **(variables or {}),
         }
         self.url = ""
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -59,10 +67,8 @@ class Lab:
         shutil.copytree(DATASETS, self.datasets)
         self.home.mkdir(parents=True)
         (self.root / "state" / "dagster").mkdir(parents=True)
-        text = (ROOT / "dagster.yaml").read_text(encoding="utf-8")
         # This process opens the instance as well, and has not the variables of the lab.
-        state = self.environ["BACKFILL_ASSETS_DAGSTER_STATE"]
-        config = yaml.safe_load(re.sub(r"base_dir:\s+env: BACKFILL_ASSETS_DAGSTER_STATE", f"base_dir: {state}", text))
+        config = _filled_in(yaml.safe_load(self.config.read_text(encoding="utf-8")), self.environ)
         # Chunks of one backfill shall meet each other at the release.
         config["concurrency"]["runs"] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
         (self.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -244,17 +250,34 @@ def running_lab(root: Path, warehouse: Path) -> Iterator[Lab]:
     lab = Lab(root, warehouse)
     lab.set_up()
     try:
-        lab.start()
-        os.environ[LAB_VARIABLE] = f"{lab.url} {root}"
-        yield lab
+        with started(lab):
+            os.environ[LAB_VARIABLE] = f"{lab.url} {root}"
+            yield lab
     finally:
         os.environ.pop(LAB_VARIABLE, None)
+
+
+@contextlib.contextmanager
+def started(lab: Lab) -> Iterator[None]:
+    """The time in which the daemon and the webserver of a lab run."""
+    try:
+        lab.start()
+        yield
+    finally:
         lab.stop()
 
 
 def amounts(lab: Lab, dataset: str, days: Collection[dt.date]) -> dict[dt.date, int]:
     """Sum of the published amounts per day."""
     return {day: sum(rows.values()) for day, rows in lab.published(dataset).items() if day in set(days)}
+
+
+def _filled_in(config: Any, environ: Mapping[str, str]) -> Any:
+    if isinstance(config, dict):
+        if config.keys() == {"env"}:
+            return environ[config["env"]]
+        return {key: _filled_in(value, environ) for key, value in config.items()}
+    return [_filled_in(item, environ) for item in config] if isinstance(config, list) else config
 
 
 def _free_port() -> int:

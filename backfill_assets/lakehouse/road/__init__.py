@@ -8,22 +8,27 @@ from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
+from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, measure_upstreams, upstream_tables
 from backfill_assets.lakehouse.road.views import ensure_views
 
 __all__ = [
+    "PUBLISHED",
     "Audit",
     "Sides",
     "SourceFile",
     "SparkFingerprints",
     "StagedCounts",
     "Target",
+    "UpstreamDays",
     "build_shadow",
     "discover",
     "ensure_views",
     "land",
     "measure",
+    "measure_upstreams",
     "reference_fingerprints",
     "run_model",
     "sample",
     "stage",
+    "upstream_tables",
 ]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -28,7 +26,7 @@ from backfill_assets.lakehouse.road.fingerprint import (
 from backfill_assets.lakehouse.road.matching import is_checked, is_unmatched, with_matches
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.spark_sql import is_numeric, is_true, renamed
+from backfill_assets.lakehouse.road.spark_sql import figure, is_numeric, is_true, renamed
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import is_table, read_days
 
@@ -94,6 +92,8 @@ def _staging(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
 ) -> dict[dt.date, Side]:
     dataset = loaded.dataset
+    if dataset.source is None:
+        return {}
     frame = read_staged(spark, loaded, layout, days)
     summed = {name: Measure() for name, measure in dataset.measures.items() if measure.sum}
     return _sides(frame, dataset, list(_metrics(frame, dataset.model_copy(update={"measures": summed}))))
@@ -162,22 +162,13 @@ def _sides(frame: DataFrame, dataset: Dataset, columns: list[Column]) -> dict[dt
 
 def _side(row: Row, dataset: Dataset) -> Side:
     values = row.asDict()
-    figures = {k.removeprefix(_METRIC): _figure(v) for k, v in values.items() if k.startswith(_METRIC)}
+    figures = {k.removeprefix(_METRIC): figure(v) for k, v in values.items() if k.startswith(_METRIC)}
     for key in [k for k in values if k.startswith(_PERCENTILES)]:
         found = values[key] or [None] * len(PERCENTILES)
         for prefix, value in zip(PERCENTILES, found, strict=True):
-            figures[f"{prefix}_{key.removeprefix(_PERCENTILES)}"] = _figure(value)
+            figures[f"{prefix}_{key.removeprefix(_PERCENTILES)}"] = figure(value)
     return Side(
         metrics={name: figures.get(name) for name in metric_names(dataset)},
         counts={k.removeprefix(_COUNT): v for k, v in values.items() if k.startswith(_COUNT)},
         fingerprint=fingerprint_of(row) if "fingerprint:rows" in values else "",
     )
-
-
-def _figure(value: object) -> Decimal | None:
-    if value is None:
-        return None
-    if isinstance(value, float):
-        # Infinities cannot be compared by differences: like NaN, they only equal themselves.
-        return Decimal(repr(value)) if math.isfinite(value) else Decimal("NaN")
-    return Decimal(str(value))

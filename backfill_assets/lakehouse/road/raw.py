@@ -66,7 +66,7 @@ def discover(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt
     """
     found: dict[str, SourceFile] = {}
     for day in sorted(set(delivery_days)):
-        pattern = loaded.dataset.source.path.replace("{day}", day.isoformat())
+        pattern = loaded.dataset.landing.path.replace("{day}", day.isoformat())
         for path in sorted(layout.sources.glob(pattern)):
             relative = path.relative_to(layout.sources).as_posix()
             if _is_temporary(relative) or not path.is_file():
@@ -74,7 +74,7 @@ def discover(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt
             if relative in found:
                 raise SourceError(
                     f"{relative}: fits the delivery days {found[relative].day} and {day}; "
-                    f"make source.path in dataset.yaml ({loaded.dataset.source.path}) tell them apart"
+                    f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) tell them apart"
                 )
             found[relative] = _source_file(day, relative, below(layout.sources, relative))
     return tuple(found.values())
@@ -88,7 +88,7 @@ def land(
     Raises:
         SourceError: a file cannot be read as the dataset declares it; nothing is written then.
     """
-    orders = {f.path: columns_in(f.file, f.path, loaded.dataset.source) for f in files}
+    orders = {f.path: columns_in(f.file, f.path, loaded.dataset.landing) for f in files}
     path = layout.raw_path(loaded.name)
     days = sorted({f.day for f in files})
     if is_table(path):
@@ -98,7 +98,7 @@ def land(
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
-            rows = delivered_rows(spark, loaded.dataset.source, found, now)
+            rows = delivered_rows(spark, loaded.dataset.landing, found, now)
             replace_where(rows, path, DELIVERY_DAY, _exactly(fresh))
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
@@ -111,7 +111,7 @@ def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: C
         SourceError: raw holds a column with another type than `dataset.yaml` declares now.
     """
     path = layout.raw_path(loaded.name)
-    source = loaded.dataset.source
+    source = loaded.dataset.landing
     if not is_table(path):
         return delivered_rows(spark, source, [], _EPOCH)
     frame = read_days(spark, path, DELIVERY_DAY, days)
@@ -162,7 +162,7 @@ def _exactly(files: Iterable[SourceFile]) -> str:
 
 def _require_same_types(dataset: Dataset, stored: DataFrame, path: Path) -> None:
     found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
-    for name, declared in dataset.source.columns.items():
+    for name, declared in dataset.landing.columns.items():
         if found.get(name, declared) != declared:
             raise SourceError(
                 f"{path}: column {name}: expected {declared}, found {found[name]}. Raw keeps what was landed: set "

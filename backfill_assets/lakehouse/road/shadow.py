@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +33,19 @@ class Audit:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a shadow goes, relative to the published table's folder, and what its rows say of their making."""
+    """Where a shadow goes, relative to the published table's folder, its days, and what its rows say of their making."""
 
     folder: str
+    days: tuple[dt.date, ...]
     audit: Audit
 
 
 def build_shadow(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], target: Target
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, target: Target, upstreams: Mapping[str, DataFrame]
 ) -> None:
-    """Compute these days of the fact into the target's folder below the published table, in one commit.
+    """Compute the target's days of the fact into its folder below the published table, in one commit.
+
+    `upstreams` are the facts of other datasets by name, all the days that these days are built from.
 
     The folder becomes a Delta table with one file per day; building days again replaces them.
 
@@ -50,14 +53,17 @@ def build_shadow(
         ModelError: the fact model fails, returns other columns than declared, or rows of days that it was not asked for.
         SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
     """
+    days = target.days
     if not days:
         return
     dataset, file = loaded.dataset, str(loaded.fact.path)
-    read = dataset.with_lookback(tuple(days))
-    staged = read_staged(spark, loaded, layout, read)
-    fact = run_model(spark, loaded.fact, {"staging": staged, **reference_tables(spark, loaded, layout)})
+    read = dataset.with_lookback(days)
+    staged = {"staging": read_staged(spark, loaded, layout, read)} if dataset.source is not None else {}
+    tables = {**staged, **upstreams, **reference_tables(spark, loaded, layout)}
+    fact = run_model(spark, loaded.fact, tables)
     _check_columns(loaded, fact.schema)
-    rows = fact.where(~is_true(in_days(dataset.partition_column, set(read) - set(days))))
+    before = {day for name in dataset.upstream for day in dataset.upstream_days(name, days)} | set(read)
+    rows = fact.where(~is_true(in_days(dataset.partition_column, before - set(days))))
     path = shadow_path(loaded, layout, target.folder)
     with renamed(ModelError, file, also=("FAILED_READ_FILE",)):
         write_days(_audited(rows, loaded, days, target.audit), path, dataset.partition_column, days)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -118,3 +120,13 @@ def renamed(kind: type[BackfillError], where: str, lines_before: int = 0, also: 
         if not state.startswith(_MODELS_FAULT) and not condition_of(error).startswith(also):
             raise
         raise kind(f"{where}: {reason(error, lines_before)}") from None
+
+
+def figure(value: object) -> Decimal | None:
+    """A number as Spark returns it, as the exact figure that it shows; null for nothing."""
+    if value is None:
+        return None
+    if isinstance(value, float):
+        # Infinities cannot be compared by differences: like NaN, they only equal themselves.
+        return Decimal(repr(value)) if math.isfinite(value) else Decimal("NaN")
+    return Decimal(str(value))

@@ -58,7 +58,7 @@ def stage(
     dataset = loaded.dataset
     rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)))
     path = _folder(layout, loaded, rows.schema)
-    with renamed(ModelError, str(loaded.staging.path), also=("FAILED_READ_FILE",)):
+    with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)):
         outside = _outside_by_day(rows, loaded, days)
         own = rows.where(~_is_outside(dataset) & in_days(dataset.partition_column, days))
         write_days(_flattened(_newest(own, dataset)), path, dataset.partition_column, days)
@@ -89,10 +89,10 @@ def staged_path(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> P
     Each set of columns and types has a folder of its own, so that a changed model never meets rows of another shape.
     """
     dataset = loaded.dataset
-    raw = T.StructType([*struct_of(dataset.source.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
+    raw = T.StructType([*struct_of(dataset.landing.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
     references = {name: struct_of(reference.columns) for name, reference in dataset.references.items()}
     return _folder(
-        layout, loaded, run_model(spark, loaded.staging, empty_tables(spark, {"raw": raw, **references})).schema
+        layout, loaded, run_model(spark, loaded.staging_model, empty_tables(spark, {"raw": raw, **references})).schema
     )
 
 
@@ -109,14 +109,14 @@ def _model_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days
         F.col("_source_file").alias("source_file"),
         F.col("_fingerprint").alias("fingerprint"),
     ).alias(LINEAGE)
-    good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.source.columns, lineage)
-    rows = run_model(spark, loaded.staging, {"raw": good, **reference_tables(spark, loaded, layout)})
+    good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.landing.columns, lineage)
+    rows = run_model(spark, loaded.staging_model, {"raw": good, **reference_tables(spark, loaded, layout)})
     _check_columns(loaded, rows.schema)
     return rows
 
 
 def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
-    dataset, file = loaded.dataset, loaded.staging.path
+    dataset, file = loaded.dataset, loaded.staging_model.path
     found = {field.name: field.dataType for field in schema.fields}
     wanted = (dataset.partition_column, *dataset.key, LINEAGE)
     if missing := [name for name in dict.fromkeys(wanted) if name not in found]:
@@ -132,7 +132,7 @@ def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
 
 def _is_outside(dataset: Dataset) -> Column:
     day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
-    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.source.late_days))
+    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.landing.late_days))
     return ~is_true(inside)
 
 
@@ -142,7 +142,7 @@ def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.
     outside = {row["day"]: int(row["count"]) for row in counted}
     if None in outside:
         raise ModelError(
-            f"{loaded.staging.path}: {outside[None]} rows have no {LINEAGE}; hand it through for every row, "
+            f"{loaded.staging_model.path}: {outside[None]} rows have no {LINEAGE}; hand it through for every row, "
             "after an aggregation as max(_lineage)"
         )
     return {day: count for day, count in outside.items() if day in days}

@@ -114,7 +114,7 @@ class Kit:
     def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
         self.stage(loaded, *loaded.dataset.with_lookback(days))
         audit = Audit(NOW, "u_1", loaded.code_version)
-        build_shadow(self.spark, loaded, self.layout, days, Target(folder, audit))
+        build_shadow(self.spark, loaded, self.layout, Target(folder, days, audit), {})
 
     def measure(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> Mapping[dt.date, Sides]:
         return measure(self.spark, loaded, self.layout, days, folder)

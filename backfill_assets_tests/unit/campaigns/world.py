@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
+from backfill_assets.campaigns.basis import CurrentBasis
 from backfill_assets.campaigns.doctor import Doctor
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.publish_steps import no_checkpoint
@@ -67,6 +68,9 @@ class SetBasis:
     def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         return {d: self.changed.get((name, d), "as delivered") for d in days}
 
+    def upstream(self, name: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:  # noqa: ARG002  # none has one
+        return dict.fromkeys(days, "")
+
     def code(self, name: str) -> str:
         return self.codes.get(name, "c0de")
 
@@ -98,7 +102,7 @@ class World:
         self.folder = folder
         self.clock = TestClock()
         self.ids = CountedIds(first_id)
-        self.basis = SetBasis()
+        self.basis: SetBasis | CurrentBasis = SetBasis()
         self.datasets = {name: dataset(name) for name in names}
         self.homes = {name: layout(folder).published_path(name) for name in names}
         self.tables = {name: DeltaPublishedTable(layout(folder), dataset(name), self.clock) for name in names}
@@ -131,9 +135,8 @@ class World:
         live: bool = False,
         late_data: LateData = LateData.hold,
     ) -> Unit:
-        name = next(iter(targets))
         unit_id = self.ids.new("u")
-        launch = Launch(name, frozenset(targets[name]), f"launch_{unit_id}", None, live, late_data)
+        launch = Launch({n: frozenset(d) for n, d in targets.items()}, f"launch_{unit_id}", None, live, late_data)
         days = {n: tuple(d) for n, d in targets.items()}
         proposal = Unit(unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live)
         return self.ledger.assign(launch, proposal)
@@ -151,7 +154,13 @@ class World:
         evidence = []
         for d in days:
             digest = layout_digest(active.get(d, ()))
-            basis = Basis(self.basis.inputs(name, [d])[d], self.basis.code(name), unit.contract.hash, digest)
+            basis = Basis(
+                self.basis.inputs(name, [d])[d],
+                self.basis.code(name),
+                unit.contract.of(name).hash,
+                digest,
+                self.basis.upstream(name, [d], unit)[d],
+            )
             measured = DayMeasurement(d, side(data[d]), side(published.get(d, ())), NOTHING, SourceState(1))
             verdicts = tuple(
                 Verdict(c, d, passed or c != "unique_key", Severity.error, True, "no duplicate", "what is there")

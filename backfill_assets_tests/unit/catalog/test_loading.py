@@ -27,7 +27,7 @@ def test_a_folder_is_loaded_whole(tmp_path: Path) -> None:
     assert dataset.name == "trips"
     assert dataset.dataset.columns["fare"].type == "decimal(10,2)"
     assert (dataset.fact.layer, dataset.fact.language, dataset.fact.text) == (Layer.fact, Language.sql, FACT)
-    assert dataset.model(Layer.staging) is dataset.staging
+    assert dataset.staging_model is dataset.staging
     assert [case.name for case in dataset.cases] == ["one"]
 
 

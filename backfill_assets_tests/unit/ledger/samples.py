@@ -54,7 +54,7 @@ def a_launch(
     named: str | None = None,
     late_data: LateData = LateData.hold,
 ) -> Launch:
-    return Launch("flights", frozenset(days), opened_by, named, live, late_data)
+    return Launch({"flights": frozenset(days)}, opened_by, named, live, late_data)
 
 
 def a_unit(days: tuple[dt.date, ...], opened_by: str = "b_1", **more: object) -> Unit:

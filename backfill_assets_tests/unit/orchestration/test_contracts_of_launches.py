@@ -15,7 +15,7 @@ from backfill_assets.domain.contract import Change
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import ContractError
 from backfill_assets.domain.units import CONTRACT_TAG
-from backfill_assets.orchestration.launches import Context, contract_of
+from backfill_assets.orchestration.launch_contracts import Context, contract_of
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
 DAY = dt.date(2024, 1, 1)
@@ -35,11 +35,11 @@ def _launch(config: object = None, tag: str | None = None) -> Context:
 
 
 def test_a_launch_without_a_word_brings_no_contract(dataset: Dataset) -> None:
-    assert contract_of(_launch(), dataset) is None
+    assert contract_of(_launch(), [dataset]) is None
 
 
 def test_run_config_carries_the_expected_change(dataset: Dataset) -> None:
-    contract = contract_of(_launch({"amount": "-50%"}), dataset)
+    contract = contract_of(_launch({"amount": "-50%"}), [dataset])
     assert contract is not None
     assert contract.expected("amount", DAY) == Change(Decimal("-0.5"), Decimal("-0.5"))
     assert contract.expected("row_count", DAY) is None
@@ -50,8 +50,8 @@ def test_a_tag_may_hold_json_or_name_a_file_below_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fix.yaml").write_text("expected_change:\n  amount: -1.5% to -0.8%\n", encoding="utf-8")
-    by_file = contract_of(_launch(tag="fix.yaml"), dataset)
-    by_json = contract_of(_launch(tag='{"amount": "-1.5% to -0.8%"}'), dataset)
+    by_file = contract_of(_launch(tag="fix.yaml"), [dataset])
+    by_json = contract_of(_launch(tag='{"amount": "-1.5% to -0.8%"}'), [dataset])
     assert by_file is not None
     assert by_json is not None
     assert by_file.hash == by_json.hash
@@ -74,9 +74,9 @@ def test_a_tag_that_cannot_be_used_is_refused_with_the_reason(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ContractError, match=reason):
-        contract_of(_launch(tag=tag), dataset)
+        contract_of(_launch(tag=tag), [dataset])
 
 
 def test_two_contracts_for_one_launch_are_refused(dataset: Dataset) -> None:
     with pytest.raises(ContractError, match="give one"):
-        contract_of(_launch({"amount": "-50%"}, tag='{"amount": "-50%"}'), dataset)
+        contract_of(_launch({"amount": "-50%"}, tag='{"amount": "-50%"}'), [dataset])

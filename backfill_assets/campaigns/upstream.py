@@ -1,0 +1,91 @@
+"""Upstreams of a unit: where each day is read from, and which published days their upstream has left behind."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.units import Unit
+from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays
+
+Days = tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class UpstreamPlaces:
+    """Finds where upstream days stand: in the shadow of the unit that holds them, otherwise as published.
+
+    A published table that waits for the very unit is never read: that would show the days as they were.
+    """
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+
+    def of(self, unit: Unit, name: str, days: Days) -> tuple[UpstreamDays, ...]:
+        """All upstream days behind these days of a dataset.
+
+        Raises:
+            EvidenceError: an upstream day that the unit holds has not passed its checks.
+        """
+        dataset = self.datasets[name].dataset
+        return tuple(self._places(unit, name, above, dataset.upstream_days(above, days)) for above in dataset.upstream)
+
+    def _places(self, unit: Unit, name: str, upstream: str, days: Days) -> UpstreamDays:
+        own = tuple(day for day in days if unit.holds(upstream, frozenset((day,))))
+        evidence = self.ledger.evidence(unit.id, upstream, own) if own else {}
+        good = {day: e for (_, day), e in evidence.items() if e.verdicts and e.passed}
+        if lacking := [day for day in own if day not in good]:
+            raise EvidenceError(
+                f"{name} cannot be built yet: {upstream} {format_days(lacking)} belongs to the same unit {unit.id} and has "
+                f"not passed its checks. Materialize {upstream} first, or go on with: backfill resume {unit.id}"
+            )
+        places: dict[str, list[dt.date]] = {PUBLISHED: [day for day in days if day not in good]}
+        for day, found in good.items():
+            if found.shadow_files:
+                places.setdefault(f"_shadow/{found.unit}/{found.attempt}", []).append(day)
+        return UpstreamDays(self.datasets[upstream], {place: tuple(found) for place, found in places.items()})
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """Published days of a dataset that were built from other upstream content than what is published now."""
+
+    dataset: str
+    days: Days
+    upstream: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OutdatedDays:
+    """Finds published days that their upstreams have left behind; reads logs and the ledger only."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+    basis: CurrentBasis
+
+    def of(self, name: str, days: Sequence[dt.date] | None = None) -> Outdated:
+        """The outdated days of one dataset, among `days` or all that are published.
+
+        Days whose files nobody of this project built are left out: nothing is known of what they came from.
+        """
+        upstream = tuple(self.datasets[name].dataset.upstream)
+        if not upstream or not self.tables[name].exists():
+            return Outdated(name, (), upstream)
+        active = self.tables[name].active(days)
+        layouts = {day: layout_digest(files) for day, files in active.items() if files}
+        built = self.ledger.contents(name, layouts)
+        now = self.basis.upstream(name, tuple(built))
+        return Outdated(name, tuple(sorted(d for d, c in built.items() if c.upstream != now[d])), upstream)
+
+    def all(self) -> tuple[Outdated, ...]:
+        """The outdated days of every dataset that has some."""
+        found = (self.of(name) for name in self.datasets)
+        return tuple(one for one in found if one.days)

@@ -1,0 +1,85 @@
+"""The expected change that a launch brings: by run config, by a tag with JSON, or by a tag that names a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import dagster as dg
+import yaml
+
+from backfill_assets.domain.contract import Contract, parse_contract
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import ContractError
+from backfill_assets.domain.measurement import metric_names
+from backfill_assets.domain.units import CONTRACT_TAG
+from backfill_assets.orchestration.names import op_name
+
+Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+
+
+def contract_of(context: Context, datasets: Sequence[Dataset]) -> Contract | None:
+    """The expected change that the launch brings for the datasets that it builds; none if it brings none.
+
+    Run config stands at each dataset's shadow. A tag is about the one dataset of the launch; where there are several, it
+    is a mapping from dataset to its expected change.
+
+    Raises:
+        ContractError: both are given, the file cannot be read, or the contract cannot be understood.
+    """
+    configured = {d.name: found for d in datasets if (found := _configured(context, d)) is not None}
+    tag = context.run.tags.get(CONTRACT_TAG)
+    if configured and tag is not None:
+        raise ContractError(f"expected_change is given by run config and by the tag {CONTRACT_TAG}; give one")
+    by_name = {dataset.name: dataset for dataset in datasets}
+    if configured:
+        return _joined(by_name, configured, "run config of shadow__{}")
+    if tag is not None:
+        return _joined(by_name, _by_dataset(_tagged(tag), by_name), f"tag {CONTRACT_TAG}")
+    return None
+
+
+def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Contract:
+    parsed = [
+        parse_contract(value, metric_names(datasets[name]), where.format(name), name) for name, value in given.items()
+    ]
+    return Contract(tuple(clause for contract in parsed for clause in contract.clauses))
+
+
+def _configured(context: Context, dataset: Dataset) -> object:
+    ops = _mapping(context.run.run_config.get("ops"))
+    return _mapping(_mapping(ops.get(op_name("shadow", dataset.name))).get("config")).get("expected_change")
+
+
+def _by_dataset(content: object, datasets: Mapping[str, Dataset]) -> Mapping[str, object]:
+    if isinstance(content, Mapping) and content and set(content) <= set(datasets):
+        return content
+    if len(datasets) == 1:
+        return dict.fromkeys(datasets, content)
+    raise ContractError(
+        f"tag {CONTRACT_TAG}: this launch builds {', '.join(datasets)}; say which of them must change by how much, as a "
+        f"mapping from dataset to metrics, such as {{{next(iter(datasets))}: {{row_count: -50%}}}}"
+    )
+
+
+def _tagged(tag: str) -> object:
+    if tag.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(tag)
+        except ValueError as error:
+            raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} is not JSON ({error}); mend it or name a file") from None
+    here = Path.cwd().resolve()
+    path = (here / tag).resolve()
+    if path.suffix not in {".yaml", ".yml"} or here not in path.parents:
+        raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} must name a .yaml file below the folder of the code location")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not YAML"
+        raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} cannot be read ({reason}); mend or rename it") from None
+    return content.get("expected_change") if isinstance(content, Mapping) and "expected_change" in content else content
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}

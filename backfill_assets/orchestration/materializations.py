@@ -1,0 +1,30 @@
+"""What Dagster knows of the newest materialization of each partition."""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
+
+_PAGE = 1000
+"""Partitions asked for at once; databases limit the values of a query."""
+
+
+def last_materializations(
+    instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date]
+) -> Mapping[dt.date, AssetCheckEvaluationTargetMaterializationData]:
+    """What a check result has to name: without the materialization that it judged, the UI calls it stale and hides it."""
+    found = {}
+    for start in range(0, len(days), _PAGE):
+        keys = {day.isoformat() for day in days[start : start + _PAGE]}
+        newest = instance.get_latest_storage_id_by_partition(key, dg.DagsterEventType.ASSET_MATERIALIZATION, keys)
+        if not newest:
+            continue
+        wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(newest.values()))
+        for record in instance.fetch_materializations(wanted, limit=_PAGE).records:
+            found[dt.date.fromisoformat(str(record.partition_key))] = AssetCheckEvaluationTargetMaterializationData(
+                storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+            )
+    return found

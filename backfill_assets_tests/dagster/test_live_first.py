@@ -1,0 +1,66 @@
+"""A live run does not wait for a long backfill: it starts while the backfill's next batch would have."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import dagster as dg
+
+from backfill_assets.domain.days import day_range
+from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+
+HISTORY = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 21))
+TODAY = dt.date(2024, 5, 22)
+LAUNCH = """
+mutation Live($params: ExecutionParams!) {
+  launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
+}
+"""
+
+
+def _launch_live(lab: Lab, day: dt.date) -> str:
+    """Launch the live job for a day, as its schedule does."""
+    answer = lab.graphql(
+        LAUNCH,
+        params={
+            "selector": {
+                "repositoryLocationName": "backfill_assets.definitions",
+                "repositoryName": "__repository__",
+                "jobName": "live_tickets",
+            },
+            "executionMetadata": {
+                "tags": [
+                    {"key": "dagster/partition", "value": str(day)},
+                    {"key": "dagster/priority", "value": "10"},
+                    {"key": "backfill_assets/live", "value": "true"},
+                ]
+            },
+        },
+    )["launchRun"]
+    assert answer["__typename"] == "LaunchRunSuccess", answer
+    return str(answer["run"]["runId"])
+
+
+def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None:
+    for day in (*HISTORY, TODAY):
+        lab.deliver("tickets", day, [(1, 7)])
+    backfill = lab.launch("tickets", HISTORY)
+    with lab.instance as instance:
+        wait_for(lambda: len(lab.runs(backfill)) == len(HISTORY) // 3, "all chunks to be queued", 60)
+        live = _launch_live(lab, TODAY)
+
+        def record() -> dg.RunRecord:
+            found = instance.get_run_record_by_id(live)
+            assert found is not None
+            return found
+
+        wait_for(lambda: record().dagster_run.is_finished, "the live run to end", 300)
+        assert record().dagster_run.status is dg.DagsterRunStatus.SUCCESS
+        assert amounts(lab, "tickets", [TODAY]) == {TODAY: 7}
+        assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
+        runs = instance.get_run_records(dg.RunsFilter(tags={"dagster/backfill": backfill}))
+        queued, started = record().create_timestamp.timestamp(), record().start_time or 0
+        between = [r for r in runs if queued < (r.start_time or 0) < started]
+        later = [r for r in runs if (r.start_time or 0) > started]
+    assert len(between) <= 1, f"{len(between)} chunks were started before the live run"
+    assert later, "the backfill was over too soon to prove anything"

@@ -1,0 +1,133 @@
+"""What a derived dataset rests on: the content of its upstream, wherever that stands."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
+from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
+from backfill_assets.domain.dataset import Dataset, Upstream
+from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.units import Unit
+from backfill_assets.lakehouse.road import PUBLISHED
+from backfill_assets_tests.unit.campaigns.world import CHECKS, World
+from backfill_assets_tests.unit.published.tables import day, layout
+
+D1, D2, D3 = day(1), day(2), day(3)
+
+
+class TwoChecks(CurrentBasis):
+    """The real basis, with the two checks for which the world makes verdicts."""
+
+    def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
+        return CHECKS
+
+
+def _loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
+    return LoadedDataset(dataset, folder, None, Model(Layer.fact, folder / "fact.sql", Language.sql, ""), "c0de")
+
+
+def _derived(dataset: Dataset, lookback: int) -> Dataset:
+    upstream = {"sales": Upstream(lookback_days=lookback)}
+    return dataset.model_copy(update={"source": None, "upstream": upstream})
+
+
+class Shop:
+    """`sales`, and `totals` built from it."""
+
+    def __init__(self, folder: Path, lookback: int = 0) -> None:
+        self.world = World(folder, ("sales", "totals"))
+        datasets = dict(self.world.datasets)
+        datasets["totals"] = _derived(datasets["totals"], lookback)
+        self.loaded = {name: _loaded(dataset, folder) for name, dataset in datasets.items()}
+        self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
+        self.world.basis = self.basis
+        self.places = UpstreamPlaces(self.world.ledger, self.loaded)
+        self.outdated = OutdatedDays(self.world.ledger, self.loaded, self.world.tables, self.basis)
+
+    def unit(self, *days: dt.date, names: tuple[str, ...] = ("sales", "totals")) -> Unit:
+        return self.world.open_unit(dict.fromkeys(names, days))
+
+    def released(self, amounts: dict[dt.date, list[int]], names: tuple[str, ...] = ("sales", "totals")) -> Unit:
+        unit = self.unit(*amounts, names=names)
+        for name in names:
+            self.world.build(unit, name, amounts)
+        self.world.publisher().release(unit.id)
+        return unit
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    found = Shop(tmp_path)
+    yield found
+    found.world.close()
+
+
+def test_a_unit_reads_its_own_shadow_and_all_other_days_as_published(shop: Shop) -> None:
+    shop.released({D1: [1]}, names=("sales",))
+    unit = shop.unit(D2)
+    shop.world.build(unit, "sales", {D2: [2]})
+    (upstream,) = shop.places.of(unit, "totals", (D1, D2))
+    assert upstream.places == {PUBLISHED: (D1,), f"_shadow/{unit.id}/2": (D2,)}
+
+
+def test_an_upstream_that_has_not_passed_cannot_be_built_upon(shop: Shop) -> None:
+    unit = shop.unit(D1, D2)
+    shop.world.build(unit, "sales", {D1: [1]})
+    shop.world.build(unit, "sales", {D2: [2]}, passed=False)
+    with pytest.raises(EvidenceError, match=r"sales 2026-01-03 belongs to the same unit .* backfill resume"):
+        shop.places.of(unit, "totals", (D1, D2))
+
+
+def test_an_upstream_rebuilt_in_the_unit_makes_its_downstream_stale_there(shop: Shop) -> None:
+    unit = shop.unit(D1)
+    shop.world.build(unit, "sales", {D1: [1]})
+    shop.world.build(unit, "totals", {D1: [1]})
+    assert shop.world.publisher().missing(unit.id) == ()
+    shop.world.build(unit, "sales", {D1: [1, 1]})
+    (fault,) = shop.world.publisher().missing(unit.id)
+    assert (fault.dataset, fault.day, fault.fault.value) == (
+        "totals", D1, "is stale: its upstream changed since it was checked",
+    )  # fmt: skip
+    shop.world.build(unit, "sales", {D1: [1]})
+    assert shop.world.publisher().missing(unit.id) == ()
+
+
+def test_what_is_released_together_is_not_outdated_and_its_upstream_alone_makes_it_so(shop: Shop) -> None:
+    shop.released({D1: [1], D2: [2]})
+    assert shop.outdated.of("totals").days == ()
+    shop.released({D2: [20]}, names=("sales",))
+    assert shop.outdated.of("totals").days == (D2,)
+    assert [o.dataset for o in shop.outdated.all()] == ["totals"]
+    shop.released({D2: [20]}, names=("totals",))
+    assert shop.outdated.all() == ()
+
+
+def test_the_same_content_in_other_files_makes_nothing_outdated(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    shop.released({D1: [1]}, names=("sales",))
+    assert shop.outdated.all() == ()
+
+
+def test_a_rollback_of_the_upstream_makes_its_downstream_outdated(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    second = shop.released({D1: [2]})
+    (sales,) = shop.world.ledger.releases("sales", second.id)
+    shop.world.rollback().execute(sales.manifest.release, "wrong")
+    assert shop.outdated.of("totals").days == (D1,)
+    (totals,) = shop.world.ledger.releases("totals", second.id)
+    shop.world.rollback().execute(totals.manifest.release, "wrong")
+    assert shop.outdated.all() == ()
+
+
+def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=1)
+    shop.released({D1: [1], D2: [2], D3: [3]})
+    shop.released({D1: [10]}, names=("sales",))
+    assert shop.outdated.of("totals").days == (D1, D2)
+    shop.world.close()

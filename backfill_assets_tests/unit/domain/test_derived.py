@@ -1,0 +1,104 @@
+"""A dataset without a source: what its contract may say, and how its days are judged."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from pydantic import ValidationError
+
+from backfill_assets.domain.contract import Change, Contract, parse_contract
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.judge import checks_of, judge
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, UpstreamState
+from backfill_assets.domain.verdict import Verdict
+
+DAY = dt.date(2024, 3, 30)
+TOTALS: dict[str, object] = {
+    "name": "totals",
+    "partition_column": "day",
+    "start": "2024-03-01",
+    "key": ["day"],
+    "columns": {"day": {"type": "date"}, "fare": {"type": "long"}},
+    "upstream": {"trips": {"lookback_days": 2}},
+    "measures": {"fare": {}},
+    "checks": {"reconciliation": {"totals": {"fare": {"upstream": "trips", "sql": "sum(fare)"}}}},
+}
+MEASURED = DayMeasurement(
+    DAY,
+    shadow=Side({"row_count": Decimal(1), "fare": Decimal(30)}),
+    published=NOTHING,
+    staging=NOTHING,
+    source=SourceState(),
+    upstream=UpstreamState({"trips": 3}, {"fare": Decimal(30)}),
+)
+
+
+def totals(**changes: object) -> Dataset:
+    return Dataset.model_validate({**TOTALS, **changes})
+
+
+def verdicts(measured: DayMeasurement, dataset: Dataset | None = None) -> dict[str, Verdict]:
+    return {v.check: v for v in judge(dataset or totals(), measured, Contract())}
+
+
+def test_a_dataset_without_a_source_has_the_checks_of_its_upstream_instead() -> None:
+    names = [check.name for check in checks_of(totals())]
+    assert names == ["unique_key", "not_null", "upstream_present", "row_count_change", "fare_change", "reconciles_fare"]
+
+
+def test_a_day_that_agrees_with_its_upstream_passes() -> None:
+    assert all(v.passed for v in verdicts(MEASURED).values())
+
+
+def test_a_total_that_differs_from_the_upstream_fails_with_both_figures() -> None:
+    found = verdicts(replace(MEASURED, upstream=UpstreamState({"trips": 3}, {"fare": Decimal(31)})))["reconciles_fare"]
+    assert (found.passed, found.expected, found.found) == (False, "31 as in trips", "30")
+
+
+def test_a_day_without_upstream_rows_fails_unless_the_dataset_lets_it_pass() -> None:
+    empty = replace(MEASURED, upstream=UpstreamState({"trips": 0}, {"fare": Decimal(30)}))
+    refused = verdicts(empty)["upstream_present"]
+    assert (refused.passed, refused.found) == (False, "0 of trips")
+    assert "nothing of trips" in refused.note
+    lenient = totals(upstream={"trips": {"on_missing": "pass"}})
+    assert verdicts(empty, lenient)["upstream_present"].passed
+
+
+def test_upstream_days_reach_back_but_not_before_the_history() -> None:
+    assert totals().upstream_days("trips", (DAY,)) == tuple(DAY - dt.timedelta(i) for i in (2, 1, 0))
+    assert totals().upstream_days("trips", (dt.date(2024, 3, 2),)) == (dt.date(2024, 3, 1), dt.date(2024, 3, 2))
+    assert totals().delivery_days((DAY,)) == ()
+    with pytest.raises(DatasetError, match="built from trips"):
+        _ = totals().landing
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"upstream": {}}, "neither source nor upstream"),
+        ({"upstream": {"totals": {}}}, "the dataset itself"),
+        ({"upstream": {"raw": {}}}, "their own tables"),
+        ({"staging": {"deduplicate": "none"}}, "staging needs a source"),
+        ({"checks": {"corrupt_rows": {"max_rows": 1}}}, "checks.corrupt_rows needs a source"),
+        ({"checks": {"reconciliation": {"metrics": ["row_count"]}}}, "reconciliation.metrics needs a source"),
+        ({"checks": {"reconciliation": {"totals": {"fare": {"upstream": "x", "sql": "1"}}}}}, "'x' is not declared"),
+        ({"checks": {"reconciliation": {"totals": {"day": {"upstream": "trips", "sql": "1"}}}}}, "summed measure"),
+    ],
+)
+def test_what_a_derived_dataset_cannot_say_is_refused(changes: dict[str, object], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        totals(**changes)
+
+
+def test_a_contract_of_several_datasets_speaks_to_each_of_its_own() -> None:
+    trips = parse_contract({"row_count": "-50%"}, ["row_count"], dataset="trips")
+    both = trips.updated(parse_contract({"fare": "unchanged"}, ["fare"], dataset="totals"))
+    assert both.of("trips").expected("row_count", DAY) == Change(Decimal("-0.5"), Decimal("-0.5"))
+    assert both.of("totals").expected("row_count", DAY) is None
+    newer = both.updated(parse_contract({"row_count": "-25%"}, ["row_count"], dataset="trips"))
+    assert newer.of("trips").expected("row_count", DAY) == Change(Decimal("-0.25"), Decimal("-0.25"))
+    assert newer.of("totals").hash == both.of("totals").hash

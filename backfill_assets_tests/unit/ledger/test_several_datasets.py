@@ -1,0 +1,76 @@
+"""Units over several datasets, and the contents that tell moved files from changed rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+
+from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError
+from backfill_assets.domain.release import DataFile, layout_digest
+from backfill_assets.domain.units import Launch
+from backfill_assets.domain.work import Content, Hold
+from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_launch, a_unit, march, some_evidence
+
+BOTH = {"flights": march(1, 2), "capacity": march(1, 2)}
+
+
+def _launch(targets: dict[str, tuple[dt.date, ...]], by: str, *, live: bool = False) -> Launch:
+    return Launch({name: frozenset(days) for name, days in targets.items()}, by, live=live)
+
+
+def test_a_launch_of_two_datasets_claims_the_days_of_both(ledger: SqlLedger) -> None:
+    unit = ledger.assign(_launch(BOTH, "b_1"), a_unit((), targets=BOTH))
+    assert ledger.claims("flights", march(1, 9)) == dict.fromkeys(march(1, 2), unit.id)
+    assert ledger.claims("capacity", march(1, 9)) == dict.fromkeys(march(1, 2), unit.id)
+
+
+def test_a_launch_of_one_of_the_datasets_goes_on_with_the_unit(ledger: SqlLedger) -> None:
+    unit = ledger.assign(_launch(BOTH, "b_1"), a_unit((), targets=BOTH))
+    assert ledger.assign(a_launch(march(2), "b_2"), a_unit(march(2), "b_2")).id == unit.id
+
+
+def test_a_launch_of_which_one_dataset_is_claimed_is_refused_before_anything_is_opened(ledger: SqlLedger) -> None:
+    unit = ledger.assign(a_launch(march(1, 2)), a_unit(march(1, 2)))
+    with pytest.raises(ClaimedDaysError, match=rf"{unit.id} \(flights 2013-03-01.*unclaimed are capacity 2013-03-01"):
+        ledger.assign(_launch(BOTH, "b_2"), a_unit((), "b_2", targets=BOTH))
+    assert [u.id for u in ledger.units()] == [unit.id]
+
+
+def test_a_live_run_waits_if_any_of_its_datasets_is_on_hold(ledger: SqlLedger) -> None:
+    ledger.hold([Hold(("capacity", march(1)[0]), "rejected", "ada", NOON)])
+    with pytest.raises(HeldDaysError, match="capacity 2013-03-01"):
+        ledger.assign(_launch(BOTH, "r_1", live=True), a_unit((), "r_1", targets=BOTH, live=True))
+
+
+def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: SqlLedger) -> None:
+    (date,) = march(1)
+    unit = ledger.assign(a_launch((date,)), a_unit((date,)))
+    layouts = []
+    for number, fingerprint in ((1, "one"), (2, "two")):
+        attempt = ledger.start_attempt(unit.id, "flights", (date,), f"run_{number}", LEASE)
+        evidence = some_evidence(unit.id, attempt.number, date)
+        files = (DataFile(f"{number}.parquet", 1, date, 0),)
+        shadow = replace(evidence.measured.shadow, fingerprint=fingerprint)
+        basis = replace(evidence.basis, upstream=f"from {fingerprint}")
+        measured = replace(evidence.measured, shadow=shadow)
+        ledger.add_evidence(attempt.number, [replace(evidence, shadow_files=files, measured=measured, basis=basis)])
+        layouts.append(layout_digest(files))
+    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one")}
+    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two")}
+    assert ledger.contents("flights", {date: "of somebody else"}) == {}
+    assert ledger.contents("orders", {date: layouts[0]}) == {}
+    assert ledger.contents("flights", {}) == {}
+
+
+def test_evidence_may_be_asked_for_by_dataset_and_days(ledger: SqlLedger) -> None:
+    days = march(1, 3)
+    unit = ledger.assign(a_launch(days), a_unit(days))
+    attempt = ledger.start_attempt(unit.id, "flights", days, "run_1", LEASE)
+    ledger.add_evidence(attempt.number, [some_evidence(unit.id, attempt.number, date) for date in days])
+    assert {day for _, day in ledger.evidence(unit.id)} == set(days)
+    assert set(ledger.evidence(unit.id, "flights", (days[0], days[2]))) == {("flights", days[0]), ("flights", days[2])}
+    assert ledger.evidence(unit.id, "orders") == {}
+    assert ledger.evidence(unit.id, "flights", ()) == {}

@@ -1,0 +1,118 @@
+"""The live pipeline: which jobs, schedules and runs there are; evaluated as Dagster does, without a daemon."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pytest
+
+from backfill_assets.application import Application
+from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.settings import Settings
+
+DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
+OPEN = """\
+name: rides
+partition_column: day
+time_zone: America/New_York
+start: 2024-01-01
+key: [day, ride]
+live: {at: "04:30"}
+columns:
+  day: {type: date}
+  ride: {type: long}
+source:
+  format: csv
+  path: rides/{day}.csv
+  columns: {day: date, ride: long}
+"""
+TOTALS = """\
+name: ride_totals
+partition_column: day
+time_zone: America/New_York
+start: 2024-01-01
+key: [day]
+columns:
+  day: {type: date}
+  rides: {type: long}
+upstream: {rides: {}}
+"""
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Application:
+    for name, yaml, fact in (
+        ("rides", OPEN, "SELECT day, ride FROM staging"),
+        ("ride_totals", TOTALS, "SELECT day, count(*) AS rides FROM rides GROUP BY day"),
+    ):
+        folder = tmp_path / "datasets" / name
+        folder.mkdir(parents=True)
+        (folder / "dataset.yaml").write_text(yaml, encoding="utf-8")
+        (folder / "fact.sql").write_text(fact, encoding="utf-8")
+    (tmp_path / "datasets" / "rides" / "staging.sql").write_text("SELECT day, ride, _lineage FROM raw")
+    return Application(
+        Settings.from_env(
+            {
+                "BACKFILL_ASSETS_STATE": str(tmp_path / "state"),
+                "BACKFILL_ASSETS_DATASETS": str(tmp_path / "datasets"),
+            }
+        )
+    )
+
+
+def _tick(application: Application, moment: dt.datetime) -> Any:
+    definitions = definitions_of(application)
+    schedule = definitions.resolve_schedule_def("daily_rides")
+    with (
+        dg.instance_for_test() as instance,
+        dg.build_schedule_context(
+            instance, scheduled_execution_time=moment, repository_def=definitions.get_repository_def()
+        ) as context,
+    ):
+        return schedule.evaluate_tick(context)
+
+
+def test_a_release_group_has_one_live_job_with_all_its_assets(application: Application) -> None:
+    job = definitions_of(application).resolve_job_def("live_rides")
+    keys = {key.to_user_string() for key in job.asset_layer.selected_asset_keys}
+    assert keys == {
+        "raw/rides", "staging/rides", "shadow/rides", "published/rides", "shadow/ride_totals", "published/ride_totals",
+    }  # fmt: skip
+    assert job.tags["backfill_assets/live"] == "true"
+    assert int(job.tags["dagster/priority"]) > 0
+
+
+@pytest.mark.parametrize("local", ["2024-03-10T04:30", "2024-03-11T04:30", "2024-11-04T04:30"])
+def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(application: Application, local: str) -> None:
+    schedule = definitions_of(application).resolve_schedule_def("daily_rides")
+    assert schedule.cron_schedule == "30 4 * * *"
+    assert schedule.execution_timezone == "America/New_York"
+    moment = dt.datetime.fromisoformat(local).replace(tzinfo=ZoneInfo("America/New_York"))
+    data = _tick(application, moment)
+    (request,) = data.run_requests or []
+    assert request.partition_key == str(moment.date() - dt.timedelta(days=1))
+
+
+def test_before_the_history_begins_nothing_is_run(application: Application) -> None:
+    data = _tick(application, dt.datetime(2024, 1, 1, 9, 30, tzinfo=dt.UTC))
+    assert not data.run_requests
+    assert "begins on 2024-01-01" in str(data.skip_message)
+
+
+def test_a_closed_history_has_a_live_job_but_no_schedule(tmp_path: Path) -> None:
+    environ = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_DATASETS": str(DATASETS)}
+    definitions = definitions_of(Application(Settings.from_env(environ)))
+    assert definitions.resolve_job_def("live_tickets")
+    assert not definitions.schedules
+
+
+def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
+    definitions = definitions_of(application)
+    repository = definitions.get_repository_def()
+    with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
+        data = definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)
+    assert (data.run_requests or [], data.skip_message) == ([], "no late deliveries")

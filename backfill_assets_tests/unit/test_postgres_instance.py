@@ -26,6 +26,6 @@ def test_both_give_the_same_reasons() -> None:
 
 def test_no_address_and_no_password_is_written_down() -> None:
     storage = yaml.safe_load(ON_POSTGRES.read_text(encoding="utf-8"))["storage"]
-    assert storage == {"postgres": {"postgres_url": {"env": "BACKFILL_ASSETS_DAGSTER_URL"}}}
+    assert storage["custom"]["config"] == {"postgres_url": {"env": "BACKFILL_ASSETS_DAGSTER_URL"}}
     document = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")
     assert "export BACKFILL_ASSETS_DAGSTER_URL=" in document

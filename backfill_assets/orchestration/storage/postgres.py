@@ -1,0 +1,44 @@
+"""Dagster's Postgres storage with events that are written in batches; needs the extra `postgres`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from dagster._serdes import ConfigurableClassData
+from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
+from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config
+from sqlalchemy import Connection
+
+from backfill_assets.orchestration.storage.batches import BatchedEvents
+
+
+class BatchedPostgresEventLogStorage(BatchedEvents, PostgresEventLogStorage):
+    """Dagster's Postgres event log, same tables, with many events in one transaction."""
+
+    def _connect(self) -> AbstractContextManager[Connection]:
+        self.flush()
+        return super()._connect()
+
+
+class BatchedPostgresStorage(DagsterPostgresStorage):
+    """Dagster's Postgres storage with the batched event log; under `storage: custom:` in dagster.yaml."""
+
+    def __init__(self, postgres_url: str, *args: Any, **options: Any) -> None:
+        super().__init__(postgres_url, *args, **options)
+        self._event_log_storage = BatchedPostgresEventLogStorage(
+            postgres_url, self.should_autocreate_tables, token_provider=options.get("token_provider")
+        )
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
+    ) -> BatchedPostgresStorage:
+        """The storage as configured in dagster.yaml; the keys are those of `storage: postgres:`."""
+        return cls(
+            pg_url_from_config(config_value),
+            should_autocreate_tables=config_value.get("should_autocreate_tables", True),
+            inst_data=inst_data,
+            token_provider=get_token_provider_from_config(config_value),
+        )

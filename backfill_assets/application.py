@@ -26,7 +26,6 @@ from backfill_assets.campaigns.upstream import OutdatedDays
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.ports import Ledger, PublishedTable
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets.lakehouse.road import SparkFingerprints, ensure_views
@@ -164,6 +163,9 @@ class Application:
 
     def session(self, tag: str) -> AbstractContextManager[SparkSession]:
         """A Spark session of its own; see `open_session`."""
+        # Here, not above: Spark's client takes longer to import than most commands to run, and few need it.
+        from backfill_assets.lakehouse.engine.session import open_session  # noqa: PLC0415
+
         return open_session(self.settings, tag)
 
     def refresh_views(self) -> None:

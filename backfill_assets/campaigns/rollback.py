@@ -94,7 +94,8 @@ class Rollback:
         planned = plan_rollback(manifest, active, days)
         top = _effective(self.ledger.releases(manifest.dataset))
         swaps = tuple(s for s in planned.swaps if top.get(s.day) == release_id)
-        others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in _days(swaps)]
+        returning = _days(swaps)
+        others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in returning]
         back = {s.day for s in others if _same(active.get(s.day, ()), s.remove)}
         rewritten = [s for s in others if s.day not in back]
         consentable = tuple(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
 from backfill_assets.domain.errors import EngineError
-from backfill_assets.lakehouse.engine.server import SparkServer
+
+if TYPE_CHECKING:
+    from backfill_assets.lakehouse.engine.server import SparkServer
 
 spark = typer.Typer(help="The warm Spark server of this warehouse.", no_args_is_help=True)
 
@@ -18,7 +20,7 @@ spark = typer.Typer(help="The warm Spark server of this warehouse.", no_args_is_
 def start() -> None:
     """Start the server if it does not run, and recreate the published views."""
     application = Application.from_env()
-    endpoint = SparkServer(application.settings).ensure()
+    endpoint = _server(application).ensure()
     application.refresh_views()
     say(f"Spark Connect server at {endpoint.url}")
 
@@ -26,14 +28,14 @@ def start() -> None:
 @spark.command()
 def stop() -> None:
     """Stop the embedded server; work that runs on it is lost and is done again by the next attempt."""
-    stopped = SparkServer(Application.from_env().settings).stop()
+    stopped = _server(Application.from_env()).stop()
     say("stopped" if stopped else "no server was running")
 
 
 @spark.command("status")
 def server_status() -> None:
     """Show whether a server runs, where, since when, and how it is configured."""
-    found = SparkServer(Application.from_env().settings).status()
+    found = _server(Application.from_env()).status()
     rows = [
         ("state", found.state.value), ("url", found.url or "-"), ("host", found.host or "-"), ("pid", found.pid or "-"),
         ("started at", found.started_at or "-"), ("last used", found.last_used or "-"), ("log", found.log or "-"),
@@ -61,3 +63,9 @@ def sql(
     if columns:
         table(columns, found[:rows])
         say(f"the first {rows} rows; ask for more with --rows" if len(found) > rows else f"{len(found)} rows")
+
+
+def _server(application: Application) -> SparkServer:
+    from backfill_assets.lakehouse.engine.server import SparkServer  # more than a second: it brings Spark's client
+
+    return SparkServer(application.settings)

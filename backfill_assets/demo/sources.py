@@ -54,10 +54,10 @@ def land_flights(sources: Path, first: dt.date, last: dt.date, redelivered: Coll
         for number in (1, 2) if day in redelivered else (1,):
             path = sources / "flights" / day.isoformat() / f"flights_{day}_{number}.csv"
             files, rows = files + 1, rows + count
-            written += _put(path, content, dt.datetime.combine(day + number * ONE_DAY, _DELIVERED_AT))
+            written += put_file(path, content, dt.datetime.combine(day + number * ONE_DAY, _DELIVERED_AT))
     for name in REFERENCES:
         content = (data / f"{name}.csv").read_bytes()
-        _put(sources / "reference" / f"{name}.csv", content, dt.datetime.combine(FIRST, _DELIVERED_AT))
+        put_file(sources / "reference" / f"{name}.csv", content, dt.datetime.combine(FIRST, _DELIVERED_AT))
     return LandingReport(files, rows, written)
 
 
@@ -126,7 +126,7 @@ def _daily_files(archive: Path, days: Collection[dt.date]) -> Iterator[tuple[dt.
         yield day, b"\n".join([header, *rows]) + b"\n", len(rows)
 
 
-def _put(path: Path, content: bytes, delivered_at: dt.datetime) -> bool:
+def put_file(path: Path, content: bytes, delivered_at: dt.datetime) -> bool:
     """Make a file have this content and time, whole or not at all; whether anything had to be done."""
     seconds = int(delivered_at.timestamp())
     if path.is_file() and path.stat().st_mtime == seconds and path.read_bytes() == content:

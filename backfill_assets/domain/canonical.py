@@ -7,8 +7,10 @@ import datetime as dt
 import enum
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import cache
+from typing import Any, Final
 
 
 def plain(value: object) -> object:
@@ -32,7 +34,38 @@ def plain(value: object) -> object:
 
 def canonical_json(value: object) -> str:
     """JSON with sorted keys and no spaces; the same text for equal values."""
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        return _ENCODER.encode(value)
+    except TypeError:
+        # A mapping with keys that are no text: the encoder looks at keys before anybody is asked.
+        return _ENCODER.encode(plain(value))
+
+
+_TEXTS: Final[Mapping[type, Callable[[Any], str]]] = {
+    Decimal: str,
+    dt.date: dt.date.isoformat,
+    dt.datetime: dt.datetime.isoformat,
+}
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
+def _one_level(value: object) -> object:
+    """What the encoder cannot write itself, turned into something of which it asks for the parts again."""
+    if text := _TEXTS.get(type(value)):
+        return text(value)
+    names = _names(type(value))  # type: ignore[arg-type]  # mypy: the type of an `object` has no hash
+    # Not vars(): a cached property lies there as well.
+    return plain(value) if names is None else {name: getattr(value, name) for name in names}
+
+
+# The same text as of `plain`, several times as fast: ten thousand days come at once.
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_one_level
+)
 
 
 def digest(value: object) -> str:

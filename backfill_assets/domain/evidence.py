@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.days import format_days
@@ -53,7 +54,7 @@ class DayEvidence:
         """Whether no blocking verdict failed."""
         return not any(v.refuses for v in self.verdicts)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Digest of everything that a reviewer approves; the time of recording is not part of it."""
         return digest([self.unit, self.dataset, self.day, self.basis, self.shadow_files, self.measured, self.verdicts])

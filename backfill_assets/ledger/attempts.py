@@ -84,7 +84,7 @@ class WorkRows(DeliveryRows, WorkLedger):
         given = tuple(evidence)
         rows = [
             {name: getattr(e, name) for name in ("unit", "attempt", "dataset", "day", "recorded_at")}
-            | {"body": evidence_to_text(e)}
+            | {"body": evidence_to_text(e), "hash": e.hash}
             for e in given
         ]
         with self._database.write() as connection:
@@ -115,14 +115,14 @@ class WorkRows(DeliveryRows, WorkLedger):
             of_unit &= span(_EVIDENCE.c.day, days)
         newest = select(func.max(_EVIDENCE.c.number)).where(of_unit).group_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
         query = (
-            select(_EVIDENCE.c.body)
+            select(_EVIDENCE.c.body, _EVIDENCE.c.hash)
             .where(of_unit, _EVIDENCE.c.number.in_(newest))
             .order_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
         )
         with self._database.read() as connection:
-            bodies = connection.execute(query).scalars().all()
+            rows = connection.execute(query).all()
         asked = None if days is None else frozenset(days)
-        found = map(evidence_from_text, bodies)
+        found = (evidence_from_text(row.body, row.hash) for row in rows)
         return {(e.dataset, e.day): e for e in found if asked is None or e.day in asked}
 
 

@@ -173,10 +173,11 @@ evidence = Table(
     Column("day", Date, nullable=False),
     Column("recorded_at", UtcDateTime, nullable=False),
     Column("body", Text, nullable=False),
+    Column("hash", String(64)),
     Index(None, "unit", "dataset", "day", "number"),
     sqlite_autoincrement=True,
 )
-"""History is kept; of a (unit, dataset, day) the highest number counts."""
+"""History is kept; of a (unit, dataset, day) the highest number counts. `hash` is that of the body, computed once."""
 
 contents = Table(
     "contents",

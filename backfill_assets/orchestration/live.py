@@ -85,7 +85,7 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
         if day < members[0].start:
             yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
             return
-        yield dg.RunRequest(run_key=f"{group[0]}:{day}", partition_key=day.isoformat())
+        yield dg.RunRequest(run_key=f"{group[0]}:{day}", partition_key=day.isoformat(), tags=_TAGS)
 
     return LivePipeline(group, job, schedule)
 
@@ -96,7 +96,7 @@ def _request(late: LateDay, job: UnresolvedAssetJobDefinition) -> dg.RunRequest:
         run_key=f"{late.dataset}:{late.day}:{late.deliveries}",
         job_name=job.name,
         partition_key=late.day.isoformat(),
-        tags={"backfill_assets/late_files": str(len(late.files))},
+        tags={**_TAGS, "backfill_assets/late_files": str(len(late.files))},
     )
 
 

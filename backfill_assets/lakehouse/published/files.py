@@ -47,15 +47,16 @@ def shadow_folder(folder: str) -> str:
 def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     """The files that are not below `root` as regular files of their size; a link counts as missing."""
     home = root.resolve()
-    inside: dict[Path, bool] = {}
-    lost = []
-    for file in files:
-        path = home / plain_path(file.path)
-        if path.parent not in inside:
-            inside[path.parent] = path.parent.resolve() == path.parent
-        if not inside[path.parent] or _size(path) != file.size:
-            lost.append(file)
-    return tuple(lost)
+    linked: dict[str, bool] = {"": False}
+    return tuple(f for f in files if _size(home, plain_path(f.path)) != f.size or _is_linked(home, f.path, linked))
+
+
+def _is_linked(home: Path, path: str, known: dict[str, bool]) -> bool:
+    """Whether a folder on the way to a file is a link; each folder is asked once, there are thousands of files."""
+    folder = path.rpartition("/")[0]
+    if folder not in known:
+        known[folder] = os.path.islink(f"{home}/{folder}") or _is_linked(home, folder, known)  # noqa: PTH114 - Path costs more than the look
+    return known[folder]
 
 
 def seal(shadow: Path) -> None:
@@ -106,9 +107,9 @@ def write_whole(path: Path, text: str) -> None:
     _sync_folder(path.parent)
 
 
-def _size(path: Path) -> int:
+def _size(home: Path, path: str) -> int:
     try:
-        found = path.lstat()
+        found = os.lstat(f"{home}/{path}")
     except OSError:
         return -1
     return found.st_size if stat.S_ISREG(found.st_mode) else -1

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final, cast
 
-from pyspark.errors.exceptions.connect import SparkConnectException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
@@ -66,6 +65,9 @@ def _blank_lines(text: str) -> int:
 
 
 def _python(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    # Here, not above: it brings all of Spark's client, which takes a second, and commands that only look need none of it.
+    from pyspark.errors.exceptions.connect import SparkConnectException  # noqa: PLC0415
+
     module = ModuleType(f"{model.layer}_model")
     try:
         exec(compile(model.text, str(model.path), "exec"), module.__dict__)  # noqa: S102 - that is what a model is

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.late_deliveries import LateDay
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings
 
@@ -116,3 +117,46 @@ def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
     with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
         data = definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)
     assert (data.run_requests or [], data.skip_message) == ([], "no late deliveries")
+
+
+class Late:
+    """Stands in for the look at the files: these days are late."""
+
+    def __init__(self, *days: LateDay) -> None:
+        self.days = days
+
+    def of(self, name: str) -> tuple[LateDay, ...]:
+        return tuple(day for day in self.days if day.dataset == name)
+
+
+def _look(application: Application, *days: LateDay) -> Any:
+    vars(application)["late_deliveries"] = Late(*days)
+    definitions = definitions_of(application)
+    repository = definitions.get_repository_def()
+    with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
+        return definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)
+
+
+def test_each_late_day_becomes_one_live_run_of_its_group(application: Application) -> None:
+    first, second = dt.date(2024, 3, 1), dt.date(2024, 3, 2)
+    data = _look(
+        application,
+        LateDay("rides", first, ("rides/2024-03-01.csv",), "d1gest"),
+        LateDay("rides", second, ("rides/2024-03-02.csv",), "d1gest", "claimed by open unit u_1"),
+    )
+    (request,) = data.run_requests
+    assert (request.job_name, request.partition_key) == ("live_rides", "2024-03-01")
+    assert request.run_key == "rides:2024-03-01:d1gest"
+    assert request.tags["backfill_assets/live"] == "true"
+
+
+def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Application) -> None:
+    held = LateDay("rides", dt.date(2024, 3, 1), ("rides/2024-03-01.csv",), "d1gest", "on hold: rolled back")
+    data = _look(application, held)
+    assert not data.run_requests
+    assert data.skip_message == "rides 2024-03-01 (rides/2024-03-01.csv) waits: on hold: rolled back"
+
+
+def test_a_flood_of_late_days_is_run_in_portions(application: Application) -> None:
+    days = [LateDay("rides", dt.date(2024, 3, i), ("f",), "d") for i in range(1, 20)]
+    assert len(_look(application, *days).run_requests) == 5

@@ -1,4 +1,4 @@
-"""Contents: which content a layout of a day holds, so that dependants can tell changed content from moved files."""
+"""Contents: what a layout of a day holds, to tell changed rows from moved files; and the hash beside the evidence."""
 
 from __future__ import annotations
 
@@ -19,3 +19,5 @@ def upgrade() -> None:
         sa.Column("upstream", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("dataset", "day", "layout", name=op.f("pk_contents")),
     )
+    # Null for evidence of before: its hash is computed from its body, as it always was.
+    op.add_column("evidence", sa.Column("hash", sa.String(length=64), nullable=True))

@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MIN_JAVA := 17
+BENCH_SCALE ?= 1
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
 # caller's; UTC because a day must not depend on where the machine stands.
@@ -26,7 +27,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-.PHONY: help setup java demo dev test check static unit lock clean
+.PHONY: help setup java demo dev bench test check static unit lock clean
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ demo: setup ## Run the main job on real flights: build, break, correct, backfill
 dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="--port 3001")
 	@mkdir -p "$$BACKFILL_ASSETS_DAGSTER_STATE"
 	@exec $(BIN)/dagster dev $(ARGS)
+
+bench: setup ## Measure the road beside a bare Spark job (BENCH_SCALE=0.01 is quick; make bench ARGS="--json")
+	@$(BIN)/python -m benchmarks --scale $(BENCH_SCALE) $(ARGS)
 
 test: setup static ## Everything that CI runs: lint, types, import contracts, all tests
 	@$(BIN)/python -m pytest $(ARGS)

@@ -1,0 +1,58 @@
+"""The benchmark's floor is a fair one: the bare job makes the very rows that the road makes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import backfill_assets
+from backfill_assets.catalog import load_folder
+from backfill_assets.demo.orders import generate_orders, land_orders
+from backfill_assets.domain.days import day_range
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road import Audit, Target, build_shadow, discover, land, stage
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.tables import read_table
+from benchmarks.floor import run_floor
+from benchmarks.installation import DATASET, BenchmarkError
+
+DATASETS = Path(backfill_assets.__file__).parent / "datasets"
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+DAYS = day_range(dt.date(1995, 1, 1), dt.date(1995, 1, 8))
+ATTEMPT = "_shadow/floor/1"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
+    land_orders(layout.sources, generate_orders(tmp_path, 0.001), DAYS[0], DAYS[-1])
+    return layout
+
+
+def test_the_bare_job_makes_the_rows_of_the_road(spark: SparkSession, layout: Layout) -> None:
+    loaded = load_folder(DATASETS).datasets[DATASET]
+    land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW)
+    stage(spark, loaded, layout, DAYS)
+    build_shadow(spark, loaded, layout, DAYS, Target(ATTEMPT, Audit(NOW, "floor", loaded.code_version)))
+    road = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).select(*loaded.dataset.columns)
+
+    target = layout.warehouse / "floor"
+    spans = run_floor(spark, loaded, layout, DAYS, target)
+    bare = read_table(spark, target / "fact").select(*loaded.dataset.columns)
+    assert road.count() == bare.count() > 0
+    assert road.exceptAll(bare).count() == 0
+    assert [span.stage for span in spans] == ["raw", "staging", "shadow", "checks"]
+    assert all(span.seconds > 0 for span in spans)
+    assert {file.name for file in target.iterdir()} == {"raw", "staging", "fact"}
+
+
+def test_the_bare_jobs_checks_notice_a_line_without_a_cost(spark: SparkSession, layout: Layout) -> None:
+    loaded = load_folder(DATASETS).datasets[DATASET]
+    costs = layout.sources / "reference" / "partsupp.parquet"
+    pq.write_table(pq.read_table(costs).slice(0, 10), costs)
+    with pytest.raises(BenchmarkError, match=r"fail on 1995-01-0\d: .*bad_cost"):
+        run_floor(spark, loaded, layout, DAYS, layout.warehouse / "floor")

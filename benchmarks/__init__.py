@@ -1,0 +1,1 @@
+"""Measures the whole road on TPC-H: `make bench`."""

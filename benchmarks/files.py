@@ -1,0 +1,56 @@
+"""Bytes on disk: what a dataset's layers hold, and what a release copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill_assets.lakehouse.layout import Layout
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of one layer: data files, and Delta logs with everything else."""
+
+    data: int = 0
+    logs: int = 0
+    files: int = 0
+
+
+def bytes_of(folder: Path) -> Bytes:
+    """Size of a table's folder; all zero where there is none."""
+    data = logs = files = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            size = path.stat().st_size
+            if path.suffix == ".parquet" and "_delta_log" not in path.parts:
+                data, files = data + size, files + 1
+            else:
+                logs += size
+    return Bytes(data, logs, files)
+
+
+def layers_of(layout: Layout, dataset: str) -> Mapping[str, Bytes]:
+    """What raw, staging and published (shadows included) of a dataset hold."""
+    places = {
+        "raw": layout.raw_path(dataset),
+        "staging": layout.staging_path(dataset),
+        "published": layout.published_path(dataset),
+    }
+    return {name: bytes_of(folder) for name, folder in places.items()}
+
+
+def data_files(folder: Path) -> Mapping[tuple[int, str], int]:
+    """Size of every data file by inode and path: a copy has another inode, a rename another path."""
+    found = {}
+    for path in folder.rglob("*.parquet"):
+        if "_delta_log" not in path.parts:
+            status = path.stat()
+            found[status.st_ino, path.relative_to(folder).as_posix()] = status.st_size
+    return found
+
+
+def copied(before: Mapping[tuple[int, str], int], after: Mapping[tuple[int, str], int]) -> int:
+    """Bytes of data files that are there now and were not before."""
+    return sum(size for key, size in after.items() if key not in before)

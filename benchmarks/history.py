@@ -1,0 +1,139 @@
+"""A history of thousands of partitions: how long it takes to load, look at, publish and roll back; without Spark.
+
+The tables, the ledger, the evidence with all its verdicts and the release are the real ones. Only the shadow is written by
+delta-rs here, because ten thousand days through Spark would measure Spark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import table
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.days import ONE_DAY, day_range
+from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.domain.judge import judge
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, metric_names
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.domain.work import AttemptState
+from backfill_assets.settings import Settings
+
+_FIRST: Final = dt.date(1992, 1, 1)
+_NAME: Final = "history"
+_LEASE: Final = dt.timedelta(hours=1)
+
+
+def measure_history(folder: Path, partitions: int) -> dict[str, float]:
+    """Seconds of each thing that people do with a history of that many partitions, by what they do."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _write_dataset(folder / "datasets" / _NAME, partitions)
+    environ = {
+        "BACKFILL_ASSETS_STATE": str(folder / "state"),
+        "BACKFILL_ASSETS_DATASETS": str(folder / "datasets"),
+    }
+    application = Application(Settings.from_env(environ))
+    days = day_range(_FIRST, _FIRST + (partitions - 1) * ONE_DAY)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "load the definitions (with imports)"):
+        _run(environ, "-c", "from backfill_assets.definitions import defs; defs.get_repository_def()")
+    first = _built(application, days, "one")
+    with _timed(seconds, "publish all, nothing before"):
+        application.publisher.release(first.id)
+    second = _built(application, days, "two")
+    with _timed(seconds, "publish all over what was there"):
+        done = application.publisher.release(second.id)
+    third = _built(application, days, "three")
+    with _timed(seconds, "backfill status (a process)"):
+        _run(environ, "-c", "from backfill_assets.cli.app import main; main()", "status")
+    with _timed(seconds, "backfill status (the work alone)"):
+        application.publisher.missing(third.id)
+        application.outdated.all()
+    application.ledger.move(third.id, {UnitState.open}, UnitState.discarded)
+    with _timed(seconds, "roll all back"):
+        application.rollback.execute(done.releases[_NAME], "measured")
+    return seconds
+
+
+def show_history(partitions: int, seconds: dict[str, float]) -> None:
+    """Print the table."""
+    rows = [(what, f"{found:.2f}") for what, found in seconds.items()]
+    table(("what", "seconds"), rows, f"A history of {partitions:,} partitions")
+
+
+def _built(application: Application, days: tuple[dt.date, ...], by: str) -> Unit:
+    """A unit over all days with a shadow and complete evidence."""
+    dataset, ledger, published = application.dataset(_NAME), application.ledger, application.tables[_NAME]
+    now = application.clock.now()
+    proposal = Unit(application.ids.new("u"), by, now, "bench", {_NAME: days}, ReleaseMode.manual)
+    unit = ledger.assign(Launch({_NAME: frozenset(days)}, by), proposal)
+    attempt = ledger.start_attempt(unit.id, _NAME, days, by, _LEASE)
+    home = application.layout.published_path(_NAME) / attempt.folder
+    write_deltalake(home, _rows(days, unit), partition_by=["day"], mode="append")
+    files, active = published.shadow_files(attempt.folder, days), published.active(days) if published.exists() else {}
+    inputs, code = application.basis.inputs(_NAME, days), application.basis.code(_NAME)
+    evidence = []
+    for day in days:
+        measured = _measured(day, metric_names(dataset), bool(active.get(day)))
+        basis = Basis(inputs[day], code, Contract().hash, layout_digest(active.get(day, ())))
+        verdicts = judge(dataset, measured, Contract())
+        evidence.append(DayEvidence(unit.id, attempt.number, _NAME, day, basis, files[day], measured, verdicts, now))
+    ledger.add_evidence(attempt.number, evidence)
+    ledger.end_attempt(attempt.number, AttemptState.done)
+    return unit
+
+
+def _measured(day: dt.date, metrics: tuple[str, ...], published: bool) -> DayMeasurement:  # noqa: FBT001
+    side = Side(dict.fromkeys(metrics, Decimal(1)), {}, f"{day:%Y%m%d}")
+    source = SourceState(1, 1, 0, 0, dt.datetime.combine(day + ONE_DAY, dt.time(), dt.UTC))
+    return DayMeasurement(day, side, side if published else NOTHING, side, source)
+
+
+def _rows(days: tuple[dt.date, ...], unit: Unit) -> pa.Table:
+    number = len(days)
+    columns = {f"m{i}": pa.array([1] * number, pa.int64()) for i in range(8)}
+    now = pa.array([unit.opened_at] * number, pa.timestamp("us", "UTC"))
+    audit = {"recalculated_at": now, "unit": pa.array([unit.id] * number), "code_version": pa.array([""] * number)}
+    return pa.table({"day": pa.array(days, pa.date32()), **columns, **audit})
+
+
+def _write_dataset(folder: Path, partitions: int) -> None:
+    folder.mkdir(parents=True)
+    names = [f"m{i}" for i in range(8)]
+    lines = [
+        f"name: {_NAME}", "partition_column: day", f"start: {_FIRST}",
+        f"end: {_FIRST + (partitions - 1) * ONE_DAY}", "key: [day]", "chunk_days: 10000",
+        "source: {format: csv, path: '{day}.csv', columns: {day: date}}",
+        "columns:", "  day: {type: date}", *(f"  {name}: {{type: long}}" for name in names),
+        "measures:", *(f"  {name}: {{}}" for name in names),
+        "checks:", "  rules:", *(f"    r_{name}: {{sql: {name} > 0}}" for name in names),
+    ]  # fmt: skip
+    (folder / "dataset.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "staging.sql").write_text("SELECT * FROM raw\n", encoding="utf-8")
+    (folder / "fact.sql").write_text("SELECT * FROM staging\n", encoding="utf-8")
+
+
+def _run(environ: dict[str, str], *arguments: str) -> None:
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environ}
+    subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], what: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[what] = time.perf_counter() - start

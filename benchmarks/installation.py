@@ -1,0 +1,183 @@
+"""A whole installation in a folder of its own: datasets, warm Spark server, Dagster daemon and webserver."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+import psutil
+import requests
+
+import backfill_assets
+from backfill_assets.application import Application
+from backfill_assets.domain.errors import BackfillError
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DATASET: Final = "order_items"
+_OVER: Final = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
+_START_SECONDS: Final = 180
+_LOOK_SECONDS: Final = 0.2
+_STOP_SECONDS: Final = 30
+
+
+class BenchmarkError(BackfillError):
+    """Raised when the benchmark cannot be run, or something in it did not end as it should."""
+
+
+class Installation:
+    """An installation whose state lies in `root`, reading deliveries from `sources`; this process uses it as well."""
+
+    def __init__(self, root: Path, sources: Path) -> None:
+        self.root = root
+        self.datasets = root / "datasets"
+        self.webserver = ""
+        self._daemon: psutil.Popen | None = None
+        self._processes: list[psutil.Popen] = []
+        state = root / "state"
+        self._variables = {
+            "DAGSTER_HOME": str(root / "home"),
+            "BACKFILL_ASSETS_STATE": str(state),
+            "BACKFILL_ASSETS_DAGSTER_STATE": str(state / "dagster"),
+            "BACKFILL_ASSETS_WAREHOUSE": str(state / "warehouse"),
+            "BACKFILL_ASSETS_SOURCES": str(sources),
+            "BACKFILL_ASSETS_LEDGER_URL": "",
+            "BACKFILL_ASSETS_SPARK_URL": "",
+            "BACKFILL_ASSETS_DATASETS": str(self.datasets),
+            "BACKFILL_ASSETS_CHUNK": "",
+            "PYTHONWARNINGS": "ignore",
+        }
+
+    def add_dataset(self, name: str, chunk: int | None) -> None:
+        """Copy the dataset of order lines under another name, with `chunk` days per run, or as many as it says."""
+        folder = self.datasets / name
+        original = Path(backfill_assets.__file__).parent / "datasets" / DATASET
+        shutil.copytree(original, folder, ignore=shutil.ignore_patterns("cases"))
+        file = folder / "dataset.yaml"
+        lines = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            key = line.partition(":")[0]
+            changed = {"name": f"name: {name}", **({"chunk_days": f"chunk_days: {chunk}"} if chunk else {})}
+            lines.append(changed.get(key, line))
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def correct(self, name: str) -> None:
+        """Change the fact model of a dataset, so that all evidence of its days is out of date; its rows stay the same."""
+        model = self.datasets / name / "fact.sql"
+        model.write_text(f"-- Corrected.\n{model.read_text(encoding='utf-8')}", encoding="utf-8")
+
+    def start(self) -> None:
+        """Start the Spark server, then the daemon, then the webserver: together these two would race for the schema.
+
+        Raises:
+            BenchmarkError: the webserver does not answer.
+        """
+        os.environ.update(self._variables)
+        home = self.root / "home"
+        home.mkdir(parents=True)
+        Path(self._variables["BACKFILL_ASSETS_DAGSTER_STATE"]).mkdir(parents=True)
+        shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
+        SparkServer(self.application.settings).ensure()
+        with self.instance():
+            pass
+        module = ["-m", "backfill_assets.definitions"]
+        self._daemon = self._spawn(
+            [sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module], "daemon"
+        )
+        port = _free_port()
+        self.webserver = f"http://127.0.0.1:{port}"
+        program = str(Path(sys.executable).with_name("dagster-webserver"))
+        self._spawn([program, "-h", "127.0.0.1", "-p", str(port), *module], "webserver")
+        _wait_for(self._answers, "Dagster's webserver", _START_SECONDS)
+
+    def stop(self) -> None:
+        """End everything that was started."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_STOP_SECONDS)
+            except psutil.TimeoutExpired:
+                process.kill()
+        SparkServer(self.application.settings).stop()
+
+    @property
+    def application(self) -> Application:
+        """The application as this process sees it now: the datasets are read anew."""
+        return Application.from_env()
+
+    @contextlib.contextmanager
+    def instance(self) -> Iterator[dg.DagsterInstance]:
+        """The Dagster instance."""
+        with dg.DagsterInstance.get() as instance:
+            yield instance
+
+    @property
+    def spark(self) -> psutil.Process:
+        """The Spark server's process."""
+        registration = SparkServer(self.application.settings).folder.read()
+        if registration is None:
+            raise BenchmarkError("the Spark server is gone; see server.log in the warehouse's _engine folder")
+        return psutil.Process(registration.server.pid)
+
+    @property
+    def daemon(self) -> psutil.Process:
+        """The Dagster daemon, below which all runs live."""
+        if self._daemon is None:
+            raise BenchmarkError("the Dagster daemon was not started; call start() first")
+        return psutil.Process(self._daemon.pid)
+
+    def backfill(self, dataset: str, days: Sequence[dt.date], seconds: float) -> str:
+        """Launch a native backfill of all four layers and wait for its end; its id.
+
+        Raises:
+            BenchmarkError: it does not end well within `seconds`.
+        """
+        backfill_id = launch_backfill(Backfill(dataset, tuple(day.isoformat() for day in days)), self.webserver)
+        with self.instance() as instance:
+
+            def status() -> str:
+                found = instance.get_backfill(backfill_id)
+                return found.status.value if found else "?"
+
+            _wait_for(lambda: status() in _OVER, f"backfill {backfill_id} of {dataset}", seconds)
+            if status() != "COMPLETED_SUCCESS":
+                raise BenchmarkError(f"backfill {backfill_id} of {dataset} ended {status()}; state: {self.root}")
+        return backfill_id
+
+    def _spawn(self, command: list[str], name: str) -> psutil.Popen:
+        # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
+        with (self.root / f"{name}.log").open("wb") as out:
+            process = psutil.Popen(command, cwd=self.root, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.webserver}/server_info", timeout=5).ok
+        return False
+
+
+def _wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"waited {seconds:.0f} s in vain for {what}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,119 @@
+"""What a benchmark found: figures as they were measured, and those that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.files import Bytes
+from benchmarks.release import ReleaseTimes
+from benchmarks.stages import ORCHESTRATION, Span
+from benchmarks.usage import Cpu, CpuMeter
+
+BUILD = ("raw", "staging", "shadow")
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Wall seconds of a stage, summed over all runs, and the CPU that was used meanwhile."""
+
+    stage: str
+    wall: float
+    cpu: Cpu
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way over a range of days: its wall seconds from launch to end, and what its stages took of them.
+
+    `per_run` are the seconds from the end of one run to that of the next; 0 where there is only one.
+    """
+
+    name: str
+    days: int
+    runs: int
+    per_run: float
+    wall: float
+    cpu: Cpu
+    stages: tuple[StageCost, ...]
+
+    def share(self, stages: Sequence[str]) -> float:
+        """The part of all stages' wall time that these took."""
+        return self.seconds(stages) / sum(s.wall for s in self.stages)
+
+    def seconds(self, stages: Sequence[str]) -> float:
+        """Wall seconds of some stages."""
+        return sum(s.wall for s in self.stages if s.stage in stages)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The road over some number of days, and a release of them."""
+
+    road: Pass
+    release: ReleaseTimes
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that one benchmark measured.
+
+    `by_the_day` is a sample of runs of one day each; `machine` says on what it ran.
+    """
+
+    scale: float
+    rows: int
+    machine: Mapping[str, str]
+    floors: tuple[Pass, ...]
+    road: Pass
+    correction: Pass
+    by_the_day: Pass
+    first_release: ReleaseTimes
+    release: ReleaseTimes
+    written: Mapping[str, Bytes]
+    growth: tuple[Growth, ...]
+
+    @property
+    def floor_seconds(self) -> float:
+        """Mean wall seconds of the floor, which runs before and after the road."""
+        return sum(floor.wall for floor in self.floors) / len(self.floors)
+
+    @property
+    def times_floor(self) -> float:
+        """How many times the floor the road takes."""
+        return self.road.wall / self.floor_seconds
+
+    @property
+    def extrapolated_seconds(self) -> float:
+        """What a run per day would take for all days of the road, from the sample; the first run is left out."""
+        return self.by_the_day.per_run * self.road.days
+
+    @property
+    def validation_of_build(self) -> float:
+        """Seconds of the checks in parts of those of raw, staging and shadow."""
+        return self.road.seconds(("checks",)) / self.road.seconds(BUILD)
+
+    def derived(self) -> Mapping[str, float]:
+        """The figures that follow from the others, for `--json`."""
+        return {
+            "floor_seconds": self.floor_seconds,
+            "times_floor": self.times_floor,
+            "seconds_per_day": self.road.wall / self.road.days,
+            "run_per_day_extrapolated_seconds": self.extrapolated_seconds,
+            "times_faster_than_a_run_per_day": self.extrapolated_seconds / self.road.wall,
+            "validation_of_build": self.validation_of_build,
+            "validation_share": self.road.share(("checks",)),
+            "orchestration_share": self.road.share(ORCHESTRATION),
+        }
+
+
+def pass_of(name: str, days: int, ends: Sequence[float], spans: Sequence[Span], meter: CpuMeter) -> Pass:
+    """Sum spans by stage, with the CPU that was used in them; `ends` are the times at which runs ended."""
+    stages = []
+    for stage in dict.fromkeys(span.stage for span in spans):
+        own = [span for span in spans if span.stage == stage]
+        cpu = sum((meter.between(span.begin, span.end) for span in own), Cpu())
+        stages.append(StageCost(stage, sum(span.seconds for span in own), cpu))
+    begin, end = min(span.begin for span in spans), max(span.end for span in spans)
+    per_run = (max(ends) - min(ends)) / (len(ends) - 1) if len(ends) > 1 else 0.0
+    return Pass(name, days, len(ends), per_run, end - begin, meter.between(begin, end), tuple(stages))

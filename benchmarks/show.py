@@ -1,0 +1,76 @@
+"""The benchmark's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backfill_assets.cli.output import say, table
+from benchmarks.results import Pass, Results
+from benchmarks.stages import ORCHESTRATION, STAGES
+
+_MEGA = 1_000_000
+
+
+def show(results: Results) -> None:
+    """Print everything that was measured."""
+    road = results.road
+    machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
+    say(f"{results.rows:,} rows in {road.days} days of TPC-H, scale factor {results.scale:g}; {machine}")
+    passes = (*results.floors, road, results.correction, results.by_the_day)
+    _table_of_stages(passes)
+    table(("figure", "value"), _figures(results), f"{road.days} days, {road.runs} runs")
+    if results.growth:
+        rows = sorted(((g.road, g.release) for g in (*results.growth,)), key=lambda pair: pair[0].days)
+        both = [(r, t) for r, t in (*rows, (road, results.first_release))]
+        table(
+            ("days", "runs", "wall s", "s per day", "publish s", "rollback s"),
+            [
+                (
+                    p.days, p.runs, f"{p.wall:.1f}", f"{p.wall / p.days:.3f}",
+                    f"{t.publish_seconds:.2f}", f"{t.rollback_seconds:.2f}",
+                )
+                for p, t in sorted(both, key=lambda pair: pair[0].days)
+            ],
+            "Growth",
+        )  # fmt: skip
+
+
+def _table_of_stages(passes: Iterable[Pass]) -> None:
+    for one in passes:
+        rows = [
+            (
+                cost.stage, f"{cost.wall:.1f}", f"{cost.wall / one.wall:.0%}",
+                f"{cost.cpu.spark:.1f}", f"{cost.cpu.workers:.1f}",
+            )
+            for stage in STAGES
+            for cost in one.stages
+            if cost.stage == stage
+        ]  # fmt: skip
+        total = ("all", f"{one.wall:.1f}", "100%", f"{one.cpu.spark:.1f}", f"{one.cpu.workers:.1f}")
+        title = f"{one.name}: {one.days} days, {one.runs} runs"
+        table(("stage", "wall s", "share", "Spark CPU s", "Dagster CPU s"), [*rows, total], title)
+
+
+def _figures(results: Results) -> list[tuple[str, str]]:
+    road, release = results.road, results.release
+    written = [
+        (f"{layer}: bytes written", f"{b.data / _MEGA:.1f} MB in {b.files} data files, {b.logs / _MEGA:.1f} MB of logs")
+        for layer, b in results.written.items()
+    ]
+    return [
+        ("whole road", f"{road.wall:.1f} s, {road.wall / road.days * 1000:.0f} ms per day"),
+        ("floor (mean of before and after)", f"{results.floor_seconds:.1f} s"),
+        ("road in times the floor", f"{results.times_floor:.2f}"),
+        ("correction of the published days", f"{results.correction.wall:.1f} s"),
+        (f"a run per day (extrapolated from {results.by_the_day.days})", f"{results.extrapolated_seconds:.0f} s"),
+        ("road faster than a run per day by", f"{results.extrapolated_seconds / road.wall:.0f} times"),
+        ("checks in parts of raw, staging, shadow", f"{results.validation_of_build:.0%}"),
+        ("share of checks", f"{road.share(('checks',)):.0%}"),
+        ("share of orchestration", f"{road.share(ORCHESTRATION):.0%}"),
+        ("CPU of Spark, of Dagster", f"{road.cpu.spark:.1f} s, {road.cpu.workers:.1f} s"),
+        *written,
+        ("bytes copied by publish", str(max(release.bytes_copied, results.first_release.bytes_copied))),
+        (f"publish of {release.days} days, evidence checked", f"{release.publish_seconds:.2f} s"),
+        (f"rollback of {release.days} days, files checked", f"{release.rollback_seconds:.2f} s"),
+        ("files swapped by each", str(release.files_swapped)),
+    ]

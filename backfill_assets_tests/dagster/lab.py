@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DATASETS = Path(__file__).parent / "datasets"
 LAB_VARIABLE = "BACKFILL_ASSETS_TEST_LAB"
 OVER = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
+# Run limits under which chunks of one backfill meet each other at the release.
+MEETING: Mapping[str, Any] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
 Rows = Sequence[tuple[int, int]]
 
 
@@ -62,15 +64,23 @@ class Lab:
         self.url = ""
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def set_up(self) -> None:
-        """Write the instance's configuration and the datasets."""
-        shutil.copytree(DATASETS, self.datasets)
+    def set_up(self, renamed: tuple[str, str] | None = None, run_limits: Mapping[str, Any] = MEETING) -> None:
+        """Write the instance's configuration and the datasets.
+
+        `renamed` is (dataset, other name): only this one is set up. A second lab needs it: the warehouse is the session's,
+        and neither ledger may meet releases of the other. `run_limits` come over those of the configuration.
+        """
+        if renamed is None:
+            shutil.copytree(DATASETS, self.datasets)
+        else:
+            old, new = renamed
+            shutil.copytree(DATASETS / old, self.datasets / new)
+            self.edit_model(new, "dataset.yaml", old, new)
         self.home.mkdir(parents=True)
         (self.root / "state" / "dagster").mkdir(parents=True)
         # This process opens the instance as well, and has not the variables of the lab.
         config = _filled_in(yaml.safe_load(self.config.read_text(encoding="utf-8")), self.environ)
-        # Chunks of one backfill shall meet each other at the release.
-        config["concurrency"]["runs"] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
+        config["concurrency"]["runs"].update(run_limits)
         (self.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def start(self) -> None:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from backfill_assets.domain.days import day_range
-from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets_tests.dagster.lab import Lab, amounts, started, wait_for
 
-HISTORY = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 21))
-TODAY = dt.date(2024, 5, 22)
+DATASET = "tickets_beside_live"
+HISTORY = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 15))
+TODAY = dt.date(2024, 5, 16)
 LAUNCH = """
 mutation Live($params: ExecutionParams!) {
   launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
 }
 """
+
+
+@pytest.fixture
+def lab(spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
+    """An installation of its own, with the run limits that the project ships."""
+    lab = Lab(tmp_path, spark_server.folder.root.parent)
+    lab.set_up(renamed=("tickets", DATASET), run_limits={})
+    with started(lab):
+        yield lab
 
 
 def _launch_live(lab: Lab, day: dt.date) -> str:
@@ -26,7 +40,7 @@ def _launch_live(lab: Lab, day: dt.date) -> str:
             "selector": {
                 "repositoryLocationName": "backfill_assets.definitions",
                 "repositoryName": "__repository__",
-                "jobName": "live_tickets",
+                "jobName": f"live_{DATASET}",
             },
             "executionMetadata": {
                 "tags": [
@@ -43,8 +57,8 @@ def _launch_live(lab: Lab, day: dt.date) -> str:
 
 def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None:
     for day in (*HISTORY, TODAY):
-        lab.deliver("tickets", day, [(1, 7)])
-    backfill = lab.launch("tickets", HISTORY)
+        lab.deliver(DATASET, day, [(1, 7)])
+    backfill = lab.launch(DATASET, HISTORY)
     with lab.instance as instance:
         wait_for(lambda: len(lab.runs(backfill)) == len(HISTORY) // 3, "all chunks to be queued", 60)
         live = _launch_live(lab, TODAY)
@@ -56,7 +70,7 @@ def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None
 
         wait_for(lambda: record().dagster_run.is_finished, "the live run to end", 300)
         assert record().dagster_run.status is dg.DagsterRunStatus.SUCCESS
-        assert amounts(lab, "tickets", [TODAY]) == {TODAY: 7}
+        assert amounts(lab, DATASET, [TODAY]) == {TODAY: 7}
         assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
         runs = instance.get_run_records(dg.RunsFilter(tags={"dagster/backfill": backfill}))
         queued, started = record().create_timestamp.timestamp(), record().start_time or 0

@@ -23,13 +23,14 @@ from benchmarks.installation import DATASET, BenchmarkError
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DAYS = day_range(dt.date(1995, 1, 1), dt.date(1995, 1, 8))
+SCALE = 0.01  # with a tenth of it, the ten suppliers are too few: TPC-H then has a part twice from one supplier
 ATTEMPT = "_shadow/floor/1"
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
-    land_orders(layout.sources, generate_orders(tmp_path, 0.001), DAYS[0], DAYS[-1])
+    land_orders(layout.sources, generate_orders(tmp_path, SCALE), DAYS[0], DAYS[-1])
     return layout
 
 
@@ -37,7 +38,7 @@ def test_the_bare_job_makes_the_rows_of_the_road(spark: SparkSession, layout: La
     loaded = load_folder(DATASETS).datasets[DATASET]
     land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW)
     stage(spark, loaded, layout, DAYS)
-    build_shadow(spark, loaded, layout, DAYS, Target(ATTEMPT, Audit(NOW, "floor", loaded.code_version)))
+    build_shadow(spark, loaded, layout, Target(ATTEMPT, DAYS, Audit(NOW, "floor", loaded.code_version)), {})
     road = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).select(*loaded.dataset.columns)
 
     target = layout.warehouse / "floor"

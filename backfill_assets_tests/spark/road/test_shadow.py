@@ -104,18 +104,20 @@ FAULTY = [
 
 
 def test_fact_models_with_wrong_columns_or_days_are_refused(kit: Kit) -> None:
+    target = Target(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,a,1,1")
     kit.stage(kit.dataset(), D1)
     for fact, message in FAULTY:
         loaded = kit.dataset(fact=fact.replace("{fact}", FACT))
         with pytest.raises(ModelError, match=message):
-            build_shadow(kit.spark, loaded, kit.layout, (D1,), Target(FOLDER, Audit(NOW, "u_1", "c")))
+            build_shadow(kit.spark, loaded, kit.layout, target, {})
     assert not list(kit.shadow_folder(loaded).glob("_delta_log/*.json"))
 
 
 def test_a_shadow_without_staging_is_refused(kit: Kit) -> None:
+    target = Target(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
     with pytest.raises(SourceError, match=r"nothing is staged.*materialize staging"):
-        build_shadow(kit.spark, kit.dataset(), kit.layout, (D1,), Target(FOLDER, Audit(NOW, "u_1", "c")))
+        build_shadow(kit.spark, kit.dataset(), kit.layout, target, {})
 
 
 EVERY_TYPE = {

@@ -13,24 +13,42 @@ from functools import cached_property
 
 from pyspark.sql import SparkSession
 
+from backfill_assets.campaigns.aftermath import Aftermath
+from backfill_assets.campaigns.approving import Approving
 from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.campaign_release import CampaignRelease
+from backfill_assets.campaigns.data_releases import DataReleases
 from backfill_assets.campaigns.doctor import Doctor
+from backfill_assets.campaigns.guard import CampaignGuard
+from backfill_assets.campaigns.history import History
 from backfill_assets.campaigns.late_deliveries import LateDeliveries
+from backfill_assets.campaigns.notifying import Notifier
+from backfill_assets.campaigns.planning import Planner
+from backfill_assets.campaigns.preview import Preview
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.reconcile import Reconcile
 from backfill_assets.campaigns.road import Road
 from backfill_assets.campaigns.rollback import Rollback
+from backfill_assets.campaigns.sign_off import SignOff
 from backfill_assets.campaigns.sweep import GRACE, Sweep
 from backfill_assets.campaigns.time_travel import TimeTravel
 from backfill_assets.campaigns.upstream import OutdatedDays
+from backfill_assets.campaigns.watch_release import WatchRelease
+from backfill_assets.campaigns.workload import Workload
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.dataset import Dataset, Publication
+from backfill_assets.domain.errors import SettingsError
 from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.specification import Execution
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets.lakehouse.road import SparkFingerprints, ensure_views
+from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleasesTable
+from backfill_assets.lakehouse.road import SparkConsumers, SparkFingerprints, SparkPreviews, ensure_views
 from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
+from backfill_assets.webhook import Webhook
+
+_ALL_DAYS = 1_000_000
+"""A chunk that no history fills."""
 
 
 class SystemClock:
@@ -134,13 +152,68 @@ class Application:
         fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
         return Publisher(
             self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis,
-            order=self.catalog.upstream_first,
+            order=self.catalog.upstream_first, guard=self.guard, after=self.aftermath,
         )  # fmt: skip
+
+    @cached_property
+    def guard(self) -> CampaignGuard:
+        """Keeps every road from releasing a campaign past its approval or its publish window."""
+        approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
+        return CampaignGuard(self.ledger, self.tables, self.clock, frozenset(approval))
+
+    @cached_property
+    def notifier(self) -> Notifier:
+        """Sends the notices that campaigns ask for."""
+        return Notifier(self.ledger, Webhook(os.environ), self.clock, self.identity)
+
+    @cached_property
+    def data_releases(self) -> DataReleases:
+        """The table of releases that SQL reads."""
+        return DataReleases(self.ledger, DeltaReleasesTable(self.layout))
+
+    @cached_property
+    def aftermath(self) -> Aftermath:
+        """What follows a release: journal, notice, table of releases."""
+        tell = self.notifier.tell
+        return Aftermath(
+            self.ledger, self.data_releases, tell, lambda name: self.tables[name].keep_for, self.preview.tidy
+        )
+
+    @cached_property
+    def approving(self) -> Approving:
+        """Shows what is to be approved, and records who has approved it."""
+        return Approving(self.ledger, self.publisher, self.clock, self.identity, self.settings.roles)
+
+    @cached_property
+    def campaign_release(self) -> CampaignRelease:
+        """Publishes campaigns."""
+        return CampaignRelease(self.ledger, self.publisher, self.guard)
+
+    @cached_property
+    def sign_off(self) -> SignOff:
+        """Closes campaigns and cleans up after them."""
+        return SignOff(self.ledger, self.tables, self.clock, self.identity, self.sweep())
+
+    @cached_property
+    def history(self) -> History:
+        """Tells who changed a day, when, why, from what to what."""
+        return History(self.ledger)
+
+    @cached_property
+    def watch_release(self) -> WatchRelease:
+        """Compares consumers' figures around a release."""
+        queries = SparkConsumers(self.session, self.datasets, self.layout)
+        return WatchRelease(self.ledger, self.datasets, self.tables, self.clock, queries, self.notifier.tell)
+
+    @cached_property
+    def preview(self) -> Preview:
+        """Shows datasets as they will be."""
+        return Preview(self.ledger, SparkPreviews(self.session, self.datasets, self.layout))
 
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity)
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity, after=self.aftermath)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
@@ -149,26 +222,59 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.ledger, self.tables, self.clock)
+        return Reconcile(self.ledger, self.tables, self.clock, self.aftermath)
 
     @cached_property
     def doctor(self) -> Doctor:
         """Compares ledger, Delta logs, manifests and files."""
-        return Doctor(self.ledger, self.tables, self.clock)
+        return Doctor(self.ledger, self.tables, self.clock, data_releases=self.data_releases)
 
     @cached_property
     def time_travel(self) -> TimeTravel:
         """Finds the version that a release made."""
         return TimeTravel(self.ledger, self.tables)
 
-    def session(self, tag: str) -> AbstractContextManager[SparkSession]:
-        """A Spark session of its own; see `open_session`."""
+    @cached_property
+    def planner(self) -> Planner:
+        """Turns specifications into frozen plans."""
+        settings = self.settings
+        chunk = _ALL_DAYS if settings.chunk == "all" else settings.chunk
+        return Planner(
+            self.catalog, self.ledger, self.tables, self.layout, self.basis, self.clock, settings.cost_per_hour,
+            chunk_days=chunk,
+        )  # fmt: skip
+
+    @cached_property
+    def workload(self) -> Workload:
+        """Sizes of what batches read."""
+        return Workload(self.ledger, self.datasets, self.tables)
+
+    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
+        """A Spark session of its own; see `open_session`. `execution` is what a campaign wants of it.
+
+        Raises:
+            SettingsError: the campaign names a compute that this process has no URL of.
+        """
         # Here, not above: Spark's client takes longer to import than most commands to run, and few need it.
         from backfill_assets.lakehouse.engine.session import open_session  # noqa: PLC0415
 
-        return open_session(self.settings, tag)
+        if execution is None:
+            return open_session(self.settings, tag)
+        return open_session(self._settings_for(execution), tag, execution.spark)
+
+    def _settings_for(self, execution: Execution) -> Settings:
+        update: dict[str, object] = {}
+        if execution.query_timeout is not None:
+            update["query_timeout"] = execution.query_timeout
+        if execution.compute:
+            if execution.compute not in self.settings.computes:
+                variable = f"BACKFILL_ASSETS_SPARK_URL_{execution.compute.upper()}"
+                raise SettingsError(f"execution.compute = {execution.compute!r}: {variable} is not set where this runs")
+            update["spark_url"] = self.settings.computes[execution.compute]
+        return self.settings.model_copy(update=update)
 
     def refresh_views(self) -> None:
-        """Recreate the published views in the Spark catalog."""
+        """Recreate the published views in the Spark catalog, and drop previews of units that are over."""
         with self.session("views") as spark:
             ensure_views(spark, tuple(self.datasets.values()), self.layout)
+        self.preview.tidy()

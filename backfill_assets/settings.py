@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from backfill_assets.domain.approval import parse_roles
 from backfill_assets.domain.durations import parse_duration
 from backfill_assets.domain.errors import SettingsError
+from backfill_assets.domain.estimate import Price, parse_price
 
 _PREFIX: Final = "BACKFILL_ASSETS_"
 _MEMORY: Final = re.compile(r"^[1-9][0-9]*[mg]$")
@@ -76,10 +78,31 @@ class Settings(BaseModel):
         default=timedelta(seconds=90),
         description="BACKFILL_ASSETS_LEASE: how long a run's worker may be silent before its run is failed.",
     )
+    gate_wait: timedelta = Field(
+        default=timedelta(minutes=1),
+        description="BACKFILL_ASSETS_GATE_WAIT: how long a campaign's run waits before a shut gate; then it ends, and what "
+        "is missing is launched again when the gate opens.",
+    )
+    computes: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="BACKFILL_ASSETS_SPARK_URL_<NAME>: Spark Connect URLs that specifications name in `compute`.",
+    )
+    cost_per_hour: Price | None = Field(
+        default=None,
+        description="BACKFILL_ASSETS_COST_PER_HOUR: what an hour of batch time costs, such as 4.20 EUR; default none, and "
+        "plans name no cost.",
+    )
     chunk: Chunk | None = Field(
         default=None,
         description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
         "default none, which means what each dataset says.",
+    )
+
+    roles: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="BACKFILL_ASSETS_ROLES: users by role, for approvals, such as `finance-controller=anna,ben; "
+        "data-lead=carl`; default none.",
     )
 
     @classmethod
@@ -102,7 +125,11 @@ class Settings(BaseModel):
             spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), _duration),
             query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), _duration),
             lease=_read(environ, "LEASE", timedelta(seconds=90), _duration),
+            gate_wait=_read(environ, "GATE_WAIT", timedelta(minutes=1), _duration),
+            computes=_computes(environ),
+            cost_per_hour=_read(environ, "COST_PER_HOUR", None, parse_price),
             chunk=_read(environ, "CHUNK", None, _chunk),
+            roles=_read(environ, "ROLES", {}, parse_roles),
         )
 
 
@@ -123,8 +150,15 @@ def _read(
         return parse(text)
     except ValueError as error:
         # A URL may carry a password: the variable's name is enough to find it.
-        shown = "its value (not shown: it may hold a secret)" if name.endswith("_URL") else repr(text)
+        shown = "its value (not shown: it may hold a secret)" if "_URL" in name else repr(text)
         raise SettingsError(f"{_PREFIX}{name}: {shown} cannot be used; {error}.") from None
+
+
+def _computes(environ: Mapping[str, str]) -> dict[str, str]:
+    head = _PREFIX + "SPARK_URL_"
+    named = {name.removeprefix(head).lower() for name in environ if name.startswith(head)}
+    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", "", _spark_url) for name in sorted(named)}
+    return {name: url for name, url in found.items() if url}
 
 
 def _folder(environ: Mapping[str, str], name: str, default: Path) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from backfill_assets.campaigns.data_releases import DataReleases
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import CommitKind, Manifest, ReleaseKind, ReleaseState, TableCommit
@@ -46,12 +47,19 @@ class Doctor:
     tables: Mapping[str, PublishedTable]
     clock: Clock
     old_unit: dt.timedelta = dt.timedelta(days=7)
+    data_releases: DataReleases | None = None
 
     def examine(self) -> tuple[Finding, ...]:
         """All findings, the worst first."""
         found = [f for name in sorted(self.tables) for f in self._examine(name)]
-        found += [*self._expired_attempts(), *self._old_units()]
+        found += [*self._expired_attempts(), *self._old_units(), *self._projection()]
         return tuple(sorted(found, key=lambda f: (list(Gravity).index(f.severity), f.what)))
+
+    def _projection(self) -> Iterator[Finding]:
+        differing = self.data_releases.differing() if self.data_releases else ()
+        if differing:
+            what = f"the table data_releases is not what the ledger says of {len(differing)} releases, first {differing[0]}"
+            yield Finding(Gravity.warning, what, _RECONCILE)
 
     def _examine(self, name: str) -> Iterator[Finding]:
         table = self.tables[name]

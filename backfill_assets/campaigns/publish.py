@@ -11,14 +11,16 @@ from typing import TypeVar
 from backfill_assets.campaigns.publish_steps import (
     ROUNDS,
     WAIT,
+    After,
     Checkpoint,
     Finisher,
     last_publish,
+    no_after,
     no_checkpoint,
     publish_locks,
     require_tables,
 )
-from backfill_assets.campaigns.publish_survey import Survey, Surveyor, refusal
+from backfill_assets.campaigns.publish_survey import Guard, Sanction, Survey, Surveyor, no_guard, refusal
 from backfill_assets.campaigns.reconcile import Reconcile
 from backfill_assets.domain.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.domain.evidence import DayFault
@@ -68,7 +70,8 @@ _Kind = TypeVar("_Kind", bound=_Outcome)
 class Publisher:
     """Releases units whose every day has complete, passing and fresh evidence.
 
-    `order` sorts the datasets of a unit, upstream first; `wait` is how long another release of one of them may take.
+    `order` sorts the datasets of a unit, upstream first; `wait` is how long another release of one of them may take;
+    `guard` may refuse a unit whose evidence is complete, and `after` is told of what is released.
     """
 
     ledger: Ledger
@@ -81,6 +84,16 @@ class Publisher:
     order: Callable[[Iterable[str]], Sequence[str]] = sorted
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
+    guard: Guard = no_guard
+    after: After = no_after
+
+    def survey(self, unit_id: str) -> Survey:
+        """Everything that a release of a unit would look at, as it is right now; takes no lock.
+
+        Raises:
+            UnitError: there is no such unit.
+        """
+        return self._surveyor.survey(self.ledger.unit(unit_id))
 
     def missing(self, unit_id: str) -> tuple[DayFault, ...]:
         """What keeps a unit from being released right now; takes no lock.
@@ -88,11 +101,11 @@ class Publisher:
         Raises:
             UnitError: there is no such unit.
         """
-        return self._surveyor.survey(self.ledger.unit(unit_id)).faults
+        return self.survey(unit_id).faults
 
     def evidence_hash(self, unit_id: str) -> str:
         """The hash of the unit's evidence, which an approval is given for."""
-        return self._surveyor.survey(self.ledger.unit(unit_id)).hash
+        return self.survey(unit_id).hash
 
     def release(
         self, unit_id: str, *, evidence_hash: str | None = None, reason: str = ""
@@ -104,24 +117,19 @@ class Publisher:
         Raises:
             UnitError: there is no such unit, or it was discarded.
             EvidenceError: evidence is missing, failed, stale or not the approved one; names days and remedy.
+            ApprovalError: its campaign does not allow it now.
             PreconditionError: a table or shadow is not what the release needs.
             TableMovedError: somebody kept committing to a table all the while.
             LedgerError: another release of one of the tables takes too long.
         """
         names = tuple(self.ledger.unit(unit_id).targets)
         require_tables(self.tables, names)
-        Reconcile(self.ledger, self.tables, self.clock).settle(names, self.wait)
+        Reconcile(self.ledger, self.tables, self.clock, self.after).settle(names, self.wait)
         with publish_locks(self.ledger, names, self.wait):
-            for attempts_left in reversed(range(ROUNDS)):
-                unit = self.ledger.unit(unit_id)
-                if unit.state is UnitState.published:
-                    return self._already(unit)
-                try:
-                    return self._release(unit, evidence_hash, reason)
-                except TableMovedError:
-                    if not attempts_left:
-                        raise
-        raise AssertionError("unreachable: the last round returns or raises")
+            outcome = self._rounds(unit_id, evidence_hash, reason)
+        if isinstance(outcome, Released):
+            self.after(tuple(outcome.releases.values()))
+        return outcome
 
     @property
     def _surveyor(self) -> Surveyor:
@@ -131,14 +139,26 @@ class Publisher:
     def _finisher(self) -> Finisher:
         return Finisher(self.ledger, self.tables, self.clock)
 
+    def _rounds(self, unit_id: str, evidence_hash: str | None, reason: str) -> Released | AlreadyReleased:
+        for attempts_left in reversed(range(ROUNDS)):
+            unit = self.ledger.unit(unit_id)
+            if unit.state is UnitState.published:
+                return self._already(unit)
+            try:
+                return self._release(unit, evidence_hash, reason)
+            except TableMovedError:
+                if not attempts_left:
+                    raise
+        raise AssertionError("unreachable: the last round returns or raises")
+
     def _release(self, unit: Unit, evidence_hash: str | None, reason: str) -> Released:
         if unit.state is UnitState.discarded:
             raise UnitError(f"unit {unit.id} was discarded; launch its days again for a new unit")
-        survey = self._verified(unit, evidence_hash)
+        survey, sanction = self._verified(unit, evidence_hash)
         if self._prepare(survey):
             # Creating the table or adding a column was a commit: everything is read again on what it left.
-            survey = self._verified(unit, evidence_hash)
-        manifests = self._manifests(survey, reason)
+            survey, sanction = self._verified(unit, evidence_hash)
+        manifests = self._manifests(survey, sanction, reason)
         with self._open_again(unit):
             versions = self._commit_all(survey, manifests)
         self._finisher.publish(versions, manifests)
@@ -147,7 +167,7 @@ class Publisher:
         self.checkpoint("seal")
         return _outcome(Released, unit.id, manifests, versions)
 
-    def _verified(self, unit: Unit, evidence_hash: str | None) -> Survey:
+    def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
         survey = self._surveyor.survey(unit)
         if survey.faults:
             raise EvidenceError(refusal(unit, survey.faults))
@@ -156,7 +176,7 @@ class Publisher:
                 f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "
                 f"{survey.hash[:16]}: days were checked again since. Review them and approve this evidence"
             )
-        return survey
+        return survey, self.guard(survey)
 
     def _prepare(self, survey: Survey) -> bool:
         shadows = {
@@ -168,7 +188,7 @@ class Publisher:
             self.tables[name].prepare(shadow)
         return any(self.tables[name].version() != version for name, version in survey.versions.items())
 
-    def _manifests(self, survey: Survey, reason: str) -> tuple[Manifest, ...]:
+    def _manifests(self, survey: Survey, sanction: Sanction, reason: str) -> tuple[Manifest, ...]:
         at, by, evidence = self.clock.now(), self.identity.name(), survey.hash
         return tuple(
             Manifest(
@@ -182,6 +202,9 @@ class Publisher:
                 code_version=self.basis.code(name),
                 days=_swaps(survey, name),
                 reason=reason,
+                campaign=sanction.campaign,
+                approved_by=sanction.approved_by,
+                source_range=sanction.source_range,
             )
             for name in self.order(survey.unit.targets)
         )
@@ -222,6 +245,7 @@ class Publisher:
 
     def _take_back(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
         self._finisher.take_back([m for m in manifests if m.release in versions], manifests)
+        self.after(())
 
     def _already(self, unit: Unit) -> AlreadyReleased:
         records = last_publish(self.ledger.releases(unit=unit.id))

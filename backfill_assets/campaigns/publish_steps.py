@@ -16,6 +16,12 @@ from backfill_assets.domain.work import Hold, ReleaseRecord
 Checkpoint = Callable[[str], None]
 """Called with the name of the step just done; tests of crashes end the process there."""
 
+After = Callable[[Sequence[str]], bool]
+"""Called with the names of releases that are true now, once all locks are free; never raises.
+
+True where it had to bring a projection of the ledger up to date.
+"""
+
 ROUNDS = 5
 """How often a release is verified and tried anew when somebody commits to the table in between."""
 
@@ -23,8 +29,16 @@ WAIT = dt.timedelta(minutes=5)
 """How long a release waits for another one of the same table."""
 
 
+_UNDO = "_undo"
+
+
 def no_checkpoint(_step: str) -> None:
     """Go on."""
+
+
+def no_after(_releases: Sequence[str]) -> bool:
+    """Tell nobody."""
+    return False
 
 
 @contextmanager
@@ -78,6 +92,13 @@ def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.
         if r.state is ReleaseState.finalized and r.manifest.undoes == release
         for swap in r.manifest.days
     )
+
+
+def is_rollback(record: ReleaseRecord) -> bool:
+    """Whether somebody has rolled back a release: not the undoing of a publication that got only half-way."""
+    manifest = record.manifest
+    finalized = record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.rollback
+    return finalized and manifest.release != manifest.undoes + _UNDO
 
 
 @dataclass(frozen=True)
@@ -136,12 +157,13 @@ class Finisher:
         self.ledger.finalize(manifest.release, version, manifest.created_at, UnitState.open)
         back = replace(
             manifest,
-            release=f"{manifest.release}_undo",
+            release=manifest.release + _UNDO,
             kind=ReleaseKind.rollback,
             created_at=self.clock.now(),
             days=tuple(DaySwap(s.day, s.add, s.remove, s.evidence) for s in manifest.days),
             reason="another dataset of the unit could not be released",
             undoes=manifest.release,
+            approved_by="",
         )
         back = self._intended(back)
         table.store_manifest(back)

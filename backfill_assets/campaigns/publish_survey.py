@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backfill_assets.domain.days import format_days
@@ -25,6 +25,15 @@ FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 
 @dataclass(frozen=True)
+class Sanction:
+    """What a release says of the campaign behind it; all empty for a unit of none."""
+
+    campaign: str = ""
+    approved_by: str = ""
+    source_range: str = ""
+
+
+@dataclass(frozen=True)
 class Survey:
     """What was found: the evidence of the unit's days, each table's version and active files, and all faults."""
 
@@ -38,6 +47,15 @@ class Survey:
     def hash(self) -> str:
         """The evidence hash that an approval is bound to."""
         return unit_hash(self.evidence.values())
+
+
+Guard = Callable[[Survey], Sanction]
+"""Asked, under the locks, before a unit with complete evidence is released; refuses by raising."""
+
+
+def no_guard(_survey: Survey) -> Sanction:
+    """Let every unit pass."""
+    return Sanction()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backfill_assets.campaigns.publish_steps import Finisher, publish_locks, unit_or_none
+from backfill_assets.campaigns.publish_steps import After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.errors import LedgerError, PreconditionError
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
@@ -24,6 +25,7 @@ class RepairKind(StrEnum):
     rebuilt = "rebuilt from its manifest: the ledger had lost it"
     stuck = "left alone: half of its unit is committed, and that half was rewritten since; publish or discard the unit"
     busy = "left alone: somebody is releasing right now"
+    projected = "written again: it was not what the ledger says"
     forged = "left alone: its manifest is not the one that was committed"
 
 
@@ -50,11 +52,18 @@ class Reconcile:
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
     clock: Clock
+    after: After = no_after
 
     def run(self, datasets: Collection[str] | None = None) -> tuple[Repair, ...]:
-        """Settle what is left over and rebuild what the ledger has lost; for all datasets unless some are named."""
+        """Settle what is left over and rebuild what the ledger has lost; for all datasets unless some are named.
+
+        What a crash kept from being told of releases is told now, and the table `data_releases` is mended.
+        """
         names = tuple(self.tables if datasets is None else datasets)
-        return (*self.settle(names), *self.rebuild(names))
+        done = (*self.settle(names), *self.rebuild(names))
+        records = [r for name in names for r in self.ledger.releases(name) if r.state is ReleaseState.finalized]
+        mended = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
+        return (*done, *([Repair(DATA_RELEASES, "all datasets", RepairKind.projected)] if mended else []))
 
     def settle(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Repair, ...]:
         """Bring every intent to its end: finalized if it is in the log, undone if only half of its unit is, else abandoned.
@@ -68,9 +77,12 @@ class Reconcile:
                 continue
             try:
                 with publish_locks(self.ledger, names, wait):
-                    repairs += self._settle_group([self.ledger.release(m.release) for m in members])
+                    found = self._settle_group([self.ledger.release(m.release) for m in members])
             except LedgerError:
-                repairs += [Repair(m.release, m.dataset, RepairKind.busy) for m in members]
+                found = [Repair(m.release, m.dataset, RepairKind.busy) for m in members]
+            else:
+                self.after([r.release for r in found if r.kind is RepairKind.finalized])
+            repairs += found
         return tuple(repairs)
 
     def rebuild(self, datasets: Collection[str]) -> tuple[Repair, ...]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from backfill_assets.campaigns.publish_steps import (
     ROUNDS,
     WAIT,
+    After,
     Checkpoint,
     Finisher,
+    no_after,
     no_checkpoint,
     publish_locks,
     require_tables,
@@ -75,6 +77,7 @@ class Rollback:
     identity: Identity
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
+    after: After = no_after
 
     def plan(self, release_id: str, days: Days | None = None) -> Proposal:
         """What rolling back a release, or some of its days, would do now; changes nothing.
@@ -121,15 +124,20 @@ class Rollback:
         """
         dataset = self.ledger.release(release_id).manifest.dataset
         require_tables(self.tables, (dataset,))
-        Reconcile(self.ledger, self.tables, self.clock).settle((dataset,), self.wait)
+        Reconcile(self.ledger, self.tables, self.clock, self.after).settle((dataset,), self.wait)
         with publish_locks(self.ledger, (dataset,), self.wait):
-            for attempts_left in reversed(range(ROUNDS)):
-                proposal = self.plan(release_id, days)
-                try:
-                    return self._execute(proposal, reason, consent_rewritten)
-                except TableMovedError:
-                    if not attempts_left:
-                        raise
+            done = self._rounds(release_id, reason, days, consent_rewritten)
+        self.after((done.release,))
+        return done
+
+    def _rounds(self, release_id: str, reason: str, days: Days | None, consent: Days) -> RolledBack:
+        for attempts_left in reversed(range(ROUNDS)):
+            proposal = self.plan(release_id, days)
+            try:
+                return self._execute(proposal, reason, consent)
+            except TableMovedError:
+                if not attempts_left:
+                    raise
         raise AssertionError("unreachable: the last round returns or raises")
 
     def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
@@ -148,6 +156,7 @@ class Rollback:
             raise
         except Exception:
             self.ledger.abandon(manifest.release)
+            self.after(())
             raise
         self.checkpoint("commit")
         Finisher(self.ledger, self.tables, self.clock).rollback(manifest, version)
@@ -169,6 +178,8 @@ class Rollback:
             days=swaps,
             reason=reason,
             undoes=undone.release,
+            campaign=undone.campaign,
+            source_range=undone.source_range,
         )
 
     def _window(self, record: ReleaseRecord, keep_for: dt.timedelta) -> dt.datetime:

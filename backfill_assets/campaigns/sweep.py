@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.publish_steps import WAIT, publish_locks
+from backfill_assets.domain.campaign import Phase
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.retention import EXTRA, Needs, StoredFile, collectable, restorable_until
@@ -15,6 +16,9 @@ from backfill_assets.domain.work import AttemptState, ReleaseRecord
 
 GRACE = dt.timedelta(hours=1)
 """How old a file must be before the sweep looks at it."""
+
+SIGNED_OFF = frozenset({Phase.closed, Phase.cleaned})
+"""Phases of a campaign after its sign-off."""
 
 _LOGS = ("_sealed_log", "_delta_log")
 
@@ -30,13 +34,17 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Removes files that no reader, no release in its window and no open unit needs."""
+    """Removes files that no reader, no release in its window, no open unit and no campaign before its sign-off needs.
+
+    `over` are units of campaigns that count as signed off although they are not yet.
+    """
 
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
     clock: Clock
     grace: dt.timedelta = GRACE
     wait: dt.timedelta = WAIT
+    over: frozenset[str] = frozenset()
 
     def plan(self) -> tuple[Swept, ...]:
         """What a sweep would remove now; removes nothing (`--dry-run`)."""
@@ -68,18 +76,24 @@ class Sweep:
         window = table.keep_for + EXTRA
         units = {f"_shadow/{u.id}/" for u in self.ledger.units(name, {UnitState.open})}
         running = {f"{a.folder}/" for a in self.ledger.attempts(state=AttemptState.running)}
-        releases = tuple((r.manifest, _until(r, window, now)) for r in self.ledger.releases(name))
+        waiting = self._waiting()
+        releases = tuple((r.manifest, _until(r, window, now, waiting)) for r in self.ledger.releases(name))
         active = frozenset(f.path for files in table.active().values() for f in files)
         # Also what left the table otherwise (a compaction): readers may still be on the version before.
         recent = table.removed_since(now - window)
         needs = Needs(active | recent, releases, frozenset(units | running))
         return Needs(needs.active, releases, needs.folders | _logs_of(needs.files(now), stored))
 
+    def _waiting(self) -> frozenset[str]:
+        """Units of campaigns that nobody has signed off: their releases can be undone however old they are."""
+        campaigns = self.ledger.campaigns()
+        return frozenset(c.unit for c in campaigns if c.unit and c.phase not in SIGNED_OFF) - self.over
 
-def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime) -> dt.datetime:
+
+def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime, waiting: frozenset[str]) -> dt.datetime:
     if record.state is ReleaseState.abandoned:
         return now
-    if record.committed_at is None:
+    if record.committed_at is None or record.manifest.unit in waiting:
         # An intent may still turn out to be true.
         return dt.datetime.max.replace(tzinfo=dt.UTC)
     return restorable_until(record.committed_at, window)

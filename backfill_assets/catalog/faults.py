@@ -1,4 +1,4 @@
-"""Faults: what is wrong with a dataset folder, each with its file, line, key, value and remedy."""
+"""Faults: what is wrong with a dataset folder or another YAML file, each with its file, line, key, value and remedy."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _purpose(path: KeyPath, root: type[BaseModel]) -> str:
 
 def _keys_at(path: KeyPath, root: type[BaseModel]) -> tuple[str, ...]:
     model = _model_at(path, root)
-    return tuple(model.model_fields) if model else ()
+    return tuple(field.alias or name for name, field in model.model_fields.items()) if model else ()
 
 
 def _model_at(path: KeyPath, root: type[BaseModel]) -> type[BaseModel] | None:

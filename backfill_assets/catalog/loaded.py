@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,8 @@ class Language(StrEnum):
 class Model:
     """A staging or fact model: where it stands, its language, its text and the tables it asks for.
 
-    `parameters` are the tables that a Python model's function takes, in order; SQL has none: it sees all.
+    `parameters` are the tables that a Python model's function takes, in order; SQL has none: it sees all. `modules` are
+    the contents of the project's modules that a Python model imports, directly or not, by name.
     """
 
     layer: Layer
@@ -43,6 +44,7 @@ class Model:
     language: Language
     text: str
     parameters: tuple[str, ...] = ()
+    modules: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class LoadedDataset:
     """A dataset folder that can be used as it is.
 
     `staging` is absent where a dataset is built from upstream alone; `code_version` are 16 hex digits over dataset.yaml,
-    the folder's code and the version of this project.
+    the folder's code, the project's modules that it imports, and the version of this project.
     """
 
     dataset: Dataset

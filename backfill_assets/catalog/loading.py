@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +14,8 @@ from backfill_assets.catalog.code_version import code_version, project_version
 from backfill_assets.catalog.faults import DatasetFault, KeyPath, shown_key, shown_path, validation_faults
 from backfill_assets.catalog.linking import linked
 from backfill_assets.catalog.loaded import FILE, Case, Catalog, Layer, LoadedDataset, Model
-from backfill_assets.catalog.models import find_model
-from backfill_assets.catalog.strict_yaml import Document, read_yaml
+from backfill_assets.catalog.models import find_model, sql_faults
+from backfill_assets.catalog.strict_yaml import Document, decoded, read_yaml
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import DatasetError, InvalidNameError
 from backfill_assets.domain.judge import checks_of
@@ -50,7 +51,7 @@ def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
         return (DatasetFault(folder.name, folder, text),)
     try:
         content = file.read_bytes()
-        document = read_yaml(_decoded(content))
+        document = read_yaml(decoded(content))
     except OSError as error:
         return (DatasetFault(folder.name, file, f"the file cannot be read: {error.strerror}"),)
     except DatasetError as error:
@@ -63,16 +64,8 @@ def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
     faults += model_faults
     if dataset is None or faults or Layer.fact not in models:
         return tuple(faults)
-    version = code_version(_code_files(folder, content), project_version())
+    version = code_version(_code_files(folder, content) | _imported(models.values()), project_version())
     return LoadedDataset(dataset, folder, models.get(Layer.staging), models[Layer.fact], version, _cases(folder))
-
-
-def _decoded(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DatasetError(f"byte {error.start} is no UTF-8; save the file as UTF-8", line) from error
 
 
 def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[DatasetFault]]:
@@ -92,6 +85,8 @@ def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[Datas
     named = [(key, text) for key, text in _naming_faults(document.value.get("name"), folder)]
     named += _collisions(dataset) if dataset else []
     faults += [DatasetFault(folder, file, text, document.lines.get((key,)), key) for key, text in named]
+    queries = _consumer_faults(dataset) if dataset else []
+    faults += [DatasetFault(folder, file, text, document.lines.get(path), shown_key(path)) for path, text in queries]
     return dataset, faults
 
 
@@ -116,6 +111,22 @@ def _collisions(dataset: Dataset) -> list[tuple[str, str]]:
         if name not in told
     ]
     return faults
+
+
+def _consumer_faults(dataset: Dataset) -> list[tuple[KeyPath, str]]:
+    # The view always shows the newest version, whichever one is asked about.
+    view = re.compile(rf"\bpublished`?\s*\.\s*`?{dataset.name}\b", re.IGNORECASE)
+    faults = [
+        (name, text)
+        for name, consumer in dataset.consumers.items()
+        for _, text in sql_faults(consumer.sql, "a consumer's query")
+    ]
+    faults += [
+        (name, f"it names the view {found[0]}; write {dataset.name} alone, which can be the table as it was")
+        for name, consumer in dataset.consumers.items()
+        if (found := view.search(consumer.sql))
+    ]
+    return [(("consumers", name, "sql"), f"consumers.{name}.sql: {text}") for name, text in faults]
 
 
 def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
@@ -145,6 +156,11 @@ def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
         if path.suffix in {".sql", ".py"} and path.is_file():
             files[path.name] = path.read_bytes()
     return files
+
+
+def _imported(models: Iterable[Model]) -> dict[str, bytes]:
+    """The imported modules, under names that no file has."""
+    return {f"module {name}": content for model in models for name, content in model.modules.items()}
 
 
 def _cases(folder: Path) -> tuple[Case, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backfill_assets.catalog.imports import ForeignImport, imports_of
 from backfill_assets.catalog.loaded import Language, Layer, Model
 
 _SQL_TOKEN = re.compile(
@@ -21,7 +21,6 @@ _SQL_TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
-_MAY_IMPORT = sys.stdlib_module_names | {"pyspark"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | t
     return _python_model(Model(layer, path, language, text), tables)
 
 
-def sql_faults(text: str) -> tuple[tuple[int, str], ...]:
-    """What keeps a text from being one SELECT, as (line, message); the engine has the last word."""
+def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
+    """What keeps a text from being one SELECT, as (line, message) that calls it `what`; the engine has the last word."""
     words: list[tuple[str, int]] = []
     ended, depth = 0, 0
     for match in _SQL_TOKEN.finditer(text):
@@ -64,7 +63,7 @@ def sql_faults(text: str) -> tuple[tuple[int, str], ...]:
             continue
         line = text.count("\n", 0, match.start()) + 1
         if ended:
-            return ((line, "something follows the semicolon; a model is one SELECT"),)
+            return ((line, f"something follows the semicolon; {what} is one SELECT"),)
         piece = match[0]
         ended = line if piece == ";" else 0
         depth += (piece == "(") - (piece == ")")
@@ -74,8 +73,8 @@ def sql_faults(text: str) -> tuple[tuple[int, str], ...]:
         return ((1, "the file is empty; write one SELECT"),)
     first, line = next(((w, n) for w, n in words if w != "("), words[0])
     if first not in {"SELECT", "WITH"}:
-        return ((line, f"the statement begins with {first!r}; a model is one SELECT (or WITH … SELECT)"),)
-    writing = [(line, f"the statement contains {w}; a model only reads") for w, line in words if w in _WRITES]
+        return ((line, f"the statement begins with {first!r}; {what} is one SELECT (or WITH … SELECT)"),)
+    writing = [(line, f"the statement contains {w}; {what} only reads") for w, line in words if w in _WRITES]
     return tuple(writing[:1]) if first == "WITH" else ()
 
 
@@ -85,7 +84,8 @@ def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[ModelF
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         return (ModelFault(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
-    faults = list(_import_faults(tree, model.path))
+    imports = imports_of(tree, model.path)
+    faults = [_import_fault(found) for found in imports.foreign]
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == model.layer), None)
     if function is None:
         text = f"there is no function {model.layer}; write def {model.layer}({', '.join(sorted(tables))})"
@@ -105,19 +105,10 @@ def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[ModelF
         faults.append(
             ModelFault(model.path, f"{model.layer} asks for no table; name some of: {known}", function.lineno)
         )
-    return tuple(faults) or Model(model.layer, model.path, model.language, model.text, parameters)
+    return tuple(faults) or replace(model, parameters=parameters, modules=imports.modules)
 
 
-def _import_faults(tree: ast.Module, path: Path) -> Iterator[ModelFault]:
-    """Imports outside the code version: what they bring could change without any evidence becoming stale."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = ["." * node.level + (node.module or "")]
-        else:
-            continue
-        for name in names:
-            if name.split(".")[0] not in _MAY_IMPORT:
-                text = f"imports {name}; a model may import pyspark and the standard library"
-                yield ModelFault(path, text, node.lineno)
+def _import_fault(found: ForeignImport) -> ModelFault:
+    """An import outside the code version: what it brings could change without any evidence becoming stale."""
+    text = f"imports {found.name}; a model may import pyspark, the standard library and modules of its own project"
+    return ModelFault(found.file, text, found.line)

@@ -1,25 +1,44 @@
-"""The JSON Schema of dataset.yaml, for editors that complete and check while one types."""
+"""The JSON Schemas of dataset.yaml and of specifications, for editors that complete and check while one types."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.specification import Specification
 
 
 def dataset_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of dataset.yaml, made from the model that loads it."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **_tight(Dataset.model_json_schema()),
-    }
-    return {**schema, "title": "dataset.yaml"}
+    return _schema(Dataset, "dataset.yaml")
+
+
+def specification_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a backfill specification, made from the model that loads it."""
+    return _schema(Specification, "backfill specification")
 
 
 def schema_text() -> str:
     """The schema as it is stored in docs/dataset.schema.json."""
-    return json.dumps(dataset_schema(), indent=2, ensure_ascii=False) + "\n"
+    return _text(dataset_schema())
+
+
+def specification_schema_text() -> str:
+    """The schema as it is stored in docs/backfill.schema.json."""
+    return _text(specification_schema())
+
+
+def _schema(model: type[BaseModel], title: str) -> dict[str, Any]:
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tight(model.model_json_schema())}
+    return {**schema, "title": title}
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _tight(node: Any) -> Any:

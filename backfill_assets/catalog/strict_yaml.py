@@ -44,7 +44,7 @@ def read_yaml(text: str) -> Document:
         DatasetError: the text is too large or no YAML; `args` are the message and the line (or nothing).
     """
     if len(text.encode()) > MAX_BYTES:
-        raise DatasetError(f"the file is larger than {MAX_BYTES // 1024} KiB; a dataset.yaml is a page long", None)
+        raise DatasetError(f"the file is larger than {MAX_BYTES // 1024} KiB; such a file is a page long", None)
     reader = _Reader(yaml.parse(text, Loader=_LOADER))
     try:
         value = reader.document()
@@ -55,6 +55,19 @@ def read_yaml(text: str) -> Document:
     except (yaml.YAMLError, ValueError) as error:
         raise DatasetError(f"this is no YAML: {' '.join(str(error).split())}", None) from error
     return Document(value, reader.lines, tuple(reader.faults))
+
+
+def decoded(content: bytes) -> str:
+    """The text of a YAML file.
+
+    Raises:
+        DatasetError: it is no UTF-8; `args` are the message and the line.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DatasetError(f"byte {error.start} is no UTF-8; save the file as UTF-8", line) from error
 
 
 @dataclass

@@ -11,7 +11,18 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from backfill_assets.cli import demo, engine, readers, releases, status, units
+from backfill_assets.cli import (
+    campaign_release,
+    campaigns,
+    demo,
+    drafts,
+    engine,
+    readers,
+    releases,
+    specifications,
+    status,
+    units,
+)
 from backfill_assets.cli.output import errors
 from backfill_assets.domain.errors import BackfillError
 
@@ -25,10 +36,15 @@ app.add_typer(engine.spark, name="spark")
 app.add_typer(units.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     status.status, readers.path, engine.sql, units.resume, units.refresh, units.discard, releases.releases, releases.publish,
-    releases.rollback, releases.reconcile, releases.sweep, releases.doctor, demo.demo,
+    releases.rollback, releases.reconcile, releases.sweep, releases.doctor, drafts.new, specifications.validate,
+    campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
+    campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history, demo.demo,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)
+# `set` and `list` are words of Python as well.
+app.command("set")(campaigns.set_knobs)
+app.command("list")(campaigns.list_campaigns)
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.doctor import Gravity
+from backfill_assets.cli.campaign_release import publish_campaign
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
-from backfill_assets.cli.units import UnitId
 from backfill_assets.domain.dataset import Publication
 from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.errors import CampaignError, EvidenceError
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
 
@@ -51,14 +51,23 @@ def releases(
 
 
 def publish(
-    unit: UnitId,
-    evidence: Annotated[str, typer.Option(help="The evidence hash that you approve.")] = "",
+    unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
+    evidence: Annotated[str, typer.Option(help="The evidence hash that you approve; campaigns have `approve`.")] = "",
     reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
+    outside_window: Annotated[
+        str, typer.Option(metavar="REASON", help="Publish a campaign outside of its publish window, and why.")
+    ] = "",
+    dry_run: DryRun = False,
 ) -> None:
     """Release a complete unit in one atomic commit per table; refused unless every day's evidence is there and fresh."""
     from backfill_assets.orchestration.reporting import report_release  # loads Dagster
 
     application = Application.from_env()
+    if unit in {campaign.id for campaign in application.ledger.campaigns()}:
+        _say_outdated(application, publish_campaign(application, unit, (reason, outside_window, dry_run)))
+        return
+    if outside_window or dry_run:
+        raise CampaignError(f"--outside-window and --dry-run are for campaigns, and {unit!r} is none; see: backfill list")
     _require_approval(application, unit, evidence)
     outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
     report_release(application, outcome)

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.cli.campaign_status import say_standing, standing_as_json
+from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, explain_faults
@@ -17,11 +19,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 
 
 def status(
-    unit: Annotated[str, typer.Argument(help="A unit, to see its days; without it, all datasets and open units.")] = "",
+    unit: Annotated[
+        str, typer.Argument(help="A unit or a campaign, to see its days; without it, all datasets and open units.")
+    ] = "",
     json: Json = False,  # a command-line flag
 ) -> None:
     """Show how datasets and units stand, what a unit lacks, and what to do next."""
     application = Application.from_env()
+    if unit in {campaign.id for campaign in application.ledger.campaigns()}:
+        with opened_desk(application, "") as desk:
+            standing = desk.standings.of(unit)
+        standing_as_json(standing) if json else say_standing(standing)
+        return
     if unit:
         _one_unit(application, application.ledger.unit(unit), json)
         return

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.output import say, table
 from backfill_assets.domain.days import day_range, format_days, parse_day
 from backfill_assets.domain.units import UNIT_TAG, UnitState
@@ -22,9 +23,18 @@ Webserver = Annotated[
 ]
 
 
-def resume(unit: UnitId, webserver: Webserver = "") -> None:
-    """Launch a backfill of what an open unit still lacks, and only that; then the whole unit is released."""
+def resume(
+    unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
+    explain: Annotated[bool, typer.Option("--explain", help="Only say which days would run, and why.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay with a campaign until it ends.")] = False,
+    webserver: Webserver = "",
+) -> None:
+    """Launch what a campaign or an open unit still lacks, and only that; a unit is then released."""
     application = Application.from_env()
+    if unit in {campaign.id for campaign in application.ledger.campaigns()}:
+        resume_campaign(application, unit, (reason, explain, watch), webserver)
+        return
     found = application.ledger.unit(unit)
     lacking = {(f.dataset, f.day) for f in application.publisher.missing(unit)}
     # A unit that lacks nothing only needs its release: any of its days brings that about.

@@ -14,6 +14,9 @@ AUDIT_COLUMNS: dict[str, str] = {"recalculated_at": "timestamp", "unit": "string
 RESERVED_TABLES = ("raw", "staging")
 """Names under which models get their own tables; no reference may have one of them."""
 
+DATA_RELEASES = "data_releases"
+"""Name of the table of releases, in the warehouse and in the Spark catalog; no dataset may have it."""
+
 _NUMERIC = ("integer", "long", "float", "double", "decimal")
 _Fault = tuple[tuple[str, ...], str]
 
@@ -46,6 +49,8 @@ def _column_faults(dataset: Dataset) -> list[_Fault]:
         for c in AUDIT_COLUMNS
         if c in columns
     ]
+    if dataset.name == DATA_RELEASES:
+        faults.append((("name",), f"name {DATA_RELEASES!r} is taken by the table of releases; rename the dataset"))
     if dataset.end is not None and dataset.end < dataset.start:
         faults.append((("end",), f"end {dataset.end} is before start {dataset.start}; swap them or drop end"))
     return faults

@@ -5,18 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 from enum import StrEnum
-from functools import cache
 from pathlib import PurePosixPath
 from typing import Annotated, Self
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
+from backfill_assets.domain.consumers import Consumer
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
-from backfill_assets.domain.fields import Duration, Name
+from backfill_assets.domain.fields import Duration, Name, TimeZone
 
 _WIDEST_DECIMAL = 38
 _TYPE = re.compile(r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)")
@@ -33,17 +33,6 @@ def _column_type(value: str) -> str:
             "use string, boolean, integer, long, float, double, date, timestamp or decimal(p,s) with s <= p <= 38"
         )
     return value.replace(" ", "")
-
-
-@cache  # reading the time zone database takes longer than all the rest of a dataset
-def _time_zones() -> frozenset[str]:
-    return frozenset(available_timezones())
-
-
-def _time_zone(value: str) -> str:
-    if value not in _time_zones():
-        raise ValueError("use a name of the IANA time zone database, such as Europe/Berlin or UTC")
-    return value
 
 
 def _relative_path(value: str) -> str:
@@ -188,7 +177,7 @@ class Dataset(_Part):
     description: str = ""
     owner: str = ""
     partition_column: Name
-    time_zone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    time_zone: TimeZone = "UTC"
     start: dt.date
     end: dt.date | None = Field(default=None, description="Last day of a closed history; absent: grows daily.")
     end_offset: Annotated[int, Field(ge=-366, le=366)] = Field(
@@ -208,6 +197,9 @@ class Dataset(_Part):
     late_data: LateData = LateData.hold
     live: Live = Live()
     retention: Retention = Retention()
+    consumers: dict[Name, Consumer] = Field(
+        default_factory=dict, description="Who reads the table, with a query each that is watched after releases."
+    )
 
     @model_validator(mode="after")
     def _refers_to_declared_things(self) -> Self:

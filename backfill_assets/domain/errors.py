@@ -22,7 +22,7 @@ class DatasetError(BackfillError):
 
 
 class MisfitError(BackfillError, ValueError):
-    """Raised when parts of a dataset.yaml contradict each other; a ValueError, so that pydantic reports it.
+    """Raised when parts of a YAML file contradict each other; a ValueError, so that pydantic reports it.
 
     `faults` are pairs of the key's path and what is wrong with it.
     """
@@ -130,3 +130,19 @@ class ReadBackError(BackfillError):
 
 class TimeTravelError(BackfillError):
     """Raised when a release's version of a table cannot be read: another dataset's, never committed, or gone."""
+
+
+class SpecificationError(BackfillError):
+    """Raised when a backfill specification cannot be used; names every fault with its line."""
+
+
+class CampaignError(BackfillError):
+    """Raised when a campaign does not exist, or is not where an action needs it; says who brought it there."""
+
+
+class ApprovalError(BackfillError):
+    """Raised when an approval or a publication is not given by whom, for what, or when the specification asks."""
+
+
+class NoticeError(BackfillError):
+    """Raised when a notice could not be delivered; says why, but never the webhook's URL, which is a secret."""

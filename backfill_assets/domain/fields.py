@@ -1,11 +1,14 @@
-"""Field types shared by the YAML models: safe names, durations, percentages."""
+"""Field types shared by the YAML models: safe names, lines of text, durations, percentages, time zones."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+import unicodedata
 from decimal import Decimal
+from functools import cache
 from typing import Annotated
+from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -14,6 +17,8 @@ from backfill_assets.domain.errors import InvalidNameError
 from backfill_assets.domain.names import NAME_PATTERN, checked_name
 
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)\s*%")
+_LONGEST_LINE = 300
+_CONTROLS = {"Cc", "Zl", "Zp"}
 
 
 def _name(value: str) -> str:
@@ -44,6 +49,30 @@ def format_percent(value: Decimal) -> str:
     return f"{(value * 100).normalize():f}%"
 
 
+@cache  # reading the time zone database takes longer than all the rest of a dataset
+def _time_zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _time_zone(value: str) -> str:
+    if value not in _time_zones():
+        raise ValueError("use a name of the IANA time zone database, such as Europe/Berlin or UTC")
+    return value
+
+
+def _line(value: str) -> str:
+    controls = any(unicodedata.category(character) in _CONTROLS for character in value)
+    if controls or not value.strip() or len(value) > _LONGEST_LINE:
+        raise ValueError(f"write one line of text, at most {_LONGEST_LINE} characters")
+    return value
+
+
+def _above_zero(value: dt.timedelta) -> dt.timedelta:
+    if not value:
+        raise ValueError("give a duration above zero, or leave the key out")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"})]
 Duration = Annotated[
     dt.timedelta,
@@ -58,3 +87,11 @@ Percent = Annotated[
     WithJsonSchema({"anyOf": [{"const": 0}, {"type": "string", "pattern": f"^\\s*{_PERCENT.pattern}\\s*$"}]}),
 ]
 """A fraction, written as a percentage."""
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
+"""A name of the IANA time zone database."""
+Line = Annotated[
+    str, AfterValidator(_line), WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_LINE})
+]
+"""One line of text."""
+Period = Annotated[Duration, AfterValidator(_above_zero)]
+"""A duration above zero."""

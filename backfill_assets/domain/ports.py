@@ -7,12 +7,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.release import DataFile, Manifest, TableCommit
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, Content, Delivery, Hold, ReleaseRecord, StagedDay
+from backfill_assets.domain.work import (
+    Attempt,
+    AttemptState,
+    Content,
+    Delivery,
+    Hold,
+    ReleaseRecord,
+    StagedDay,
+    Work,
+)
 
 
 class Clock(Protocol):
@@ -116,8 +126,8 @@ class WorkLedger(Protocol):
         """Prolong the lease, or `LeaseLostError` if the attempt is no longer running."""
         ...
 
-    def end_attempt(self, number: int, state: AttemptState) -> None:
-        """End an attempt that is running; otherwise nothing happens."""
+    def end_attempt(self, number: int, state: AttemptState, work: Work | None = None) -> None:
+        """End an attempt that is running, with what it took if that is known; otherwise nothing happens."""
         ...
 
     def attempts(self, unit: str | None = None, state: AttemptState | None = None) -> tuple[Attempt, ...]:
@@ -170,7 +180,7 @@ class ReleaseLedger(Protocol):
         ...
 
 
-class Ledger(UnitLedger, WorkLedger, ReleaseLedger, Protocol):
+class Ledger(UnitLedger, WorkLedger, ReleaseLedger, CampaignLedger, Protocol):
     """The control state, whole."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from backfill_assets.domain.canonical import canonical_json, digest
 from backfill_assets.domain.days import format_days
@@ -73,9 +73,17 @@ class DaySwap:
     evidence: str = ""
 
 
+_LATER: Final = frozenset({"campaign", "approved_by", "source_range"})
+"""Fields that older manifests do not have: left out where they are empty, so that no hash of then changes."""
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """One release of one dataset, whole: enough to commit it, to recognise it in the Delta log, and to undo it."""
+    """One release of one dataset, whole: enough to commit it, to recognise it in the Delta log, and to undo it.
+
+    `campaign`, `approved_by` (names separated by commas) and `source_range` (`1995-01-01..1996-06-30`) are empty outside
+    of campaigns.
+    """
 
     release: str
     kind: ReleaseKind
@@ -88,11 +96,14 @@ class Manifest:
     days: tuple[DaySwap, ...]
     reason: str = ""
     undoes: str = ""
+    campaign: str = ""
+    approved_by: str = ""
+    source_range: str = ""
 
     @property
     def hash(self) -> str:
         """Digest that the commit carries, so that a manifest on disk can be told from a forged or damaged one."""
-        return digest(self)
+        return digest(self._stored())
 
     @property
     def added(self) -> tuple[DataFile, ...]:
@@ -112,11 +123,17 @@ class Manifest:
             "released_by": self.by, "released_at": self.created_at.isoformat(), "evidence": self.evidence,
             "code_version": self.code_version, "manifest": self.hash, "reason": self.reason, "undoes": self.undoes,
             "first_day": dates[0].isoformat(), "last_day": dates[-1].isoformat(), "days": str(len(dates)),
+            **({"published_at": self.created_at.isoformat()} if self.kind is ReleaseKind.publish else {}),
+            **{name: str(getattr(self, name)) for name in sorted(_LATER) if getattr(self, name)},
         }  # fmt: skip
 
     def to_json(self) -> str:
         """Canonical JSON, as stored beside the table."""
-        return canonical_json(self)
+        return canonical_json(self._stored())
+
+    def _stored(self) -> dict[str, object]:
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in held.items() if value or name not in _LATER}
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:

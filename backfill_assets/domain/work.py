@@ -39,11 +39,21 @@ class AttemptState(StrEnum):
 
 
 @dataclass(frozen=True)
+class Work:
+    """What an attempt took: the rows it wrote, the bytes of the files it read, and how long it waited to be admitted."""
+
+    rows: int = 0
+    bytes_read: int = 0
+    waited: dt.timedelta = dt.timedelta()
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One run's work on some days of a unit, in a shadow folder of its own.
 
     `number` grows with every attempt in the ledger and is the fencing token of its lease: evidence is taken only from
-    an attempt that still holds its lease.
+    an attempt that still holds its lease. `ended_at` is none while it runs, and for those that ended before the ledger
+    recorded it; `rows`, `bytes_read` and `waited` are as in `Work`, zero where nobody said.
     """
 
     number: int
@@ -55,6 +65,10 @@ class Attempt:
     state: AttemptState
     started_at: dt.datetime
     lease_until: dt.datetime
+    ended_at: dt.datetime | None = None
+    rows: int = 0
+    bytes_read: int = 0
+    waited: dt.timedelta = dt.timedelta()
 
     @property
     def folder(self) -> str:

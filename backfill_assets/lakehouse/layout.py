@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.errors import LayoutError
 from backfill_assets.domain.names import checked_name
 
@@ -32,6 +33,14 @@ class Layout:
     def published_path(self, dataset: str) -> Path:
         """Folder of the published table; raises like `raw_path`."""
         return self._table("published", dataset)
+
+    def data_releases_path(self) -> Path:
+        """Folder of the table `data_releases`; raises like `raw_path`."""
+        return below(self.warehouse, DATA_RELEASES)
+
+    def preview_note(self, dataset: str) -> Path:
+        """File that says which unit the preview of a dataset shows; raises like `raw_path`."""
+        return self._table("_previews", dataset)
 
     def source_file(self, relative: str) -> Path:
         """A file below the sources folder.

@@ -15,18 +15,19 @@ from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, Content
-from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, evidence_to_text
+from backfill_assets.domain.work import Attempt, AttemptState, Content, Work
+from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, evidence_to_text, work_columns
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.deliveries import DeliveryRows
 from backfill_assets.ledger.host import worker_name
 from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
-from backfill_assets.ledger.units import load_unit
+from backfill_assets.ledger.units import load_unit, lose_attempts
 
 _TABLE = attempts
 _EVIDENCE = evidence
 _CONTENTS = contents
 _RUNNING = attempts.c.state == AttemptState.running.value
+_AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lease_until")
 
 
 class WorkRows(DeliveryRows, WorkLedger):
@@ -40,11 +41,11 @@ class WorkRows(DeliveryRows, WorkLedger):
         """
         now, chosen = self._clock.now(), tuple(sorted(set(days)))
         begun = Attempt(0, unit, dataset, chosen, run, worker_name(), AttemptState.running, now, now + lease)
-        row = {name: value for name, value in vars(begun).items() if name not in {"number", "days"}}
+        row = {name: getattr(begun, name) for name in _AT_THE_START}
         with self._database.write() as connection:
             _refuse_foreign_days(load_unit(connection, unit), dataset, chosen)
-            _supersede(connection, (_TABLE.c.run == run) & (_TABLE.c.dataset == dataset))
-            _supersede(connection, _works_on(connection, unit, dataset, chosen))
+            older = (_TABLE.c.run == run) & (_TABLE.c.dataset == dataset)
+            lose_attempts(connection, older | _works_on(connection, unit, dataset, chosen), now)
             number = connection.execute(insert(_TABLE).values(row).returning(_TABLE.c.number)).scalar_one()
             connection.execute(insert(attempt_days), [{"attempt": number, "day": day} for day in chosen])
         return replace(begun, number=number)
@@ -57,12 +58,15 @@ class WorkRows(DeliveryRows, WorkLedger):
             if not connection.execute(changed).rowcount:
                 raise LeaseLostError(_lost(connection, number))
 
-    def end_attempt(self, number: int, state: AttemptState) -> None:
-        """End an attempt that is running; otherwise nothing happens."""
+    def end_attempt(self, number: int, state: AttemptState, work: Work | None = None) -> None:
+        """End an attempt that is running, with what it took if that is known; otherwise nothing happens."""
         if state is AttemptState.running:
             raise UnitError(f"attempt {number} cannot end as running; end it as done, failed or lost")
+        taken = work_columns(work) if work else {}
+        own = (_TABLE.c.number == number) & _RUNNING
         with self._database.write() as connection:
-            _supersede(connection, _TABLE.c.number == number, state)
+            end = update(_TABLE).where(own).values(state=state.value, ended_at=self._clock.now(), **taken)
+            connection.execute(end)
 
     def attempts(self, unit: str | None = None, state: AttemptState | None = None) -> tuple[Attempt, ...]:
         """Attempts in order of their numbers; a running one may be past its lease (compare `lease_until`)."""
@@ -153,10 +157,6 @@ def _works_on(connection: Connection, unit: str, dataset: str, days: Sequence[dt
         .where(_TABLE.c.unit == unit, _TABLE.c.dataset == dataset, _RUNNING, span(attempt_days.c.day, asked))
     )
     return _TABLE.c.number.in_({number for number, day in connection.execute(query) if day in asked})
-
-
-def _supersede(connection: Connection, which: ColumnElement[bool], state: AttemptState = AttemptState.lost) -> None:
-    connection.execute(update(_TABLE).where(which, _RUNNING).values(state=state.value))
 
 
 def _refuse_foreign_days(unit: Unit, dataset: str, days: Sequence[dt.date]) -> None:

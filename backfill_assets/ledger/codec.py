@@ -11,14 +11,17 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from backfill_assets.domain import canonical
+from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Change, Clause, Contract
 from backfill_assets.domain.evidence import Basis, DayEvidence
 from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState, UpstreamState
+from backfill_assets.domain.plan import Plan
 from backfill_assets.domain.release import Manifest, ReleaseState, data_file
+from backfill_assets.domain.specification import Specification
 from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
+from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord, Work
 
 
 def contract_to_text(contract: Contract) -> str:
@@ -79,13 +82,69 @@ def unit_from_row(row: RowMapping, targets: Mapping[str, Sequence[dt.date]]) -> 
 
 def attempt_from_row(row: RowMapping, days: Sequence[dt.date]) -> Attempt:
     """An attempt from its row and its days."""
-    return Attempt(days=tuple(sorted(days)), **{**row, "state": AttemptState(row["state"])})
+    fields = {name: value for name, value in row.items() if name not in _WORK}
+    work = _work(*(row[name] for name in _WORK))
+    return Attempt(days=tuple(sorted(days)), **{**fields, **vars(work), "state": AttemptState(row["state"])})
+
+
+def work_columns(work: Work) -> dict[str, int | float]:
+    """What an attempt took, as columns of its row."""
+    return dict(zip(_WORK, (work.rows, work.bytes_read, work.waited.total_seconds()), strict=True))
 
 
 def release_from_row(row: RowMapping) -> ReleaseRecord:
     """A release from its row."""
     manifest = Manifest.from_json(row["manifest"])
     return ReleaseRecord(manifest, ReleaseState(row["state"]), row["version"], row["committed_at"])
+
+
+def campaign_from_row(row: RowMapping) -> Campaign:
+    """A campaign from its row."""
+    return Campaign(
+        specification=Specification.from_plain(json.loads(row["specification"])),
+        plan=Plan.from_json(row["plan"]),
+        knobs=Knobs(row["max_concurrency"], row["partitions_per_batch"]),
+        created_at=row["created_at"],
+        file=row["file"],
+        phase=Phase(row["phase"]),
+        unit=row["unit"] or "",
+        canary_only=row["canary_only"],
+        revision=row["revision"],
+    )
+
+
+def campaign_columns(campaign: Campaign) -> dict[str, object]:
+    """A campaign, as columns of its row, all but its id."""
+    return {
+        "file": campaign.file,
+        "specification": canonical.canonical_json(campaign.specification.to_plain()),
+        "plan": campaign.plan.to_json(),
+        "created_at": campaign.created_at,
+        **vars(campaign.knobs),
+        "phase": campaign.phase.value,
+        "unit": campaign.unit or None,
+        "canary_only": campaign.canary_only,
+        "revision": campaign.revision,
+    }
+
+
+def entry_from_row(row: RowMapping) -> JournalEntry:
+    """A journal entry from its row."""
+    return JournalEntry(
+        row["campaign"], row["at"], row["by"], Action(row["action"]), row["reason"], json.loads(row["detail"])
+    )
+
+
+def entry_columns(entry: JournalEntry) -> dict[str, object]:
+    """A journal entry, as columns of its row."""
+    return {**vars(entry), "action": entry.action.value, "detail": canonical.canonical_json(entry.detail)}
+
+
+_WORK = ("rows", "bytes_read", "waited_seconds")
+
+
+def _work(rows: int | None, bytes_read: int | None, waited: float | None) -> Work:
+    return Work(rows or 0, bytes_read or 0, dt.timedelta(seconds=waited or 0))
 
 
 def _days(raw: Sequence[str]) -> tuple[dt.date, ...]:

@@ -62,7 +62,7 @@ class ReleaseRows(Rows, ReleaseLedger):
             done = {"state": ReleaseState.finalized.value, "version": version, "committed_at": committed_at}
             connection.execute(update(_TABLE).where(_TABLE.c.release == release).values(**done))
             if connection.execute(select(units.c.id).where(units.c.id == found.unit)).one_or_none() is not None:
-                set_state(connection, load_unit(connection, found.unit), unit_state)
+                set_state(connection, load_unit(connection, found.unit), unit_state, self._clock.now())
 
     def abandon(self, release: str) -> None:
         """Give up an intent that never was committed; `UnitError` if it was, or if there is none."""

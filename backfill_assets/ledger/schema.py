@@ -11,6 +11,7 @@ from sqlalchemy import (
     Date,
     DateTime,
     Dialect,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -152,6 +153,10 @@ attempts = Table(
     Column("state", String(16), nullable=False, index=True),
     Column("started_at", UtcDateTime, nullable=False),
     Column("lease_until", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
+    Column("rows", BigInteger),
+    Column("bytes_read", BigInteger),
+    Column("waited_seconds", Double),
     sqlite_autoincrement=True,
 )
 """Numbers never repeat, not even after deletions: they are fencing tokens and folder names."""
@@ -215,3 +220,59 @@ locks = Table(
     Column("until", UtcDateTime),
 )
 """A free lock keeps its row (`until` is null), so that its token goes on growing."""
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("id", _NAME, primary_key=True),
+    Column("file", Text, nullable=False),
+    Column("specification", Text, nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("max_concurrency", Integer, nullable=False),
+    Column("partitions_per_batch", Integer, nullable=False),
+    Column("phase", String(16), nullable=False),
+    Column("unit", ForeignKey("units.id"), unique=True),
+    Column("canary_only", Boolean, nullable=False),
+    Column("revision", Integer, nullable=False),
+)
+"""`unit` is null until the launch; `revision` grows with every change, also with a new plan."""
+
+campaign_journal = Table(
+    "campaign_journal",
+    metadata,
+    Column("number", _Counter, primary_key=True),
+    Column("campaign", ForeignKey("campaigns.id"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("revision", Integer),
+    Column("phase", String(16)),
+    sqlite_autoincrement=True,
+)
+"""Append-only. `revision` is null for notes that change nothing, `phase` where the campaign stayed in its phase."""
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("number", _Counter, primary_key=True),
+    Column("unit", ForeignKey("units.id"), nullable=False, index=True),
+    Column("evidence", String(64), nullable=False),
+    Column("by", Text, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Append-only, as are its days."""
+
+approval_days = Table(
+    "approval_days",
+    metadata,
+    Column("approval", ForeignKey("approvals.number"), primary_key=True),
+    Column("dataset", _NAME, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("evidence", String(64), nullable=False),
+)
+"""The hash of the evidence that the approver saw of each day."""

@@ -102,7 +102,7 @@ class UnitRows(Rows, UnitLedger):
             if unit.state not in allowed:
                 wanted = " or ".join(sorted(state.value for state in allowed)) or "in any allowed state"
                 raise UnitError(f"unit {unit_id} is {unit.state.value}, not {wanted}; see: backfill status")
-            set_state(connection, unit, to)
+            set_state(connection, unit, to, self._clock.now())
             return unit.moved(to)
 
     def hold(self, holds: Iterable[Hold]) -> None:
@@ -152,8 +152,8 @@ def load_unit(connection: Connection, unit_id: str) -> Unit:
     return found[0]
 
 
-def set_state(connection: Connection, unit: Unit, to: UnitState) -> None:
-    """Move a unit, and its claims with it.
+def set_state(connection: Connection, unit: Unit, to: UnitState, now: dt.datetime) -> None:
+    """Move a unit, and its claims with it; where it is no longer open, its running attempts are lost.
 
     Raises:
         ClaimedDaysError: it is to be open again, and another unit has claimed days of it meanwhile.
@@ -167,8 +167,13 @@ def set_state(connection: Connection, unit: Unit, to: UnitState) -> None:
         _claim(connection, unit.id, [(dataset, day) for dataset, day in own])
     elif unit.state is UnitState.open:
         connection.execute(delete(claims).where(claims.c.unit == unit.id))
-        running = (attempts.c.unit == unit.id) & (attempts.c.state == AttemptState.running.value)
-        connection.execute(update(attempts).where(running).values(state=AttemptState.lost.value))
+        lose_attempts(connection, attempts.c.unit == unit.id, now)
+
+
+def lose_attempts(connection: Connection, which: ColumnElement[bool], now: dt.datetime) -> None:
+    """End those of the attempts that are running: whatever they still do stays without effect."""
+    running = which & (attempts.c.state == AttemptState.running.value)
+    connection.execute(update(attempts).where(running).values(state=AttemptState.lost.value, ended_at=now))
 
 
 def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Unit, ...]:

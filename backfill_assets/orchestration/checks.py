@@ -7,7 +7,6 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.evidence import DayEvidence
@@ -15,11 +14,10 @@ from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
-from backfill_assets.orchestration.materializations import last_materializations
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
-from backfill_assets.orchestration.storage import batched_events
 
 _SHOWN = 20
 
@@ -49,7 +47,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         days = days_of(context.op_execution_context.partition_keys)
         unit = _unit(context, application, loaded, days)
         evidence = _evidence(context, application, unit, loaded, days)
-        yield from _evaluations(context, dataset.name, evidence)
+        yield from evaluations(context.instance, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
             raise _failure(unit, dataset.name, days, refusals)
@@ -103,56 +101,6 @@ def _attempt(application: Application, unit: Unit, name: str, run: str) -> Attem
     running = application.ledger.attempts(unit.id, AttemptState.running)
     mine = [a for a in running if a.run == run and a.dataset == name]
     return mine[-1] if mine else None
-
-
-def _evaluations(
-    context: dg.AssetCheckExecutionContext, name: str, evidence: Sequence[DayEvidence]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    key = asset_key("shadow", name)
-    targets = last_materializations(context.instance, key, [e.day for e in evidence])
-    with batched_events(context.instance):
-        # Refused days last: Dagster shows the newest result as the state of the whole check.
-        for day in sorted(evidence, key=lambda e: (not e.passed, e.day)):
-            for verdict in day.verdicts:
-                yield dg.AssetCheckEvaluation(
-                    asset_key=key,
-                    check_name=verdict.check,
-                    passed=verdict.passed,
-                    partition=day.day.isoformat(),
-                    severity=_severity(verdict),
-                    blocking=verdict.blocks,
-                    description=f"expected {verdict.expected}, found {verdict.found}"
-                    + (f" ({verdict.note})" if verdict.note else ""),
-                    metadata=_metadata(verdict, day),
-                    target_materialization_data=targets.get(day.day),
-                )
-
-
-def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
-    return dg.AssetCheckSeverity.ERROR if verdict.severity is Severity.error else dg.AssetCheckSeverity.WARN
-
-
-def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]:
-    metadata: dict[str, dg.MetadataValue] = {
-        "expected": dg.MetadataValue.text(verdict.expected),
-        "found": dg.MetadataValue.text(verdict.found),
-        "tolerance": dg.MetadataValue.text(verdict.tolerance or "none"),
-        "unit": dg.MetadataValue.text(day.unit),
-        # As text: Dagster would draw a chart of a number, and this one means nothing over time.
-        "attempt": dg.MetadataValue.text(str(day.attempt)),
-        "evidence": dg.MetadataValue.text(day.hash),
-    }
-    if verdict.note:
-        metadata["note"] = dg.MetadataValue.text(verdict.note)
-    if verdict.sample:
-        metadata["sample"] = dg.MetadataValue.table(
-            [dg.TableRecord({k: _cell(v) for k, v in r.items()}) for r in verdict.sample]
-        )
-    return metadata
-
-
-def _cell(value: object) -> str | int | float | bool | None:
-    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
 def _failure(unit: Unit, name: str, days: Sequence[dt.date], refusals: Sequence[Verdict]) -> dg.Failure:

@@ -11,7 +11,9 @@ from dagster_deltalake import DeltaTableResource
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
+from backfill_assets.orchestration.campaign_jobs import campaign_jobs
 from backfill_assets.orchestration.checks import shadow_checks
+from backfill_assets.orchestration.conduct import conduct_campaigns
 from backfill_assets.orchestration.jobs import publish_job
 from backfill_assets.orchestration.live import late_deliveries, live_pipelines
 from backfill_assets.orchestration.outdated import upstream_current
@@ -52,9 +54,9 @@ def definitions_of(application: Application) -> dg.Definitions:
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[publish_job(application), *(pipeline.job for pipeline in pipelines)],
+        jobs=[publish_job(application), *campaign_jobs(application), *(pipeline.job for pipeline in pipelines)],
         schedules=[pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None],
-        sensors=[dead_workers(application), late_deliveries(application, pipelines)],
+        sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
         resources=resources,
         # One process per run: a chunk's steps share imports and connections, and a cancelled run ends as a whole.
         executor=dg.in_process_executor,

@@ -11,6 +11,8 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.inputs import by_delivery_day, deliveries_of
 from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Delivery
+from backfill_assets.orchestration.campaign_runs import build_in_batches, campaign_of, in_batches
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of, policy_of
@@ -68,18 +70,21 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
 
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
-        with application.session(work_tag(context, "raw", name)) as spark:
-            landed = application.road.land(spark, name, days)
-        known = by_delivery_day(landed.known)
+        new: list[Delivery] = []
+        for batch in in_batches(context, application, days):
+            with application.session(work_tag(context, "raw", name)) as spark:
+                new += application.road.land(spark, name, batch).new
+        fresh = frozenset(new)
+        known = by_delivery_day(application.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
         for day in days:
             own = deliveries_of(loaded.dataset, day, known)
-            new = [d for d in own if d in landed.new]
             metadata = {
-                "deliveries": len(own), "new_deliveries": len(new), "dagster/row_count": sum(d.rows for d in own),
-                "corrupt_rows": sum(d.corrupt_rows for d in own), "files": [d.path for d in own],
+                "deliveries": len(own), "new_deliveries": sum(d in fresh for d in own),
+                "dagster/row_count": sum(d.rows for d in own), "corrupt_rows": sum(d.corrupt_rows for d in own),
+                "files": [d.path for d in own],
             }  # fmt: skip
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
-        context.log.info(f"landed {len(landed.new)} new deliveries for {format_days(days)}")
+        context.log.info(f"landed {len(new)} new deliveries for {format_days(days)}")
 
     decorate: AssetDecorator = dg.asset(
         **executable("raw", loaded, application),
@@ -93,8 +98,10 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
 
     def staging(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
-        with application.session(work_tag(context, "staging", name)) as spark:
-            rows = application.road.stage(spark, name, days)
+        rows: dict[dt.date, int] = {}
+        for batch in in_batches(context, application, days):
+            with application.session(work_tag(context, "staging", name)) as spark:
+                rows |= application.road.stage(spark, name, batch)
         for day in days:
             metadata: Mapping[str, object] = (
                 {"dagster/row_count": rows[day], "staged": "anew"} if day in rows else {"staged": "already up to date"}
@@ -156,6 +163,8 @@ def _build(
         context.log.info(f"unit {unit.id} is {unit.state.value}: nothing is left to build")
         return ()
     name, ledger, lease = loaded.dataset.name, application.ledger, application.settings.lease
+    if campaign_of(context) is not None:
+        return build_in_batches(context, application, name, unit, days)
     todo = application.road.days_to_build(unit, name, days)
     context.log.info(f"unit {unit.id}: building {format_days(todo)} of {format_days(days)}")
     if not todo:

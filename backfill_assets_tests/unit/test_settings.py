@@ -98,3 +98,11 @@ def test_every_setting_says_which_variable_sets_it() -> None:
     for name, field in Settings.model_fields.items():
         assert field.description is not None
         assert field.description.startswith(f"BACKFILL_ASSETS_{name.upper()}: ")
+
+
+def test_roles_name_their_users() -> None:
+    variables = {"BACKFILL_ASSETS_ROLES": "finance-controller=anna,ben; data-lead=carl"}
+    assert Settings.from_env(variables).roles == {"finance-controller": ("anna", "ben"), "data-lead": ("carl",)}
+    assert Settings.from_env({}).roles == {}
+    with pytest.raises(SettingsError, match=r"BACKFILL_ASSETS_ROLES: 'anna' .*write finance-controller=anna,ben"):
+        Settings.from_env({"BACKFILL_ASSETS_ROLES": "anna"})

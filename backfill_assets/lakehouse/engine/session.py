@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final, NoReturn, cast
 
@@ -35,8 +35,10 @@ _TAKEN_OVER: Final = ("INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_C
 
 
 @contextlib.contextmanager
-def open_session(settings: Settings, tag: str) -> Iterator[SparkSession]:
+def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Open a session of its own on the server, starting the embedded one if need be; ends with the block.
+
+    `conf` are Spark settings of this session alone.
 
     `tag` names the work (run and step): what an older attempt with the same tag left running is
     interrupted first, and that attempt can do nothing more. If the block ends by any exception, a
@@ -54,7 +56,8 @@ def open_session(settings: Settings, tag: str) -> Iterator[SparkSession]:
     keeper = _Keeper(session, operations, settings.query_timeout, server.folder if endpoint.embedded else None)
     try:
         keeper.start()
-        session.conf.set("spark.sql.session.timeZone", "UTC")
+        for name, value in {**(conf or {}), "spark.sql.session.timeZone": "UTC"}.items():
+            session.conf.set(name, value)
         yield cast("SparkSession", session)
     except BaseException as error:
         _interrupt(session)

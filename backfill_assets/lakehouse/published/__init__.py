@@ -1,5 +1,6 @@
 """The published table: read, prepared and committed by delta-rs, without a JVM."""
 
+from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
 from backfill_assets.lakehouse.published.table import DeltaPublishedTable
 
-__all__ = ["DeltaPublishedTable"]
+__all__ = ["DeltaPublishedTable", "DeltaReleasesTable"]

@@ -1,26 +1,30 @@
 """The road: everything that Spark does with a dataset, from its deliveries to the figures of its shadow."""
 
+from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
-from backfill_assets.lakehouse.road.raw import SourceFile, discover, land
+from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, measure_upstreams, upstream_tables
-from backfill_assets.lakehouse.road.views import ensure_views
+from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 
 __all__ = [
     "PUBLISHED",
     "Audit",
     "Sides",
     "SourceFile",
+    "SparkConsumers",
     "SparkFingerprints",
+    "SparkPreviews",
     "StagedCounts",
     "Target",
     "UpstreamDays",
     "build_shadow",
+    "delivered_sizes",
     "discover",
     "ensure_views",
     "land",

@@ -1,27 +1,44 @@
-"""Views: the names by which consumers read published tables in Spark."""
+"""Views: the names by which consumers read published tables in Spark, and previews of what they will read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import datetime as dt
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.spark_sql import quoted
+from backfill_assets.lakehouse.published.files import write_whole
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.spark_sql import days_condition, literal, quoted, spark_type
 from backfill_assets.lakehouse.road.tables import is_table, read_table
 
 DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""
+PREVIEW: Final = "preview"
+"""The database that holds the views of datasets as they will be."""
+
+Session = Callable[[str], AbstractContextManager[SparkSession]]
 
 
 def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout: Layout) -> None:
     """Create or renew the view of every dataset that has a published table: its business columns, nothing else.
 
-    A declared column that the table does not have yet appears once a release has brought it.
+    A declared column that the table does not have yet appears once a release has brought it. The view `data_releases`
+    shows what every release was.
     """
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(DATABASE)}")
+    releases = layout.data_releases_path()
+    if is_table(releases):
+        name = f"{quoted(DATABASE)}.{quoted(DATA_RELEASES)}"
+        spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta.{quoted(str(releases))}")
     for loaded in datasets:
         path = layout.published_path(loaded.name)
         if not is_table(path):
@@ -30,3 +47,91 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
         columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
         name = f"{quoted(DATABASE)}.{quoted(loaded.name)}"
         spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT {columns} FROM delta.{quoted(str(path))}")
+
+
+class SparkPreviews:
+    """The port `Previews` in the Spark catalog.
+
+    Which there are stands in a folder of the warehouse as well: to find that there is none takes no Spark.
+    """
+
+    def __init__(self, session: Session, datasets: Mapping[str, LoadedDataset], layout: Layout) -> None:
+        self._session = session
+        self._datasets = datasets
+        self._layout = layout
+
+    def show(self, dataset: str, unit: str, days: Sequence[dt.date], shadows: Mapping[str, Sequence[dt.date]]) -> str:
+        """Create or renew the view of a dataset; its full name.
+
+        It shows the published table outside of `days`, and of these what stands in the unit's `shadows` (folder to days).
+        """
+        # Noted first: a view that nobody knows of would never be dropped.
+        write_whole(self._layout.preview_note(dataset), unit)
+        with self._opened() as spark:
+            return ensure_preview(spark, self._datasets[dataset], self._layout, unit, (days, shadows))
+
+    def shown(self) -> Mapping[str, str]:
+        """The datasets that have such a view, and the unit that it shows."""
+        folder = self._layout.preview_note(PREVIEW).parent
+        notes = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
+        return {note.name: note.read_text(encoding="utf-8") for note in notes}
+
+    def drop(self, datasets: Sequence[str]) -> None:
+        """Drop the views of these datasets; one that is not there is fine."""
+        if not datasets:
+            return
+        with self._opened() as spark:
+            drop_previews(spark, datasets)
+        for name in datasets:
+            self._layout.preview_note(name).unlink(missing_ok=True)
+
+    def _opened(self) -> AbstractContextManager[SparkSession]:
+        # A tag of this thread's own: a session's newer namesake would end it.
+        return self._session(f"previews {os.getpid()} {threading.get_ident()}")
+
+
+def ensure_preview(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    unit: str,
+    places: tuple[Sequence[dt.date], Mapping[str, Sequence[dt.date]]],
+) -> str:
+    """Create or renew the view of a dataset as it will be once a unit is released; its full name.
+
+    `places` are the days that the unit replaces, and where they stand: shadow folder below the published table to days.
+    """
+    days, shadows = places
+    partition, home = loaded.dataset.partition_column, layout.published_path(loaded.name)
+    parts = [_selected(spark, loaded, home, f"NOT ({days_condition(partition, days)})")] if is_table(home) else []
+    parts += [
+        _selected(spark, loaded, shadow_path(loaded, layout, folder), days_condition(partition, own))
+        for folder, own in sorted(shadows.items())
+    ]
+    name = f"{quoted(PREVIEW)}.{quoted(loaded.name)}"
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(PREVIEW)}")
+    spark.sql(
+        f"CREATE OR REPLACE VIEW {name} COMMENT {literal(f'as it will be once unit {unit} is released')} AS "
+        + (" UNION ALL ".join(parts) or f"SELECT {_columns(loaded, ())} WHERE false")
+    )
+    return f"{PREVIEW}.{loaded.name}"
+
+
+def drop_previews(spark: SparkSession, datasets: Iterable[str]) -> None:
+    """Drop the previews of these datasets; one that is not there is fine."""
+    if spark.catalog.databaseExists(PREVIEW):
+        for name in datasets:
+            spark.sql(f"DROP VIEW IF EXISTS {quoted(PREVIEW)}.{quoted(name)}")
+
+
+def _selected(spark: SparkSession, loaded: LoadedDataset, path: Path, condition: str) -> str:
+    columns = _columns(loaded, read_table(spark, path).columns)
+    return f"SELECT {columns} FROM delta.{quoted(str(path))} WHERE {condition}"
+
+
+def _columns(loaded: LoadedDataset, there: Sequence[str]) -> str:
+    """Every declared column; those that a table lacks are null, as readers will see them."""
+    return ", ".join(
+        quoted(name) if name in there else f"CAST(NULL AS {spark_type(column.type).simpleString()}) AS {quoted(name)}"
+        for name, column in loaded.dataset.columns.items()
+    )

@@ -9,11 +9,16 @@ import pytest
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import canonical_json
 from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.data_releases import projection
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.verdict import Verdict
+from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.lakehouse.published import DeltaReleasesTable
 from backfill_assets.lakehouse.road import ensure_views, reference_fingerprints, sample
 from backfill_assets.lakehouse.road.files import sha256_of
-from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, TRIPS, Kit, values
+from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, TRIPS, Kit, values
+from backfill_assets_tests.unit.published.tables import manifest
 
 
 def failed(*pairs: tuple[str, dt.date]) -> list[Verdict]:
@@ -104,3 +109,13 @@ def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit:
         SourceError, match=r"the file of reference kinds, kinds\.csv, is not in .*references\.kinds\.path"
     ):
         reference_fingerprints(loaded, kit.layout)
+
+
+def test_the_view_data_releases_shows_what_every_release_was(kit: Kit) -> None:
+    rows = projection([ReleaseRecord(manifest("r_0002", []), ReleaseState.finalized, 7, NOW)])
+    DeltaReleasesTable(kit.layout).write(rows)
+    ensure_views(kit.spark, [], kit.layout)
+    (row,) = kit.spark.table("published.data_releases").collect()
+    assert (row["release"], row["published_at"].replace(tzinfo=dt.UTC), row["version"]) == ("r_0002", NOW, 7)
+    assert row["campaign"] is None
+    kit.spark.sql("DROP VIEW published.data_releases")

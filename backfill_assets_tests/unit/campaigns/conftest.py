@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
 from backfill_assets_tests.unit.campaigns.world import World
 
 
@@ -19,5 +20,13 @@ def world(tmp_path: Path) -> Iterator[World]:
 def two(tmp_path: Path) -> Iterator[World]:
     """A world with two datasets."""
     made = World(tmp_path, ("orders", "sales"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def campaigns(tmp_path: Path) -> Iterator[CampaignWorld]:
+    """A world with campaigns."""
+    made = CampaignWorld(tmp_path)
     yield made
     made.close()

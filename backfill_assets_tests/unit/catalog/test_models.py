@@ -72,7 +72,8 @@ def test_a_python_model_is_known_by_its_parameters_and_never_run(tmp_path: Path)
         ("def fact(): ...", "fact asks for no table"),
         ("import pandas\ndef fact(staging): ...", "fact.py:1: imports pandas; a model may import pyspark"),
         ("def fact(staging):\n    from . import x", "fact.py:2: imports .; a model may import"),
-        ("from backfill_assets.domain import days\ndef fact(staging): ...", "imports backfill_assets.domain"),
+        ("import no_such_module_anywhere\ndef fact(staging): ...", "fact.py:1: imports no_such_module_anywhere"),
+        ("from backfill_assets.no_such import days\ndef fact(staging): ...", "imports backfill_assets.no_such"),
     ],
 )
 def test_a_python_model_that_cannot_work_is_refused(tmp_path: Path, text: str, message: str) -> None:

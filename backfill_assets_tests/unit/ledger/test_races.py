@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets_tests.unit.ledger.processes import fresh_database, together
 from backfill_assets_tests.unit.ledger.samples import WallClock, a_launch, a_unit, march
 
 pytestmark = pytest.mark.slow
@@ -70,34 +66,13 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("race")
     url = f"sqlite:///{folder}/state/ledger.db"
     if request.param == "postgres":
-        url = fresh_database(str(request.getfixturevalue("postgres_cluster")))
+        url = fresh_database(str(request.getfixturevalue("postgres_cluster")), "race")
     (folder / "count").write_text("0")
-    printed = together(url, folder)
+    said = together(AT_THE_SAME_MOMENT, url, folder, PROCESSES, TURNS)
+    printed = tuple(tuple(tuple(line.split()) for line in lines) for lines in said)
     ledger = open_ledger(url, WallClock())
     yield Race(ledger, int((folder / "count").read_text()), printed)
     ledger.close()
-
-
-def fresh_database(cluster: str) -> str:
-    engine = create_engine(cluster, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text("CREATE DATABASE race"))
-    engine.dispose()
-    return make_url(cluster).set(database="race").render_as_string(hide_password=False)
-
-
-def together(url: str, folder: Path) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    command = [sys.executable, "-c", AT_THE_SAME_MOMENT, url, str(folder)]
-    processes = [
-        subprocess.Popen([*command, str(me), str(TURNS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for me in range(PROCESSES)
-    ]
-    while len(list(folder.glob("ready-*"))) < PROCESSES and all(p.poll() is None for p in processes):
-        time.sleep(0.01)
-    (folder / "go").touch()
-    printed = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * PROCESSES, [error for _, error in printed]
-    return tuple(tuple(tuple(line.split()) for line in out.splitlines()) for out, _ in printed)
 
 
 def test_a_fresh_ledger_is_migrated_once_and_each_launch_opens_one_unit(race: Race) -> None:

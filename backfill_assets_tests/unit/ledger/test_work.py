@@ -9,7 +9,7 @@ import pytest
 
 from backfill_assets.domain.errors import LeaseLostError, UnitError
 from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import AttemptState, StagedDay
+from backfill_assets.domain.work import AttemptState, StagedDay, Work
 from backfill_assets.ledger import SqlLedger
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
@@ -70,6 +70,19 @@ def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str
     assert ledger.attempts("u_other") == ()
 
 
+def test_an_ended_attempt_tells_when_and_what_it_took(ledger: SqlLedger, unit: str, clock: HandClock) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE)
+    assert ledger.attempts() == (attempt,)
+    clock.advance(20)
+    took = Work(rows=2**40, bytes_read=2**50, waited=dt.timedelta(days=3, microseconds=1))
+    ledger.end_attempt(attempt.number, AttemptState.done, took)
+    [ended] = ledger.attempts()
+    assert ended == replace(attempt, state=AttemptState.done, ended_at=NOON + dt.timedelta(seconds=20), **vars(took))
+    clock.advance(20)
+    ledger.end_attempt(attempt.number, AttemptState.failed, Work(rows=7))
+    assert ledger.attempts() == (ended,)
+
+
 def test_an_attempt_ends_in_an_end_state_only(ledger: SqlLedger, unit: str) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
     with pytest.raises(UnitError, match="cannot end as running"):
@@ -83,6 +96,7 @@ def test_a_retry_of_a_run_makes_its_older_attempt_lost(ledger: SqlLedger, unit: 
     new = ledger.start_attempt(unit, "flights", march(5, 6), "r_1", LEASE)
     assert new.number > old.number
     assert [a.state for a in ledger.attempts(unit)] == [AttemptState.lost, AttemptState.running]
+    assert [a.ended_at for a in ledger.attempts(unit)] == [NOON, None]
     with pytest.raises(LeaseLostError, match=rf"attempt {old.number} .* it is lost"):
         ledger.renew(old.number, LEASE)
     with pytest.raises(LeaseLostError, match="it is lost"):
@@ -110,6 +124,13 @@ def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: Sq
     with pytest.raises(UnitError, match="published, not open"):
         ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
     assert ledger.attempts() == ()
+
+
+def test_attempts_end_with_their_unit(ledger: SqlLedger, unit: str, clock: HandClock) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
+    clock.advance(20)
+    ledger.move(unit, {UnitState.open}, UnitState.discarded)
+    assert ledger.attempts() == (replace(attempt, state=AttemptState.lost, ended_at=clock.now()),)
 
 
 def test_the_newest_evidence_of_a_day_counts(ledger: SqlLedger, unit: str) -> None:

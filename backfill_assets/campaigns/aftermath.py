@@ -1,0 +1,110 @@
+"""What follows a release, a rollback or a repair: the campaign's journal, a notice, the table of releases, no preview."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from backfill_assets.campaigns.data_releases import DataReleases
+from backfill_assets.campaigns.publish_steps import is_rollback
+from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.ports import Ledger
+from backfill_assets.domain.release import Manifest, ReleaseKind
+from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.specification import Notice
+from backfill_assets.domain.work import ReleaseRecord
+
+_LOG: Final = logging.getLogger(__name__)
+_RELEASES: Final = "releases"
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """Tells of releases that are true now. All of it may be repeated, and none of it undoes or refuses a release."""
+
+    ledger: Ledger
+    data_releases: DataReleases
+    tell: Callable[[Campaign, Notice, str], object]
+    keep_for: Callable[[str], dt.timedelta]
+    tidy: Callable[[], object]
+
+    def __call__(self, releases: Sequence[str]) -> bool:
+        """Tell of these releases; true where the table `data_releases` had to be written again."""
+        try:
+            self._journal([self.ledger.release(name) for name in releases])
+        except Exception:  # noqa: BLE001  # whatever it is: the release is true, and must not look as if it were not
+            _LOG.warning(
+                "releases %s are true, but not in their campaign's journal", ", ".join(releases), exc_info=True
+            )
+        try:
+            # A release seals the shadows that a preview of its unit reads.
+            self.tidy()
+        except Exception:  # noqa: BLE001  # the same
+            _LOG.warning("previews of units that are over could not be dropped; drop them later", exc_info=True)
+        try:
+            return self.data_releases.refresh()
+        except Exception:  # noqa: BLE001  # the same
+            _LOG.warning(
+                "the table data_releases could not be written and is behind the ledger; mend it with: backfill reconcile",
+                exc_info=True,
+            )
+            return False
+
+    def _journal(self, records: Sequence[ReleaseRecord]) -> None:
+        groups: dict[tuple[str, ReleaseKind, dt.datetime], list[ReleaseRecord]] = {}
+        for record in records:
+            manifest = record.manifest
+            if manifest.kind is ReleaseKind.publish or is_rollback(record):
+                groups.setdefault((manifest.unit, manifest.kind, manifest.created_at), []).append(record)
+        for (unit, kind, _), members in groups.items():
+            campaign = self.ledger.campaign_of(unit)
+            if campaign is not None and not self._known(campaign, members):
+                self._tell(campaign, kind, members)
+
+    def _known(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> bool:
+        told = {
+            name
+            for entry in self.ledger.journal(campaign.id)
+            if entry.action in {Action.published, Action.rolled_back}
+            for name in _names(entry.detail.get(_RELEASES))
+        }
+        return {r.manifest.release for r in records} <= told
+
+    def _tell(self, campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> None:
+        first = records[0].manifest
+        published = kind is ReleaseKind.publish
+        action = Action.published if published else Action.rolled_back
+        detail = {
+            _RELEASES: {r.manifest.dataset: r.manifest.release for r in records},
+            "days": {r.manifest.dataset: format_days(s.day for s in r.manifest.days) for r in records},
+            **({"approved_by": first.approved_by} if published else {"undoes": first.undoes}),
+        }
+        self.ledger.note(JournalEntry(campaign.id, first.created_at, first.by, action, first.reason, detail))
+        text = self._published(campaign, records) if published else _rolled_back(campaign, first)
+        self.tell(campaign, Notice.published if published else Notice.rolled_back, text)
+
+    def _published(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> str:
+        lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
+        for record in records:
+            manifest = record.manifest
+            until = restorable_until(record.committed_at or manifest.created_at, self.keep_for(manifest.dataset))
+            lines.append(
+                f"{manifest.dataset} {format_days(s.day for s in manifest.days)} as {manifest.release}; until "
+                f"{until:%Y-%m-%d %H:%M} UTC undo it with: backfill rollback {manifest.release} --reason '…'"
+            )
+        return "\n".join(lines)
+
+
+def _rolled_back(campaign: Campaign, manifest: Manifest) -> str:
+    return (
+        f"{campaign.id}: {manifest.dataset} {format_days(s.day for s in manifest.days)} is rolled back by {manifest.by} "
+        f"({manifest.release} undoes {manifest.undoes}): {manifest.reason}"
+    )
+
+
+def _names(releases: object) -> Sequence[str]:
+    return [str(name) for name in releases.values()] if isinstance(releases, dict) else []

@@ -1,0 +1,52 @@
+"""What is approved of a unit, as the ledger knows it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.publish_steps import is_rollback
+from backfill_assets.domain.approval import approvers, unapproved
+from backfill_assets.domain.campaign import Approval
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.ports import Ledger
+from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import ReleaseRecord
+
+
+@dataclass(frozen=True)
+class Approved:
+    """The days whose present evidence nobody has approved, and who approved the rest."""
+
+    unapproved: tuple[DatasetDay, ...]
+    approvers: tuple[str, ...]
+
+
+def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvidence]:
+    """The evidence that counts for the days of a unit."""
+    known = ledger.evidence(unit.id)
+    return {target: known[target] for target in unit.days if target in known}
+
+
+def approved(ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) -> Approved:
+    """What is approved of this evidence. A rollback withdraws the approvals of its days: they have to be given again."""
+    edges = withdrawn(ledger.releases(unit=unit.id))
+    given = ledger.approvals(unit.id)
+    left = unapproved(evidence, given, edges)
+    standing = {day: e for day, e in evidence.items() if day not in left}
+    return Approved(left, approvers(standing, _standing(given, edges)))
+
+
+def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, dt.datetime]:
+    """Until when approvals of a day do not count, because somebody rolled its release back then."""
+    edges: dict[DatasetDay, dt.datetime] = {}
+    for manifest in (r.manifest for r in records if is_rollback(r)):
+        for swap in manifest.days:
+            target = (manifest.dataset, swap.day)
+            edges[target] = max(edges.get(target, manifest.created_at), manifest.created_at)
+    return edges
+
+
+def _standing(given: Iterable[Approval], edges: Mapping[DatasetDay, dt.datetime]) -> list[Approval]:
+    return [a for a in given if any(day not in edges or a.at > edges[day] for day in a.days)]

@@ -1,0 +1,113 @@
+"""Approving a campaign: one person says yes to exactly the evidence that they have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.approvals import approved, current_evidence
+from backfill_assets.campaigns.publish import Publisher
+from backfill_assets.campaigns.publish_survey import refusal
+from backfill_assets.domain.approval import Roles, approver_of, require_another
+from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase, require_phase
+from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.domain.ports import Clock, Identity, Ledger
+from backfill_assets.domain.units import Unit, UnitState, shown_days
+
+_APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
+
+
+@dataclass(frozen=True)
+class PendingApproval:
+    """What waits for approval: the days, and the hash of their evidence; both empty where all is approved."""
+
+    hash: str
+    days: tuple[DatasetDay, ...]
+
+
+@dataclass(frozen=True)
+class Approving:
+    """Shows what is to be approved and records who has approved it; `roles` says who is in which role."""
+
+    ledger: Ledger
+    publisher: Publisher
+    clock: Clock
+    identity: Identity
+    roles: Roles
+
+    def unapproved(self, unit_id: str) -> tuple[DatasetDay, ...]:
+        """The days of a unit that have evidence which nobody has approved as it is now.
+
+        Raises:
+            UnitError: there is no such unit.
+        """
+        unit = self.ledger.unit(unit_id)
+        return approved(self.ledger, unit, current_evidence(self.ledger, unit)).unapproved
+
+    def pending_approval(self, unit_id: str) -> PendingApproval:
+        """The hash that an approver names, and the days that it stands for.
+
+        Days that were approved and have kept their evidence are no part of it: after a recomputation only the new ones.
+
+        Raises:
+            UnitError: there is no such unit.
+        """
+        unit = self.ledger.unit(unit_id)
+        return self._pending(unit, current_evidence(self.ledger, unit))
+
+    def approve(self, campaign_id: str, evidence: str, *, by: str = "", reason: str = "") -> Approval:
+        """Approve what waits for approval; `evidence` is its hash, `by` the name or role in which the user approves.
+
+        Raises:
+            CampaignError: there is no such campaign, or it is not at the point of an approval.
+            EvidenceError: evidence is missing, failed or stale; names days and remedy.
+            ApprovalError: the user may not approve it, the hash is another one, or nothing waits for approval.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        unit = self._unit(campaign)
+        name = self._approver(campaign, unit, by)
+        if faults := self.publisher.missing(unit.id):
+            raise EvidenceError(refusal(unit, faults))
+        found = current_evidence(self.ledger, unit)
+        pending = self._pending(unit, found)
+        self._require_hash(campaign, pending, evidence)
+        days = {day: found[day].hash for day in pending.days}
+        given = Approval(unit.id, pending.hash, name, self.identity.name(), self.clock.now(), days)
+        self.ledger.approve(given)
+        detail = {"evidence": pending.hash, "by": name, "days": len(days)}
+        self.ledger.note(JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail))
+        return given
+
+    def _unit(self, campaign: Campaign) -> Unit:
+        last = next(reversed(self.ledger.journal(campaign.id)), None)
+        require_phase(campaign, _APPROVABLE, "approve", last)
+        unit = self.ledger.unit(campaign.unit)
+        if unit.state not in {UnitState.open, UnitState.rolled_back}:
+            raise CampaignError(
+                f"campaign {campaign.id} is {unit.state.value}{f' ({last})' if last else ''}: there is nothing to approve "
+                f"any more. See: backfill status {campaign.id}"
+            )
+        return unit
+
+    def _approver(self, campaign: Campaign, unit: Unit, by: str) -> str:
+        specification, user = campaign.specification, self.identity.name()
+        own = {specification.owner: "owns this campaign", unit.by: "launched this campaign"}
+        name = approver_of(specification.approval, by, user, self.roles)
+        require_another(specification.approval, user, own, self.roles)
+        return name
+
+    def _pending(self, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) -> PendingApproval:
+        days = approved(self.ledger, unit, evidence).unapproved
+        return PendingApproval(unit_hash(evidence[day] for day in days) if days else "", days)
+
+    def _require_hash(self, campaign: Campaign, pending: PendingApproval, named: str) -> None:
+        if not pending.days:
+            last = [e for e in self.ledger.journal(campaign.id) if e.action is Action.approved]
+            done = f" ({last[-1]})" if last else ""
+            raise ApprovalError(f"campaign {campaign.id}: all of its evidence is approved already{done}")
+        if named != pending.hash:
+            raise ApprovalError(
+                f"campaign {campaign.id}: {named[:16]!r} is not the hash of the evidence that waits for approval "
+                f"({shown_days(pending.days)}); look at it again and name the hash that is shown: backfill status {campaign.id}"
+            )

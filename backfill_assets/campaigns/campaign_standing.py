@@ -1,0 +1,103 @@
+"""Standing: where a campaign is, what it lacks, what it has used up, and what it waits for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.approvals import approved
+from backfill_assets.campaigns.gatekeeper import Gatekeeper, spent_on
+from backfill_assets.campaigns.publish import Publisher
+from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
+from backfill_assets.domain.evidence import DatasetDay, DayFault, Fault, unit_hash
+from backfill_assets.domain.gate import Decision, Traffic, admit
+from backfill_assets.domain.ports import Ledger
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Attempt
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A campaign at one moment; `evidence` is the hash that waits for an approval, empty if nothing does."""
+
+    campaign: Campaign
+    state: CampaignState
+    unit: Unit | None
+    faults: tuple[DayFault, ...]
+    evidence: str
+    unapproved: tuple[DatasetDay, ...]
+    batches: tuple[Attempt, ...]
+    traffic: Traffic
+    decision: Decision
+    journal: tuple[JournalEntry, ...]
+
+    @property
+    def good(self) -> int:
+        """How many (dataset, day) have complete, passing, fresh evidence, or are over."""
+        total = sum(len(days) for days in self.campaign.plan.targets.values())
+        if self.unit is None:
+            return 0
+        return total - len({(fault.dataset, fault.day) for fault in self.faults})
+
+    @property
+    def days(self) -> Mapping[DatasetDay, str]:
+        """Each (dataset, day) that is not good, and whether it is missing, failed or stale."""
+        found: dict[DatasetDay, str] = {}
+        for fault in self.faults:
+            key = (fault.dataset, fault.day)
+            word = _WORDS.get(fault.fault, "stale")
+            if _RANK[word] >= _RANK.get(found.get(key, ""), 0):
+                found[key] = word
+        return found
+
+    @property
+    def waits(self) -> tuple[JournalEntry, ...]:
+        """When a run ended before a shut gate, and why."""
+        return tuple(entry for entry in self.journal if entry.action is Action.waits)
+
+    @property
+    def spent(self) -> dt.timedelta:
+        """The time of its batches, added up."""
+        return sum((spent_on(batch, self.traffic.now) for batch in self.batches), dt.timedelta(0))
+
+
+_WORDS = {Fault.missing: "missing", Fault.incomplete: "missing", Fault.failed: "failed"}
+_RANK = {"stale": 1, "failed": 2, "missing": 3}
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Takes standings; reads only."""
+
+    ledger: Ledger
+    publisher: Publisher
+    gatekeeper: Gatekeeper
+
+    def of(self, campaign_id: str) -> Standing:
+        """The standing of a campaign.
+
+        Raises:
+            CampaignError: there is no such campaign.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        unit = self.ledger.unit(campaign.unit) if campaign.unit else None
+        # What was rolled back can be published again, after an approval of its own.
+        waits = unit is not None and unit.state in {UnitState.open, UnitState.rolled_back}
+        faults = self.publisher.missing(campaign.unit) if waits else ()
+        evidence = self.ledger.evidence(campaign.unit) if waits else {}
+        complete = waits and not faults
+        waiting = approved(self.ledger, unit, evidence).unapproved if unit is not None and complete else ()
+        traffic = self.gatekeeper.traffic(campaign)
+        return Standing(
+            campaign=campaign,
+            state=state_of(campaign, unit, complete=complete, approved=not waiting),
+            unit=unit,
+            faults=faults,
+            evidence=unit_hash(evidence[day] for day in waiting) if waiting else "",
+            unapproved=waiting,
+            batches=self.ledger.attempts(campaign.unit) if campaign.unit else (),
+            traffic=traffic,
+            decision=admit(campaign, traffic),
+            journal=self.ledger.journal(campaign_id),
+        )

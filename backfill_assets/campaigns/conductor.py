@@ -1,0 +1,169 @@
+"""The conductor: takes every launched campaign its next step, whatever died since the last one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from backfill_assets.campaigns.gatekeeper import Gatekeeper
+from backfill_assets.campaigns.publish import Publisher
+from backfill_assets.domain.campaign import (
+    CAMPAIGN_TAG,
+    WORKING,
+    Action,
+    Campaign,
+    JournalEntry,
+    Phase,
+)
+from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.evidence import DayFault, Fault
+from backfill_assets.domain.gate import Admitted, Halts
+from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.specification import Notice
+from backfill_assets.domain.units import UNIT_TAG, UnitState
+
+Tell = Callable[[Campaign, Notice, str], None]
+"""Sends a notice, if the specification asks for it; never fails."""
+
+_WAIT = dt.timedelta(minutes=2)
+_DUE = frozenset({Action.launched, Action.resumed, Action.canaries_passed, Action.waits})
+"""After these a backfill has to be launched for what is lacking."""
+_STEPS = _DUE | {Action.backfill, Action.validated}
+CONDUCTOR = "the conductor"
+
+
+@dataclass(frozen=True)
+class Conductor:
+    """Launches what is due, notices what has passed, stops what has failed; every step may be repeated."""
+
+    ledger: Ledger
+    clock: Clock
+    publisher: Publisher
+    gatekeeper: Gatekeeper
+    backfills: Backfills
+    tell: Tell
+
+    def waiting(self) -> tuple[str, ...]:
+        """The campaigns that are launched and whose unit is open: the ones that may have a step to take."""
+        units = {unit.id for unit in self.ledger.units(states={UnitState.open})}
+        return tuple(campaign.id for campaign in self.ledger.campaigns() if campaign.unit in units)
+
+    def conduct(self, campaign_id: str) -> str:
+        """Take one campaign its next step; what was done, in words, or nothing.
+
+        Raises:
+            CampaignError: there is no such campaign.
+        """
+        # One at a time, or two would launch the same days.
+        with self.ledger.lock(f"conduct:{campaign_id}", _WAIT):
+            campaign = self.ledger.campaign(campaign_id)
+            if not campaign.unit or self.ledger.unit(campaign.unit).state is not UnitState.open:
+                return ""
+            if campaign.phase in WORKING:
+                return self._go_on(campaign)
+            return self._clear(campaign)
+
+    def halt(self, campaign_id: str, reason: str) -> None:
+        """Stop a campaign that cannot go on; one that is paused, stopped or over already stays as it is."""
+        campaign = self.ledger.campaign(campaign_id)
+        if campaign.phase in WORKING:
+            self._stop(campaign, reason)
+
+    def lacking(self, campaign: Campaign) -> tuple[DayFault, ...]:
+        """What the campaign's present phase still lacks: of the canaries only, or of all days."""
+        faults = self.publisher.missing(campaign.unit)
+        if campaign.phase is not Phase.canary:
+            return faults
+        canaries = frozenset(campaign.plan.canaries)
+        return tuple(fault for fault in faults if fault.day in canaries)
+
+    def _go_on(self, campaign: Campaign) -> str:
+        decision = self.gatekeeper.ask(campaign.id)
+        if isinstance(decision, Halts):
+            return self._stop(campaign, decision.reason)
+        if self.backfills.active(campaign.id):
+            return ""
+        last = self._last_step(campaign)
+        faults = self.lacking(campaign)
+        if not faults:
+            return self._passed(campaign)
+        if last is Action.backfill:
+            return self._stop(campaign, self._why_ended(campaign, faults))
+        # After `validated` a day is stale because something moved: that is for somebody to look at, and to resume.
+        if last not in _DUE or not isinstance(decision, Admitted):
+            return ""
+        return self._launch(campaign, faults)
+
+    def _passed(self, campaign: Campaign) -> str:
+        if campaign.phase is Phase.canary:
+            then = replace(campaign, phase=Phase.paused if campaign.canary_only else Phase.running)
+            reason = "only the canaries were asked for; go on with: backfill resume" if campaign.canary_only else ""
+            days = format_days(campaign.plan.canaries)
+            changed = self.ledger.change_campaign(
+                then, {Phase.canary}, self._entry(campaign, Action.canaries_passed, reason, days=days)
+            )
+            text = f"{campaign.id}: the canaries have passed ({days})"
+            return text if campaign.canary_only else f"{text}; {self._go_on(changed)}"
+        evidence = self.publisher.evidence_hash(campaign.unit)
+        noted = [e.detail.get("evidence") for e in self.ledger.journal(campaign.id) if e.action is Action.validated]
+        if noted[-1:] == [evidence]:
+            return ""
+        self.ledger.note(self._entry(campaign, Action.validated, evidence=evidence))
+        text = f"{campaign.id} is validated; evidence {evidence}"
+        self.tell(campaign, Notice.validated, text)
+        return text
+
+    def _launch(self, campaign: Campaign, faults: Sequence[DayFault]) -> str:
+        lacking = {(fault.dataset, fault.day) for fault in faults}
+        planned = {dataset.name: dataset.layers for dataset in campaign.plan.datasets}
+        wanted = {name for name, _ in lacking}
+        # What is built from a dataset that is built anew is stale then: it comes along.
+        wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
+        names = [name for name in planned if name in wanted]
+        days = tuple(sorted({day for _, day in lacking}))
+        what = "canaries" if campaign.phase is Phase.canary else "days"
+        request = BackfillRequest(
+            layers={name: planned[name] for name in names},
+            days=days,
+            title=f"{campaign.id}: {len(days)} {what}",
+            description=campaign.specification.reason.change,
+            tags={UNIT_TAG: campaign.unit, CAMPAIGN_TAG: campaign.id},
+        )
+        backfill = self.backfills.launch(request)
+        entry = self._entry(campaign, Action.backfill, backfill=backfill, datasets=names, days=format_days(days))
+        self.ledger.note(entry)
+        return f"{campaign.id}: launched backfill {backfill} over {', '.join(names)} {format_days(days)}"
+
+    def _stop(self, campaign: Campaign, reason: str) -> str:
+        stopped = replace(campaign, phase=Phase.stopped)
+        self.ledger.change_campaign(stopped, WORKING, self._entry(campaign, Action.stopped, reason))
+        self.tell(campaign, Notice.stopped, f"{campaign.id} is stopped: {reason}")
+        self._clear(stopped)
+        return f"{campaign.id} is stopped: {reason}"
+
+    def _clear(self, campaign: Campaign) -> str:
+        """Take what is left of the campaign out of the run queue, once the batches at work have ended."""
+        if self.gatekeeper.traffic(campaign).in_flight or not self.backfills.active(campaign.id):
+            return ""
+        cancelled = self.backfills.cancel(campaign.id)
+        return f"{campaign.id} is {campaign.phase.value}: cancelled {cancelled} backfills" if cancelled else ""
+
+    def _why_ended(self, campaign: Campaign, faults: Sequence[DayFault]) -> str:
+        failed = [fault for fault in faults if fault.fault is Fault.failed]
+        if failed:
+            days = {(fault.dataset, fault.day) for fault in failed}
+            names = sorted({name for name, _ in days})
+            shown = "; ".join(f"{name} {format_days(d for n, d in days if n == name)}" for name in names)
+            return f"{len(days)} days failed their checks: {shown}. First: {failed[0].detail}"
+        reason = self.backfills.failure(campaign.id)
+        lacking = format_days({fault.day for fault in faults})
+        return reason or f"its backfill ended, but {lacking} still lack evidence (was it cancelled in Dagster?)"
+
+    def _last_step(self, campaign: Campaign) -> Action | None:
+        steps = [e.action for e in self.ledger.journal(campaign.id) if e.action in _STEPS]
+        return steps[-1] if steps else None
+
+    def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
+        return JournalEntry(campaign.id, self.clock.now(), CONDUCTOR, action, reason, detail)

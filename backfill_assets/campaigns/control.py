@@ -1,0 +1,213 @@
+"""Control: what operators do to a campaign while it runs. Everything is recorded, and acts within one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backfill_assets.campaigns.conductor import Conductor, Tell
+from backfill_assets.campaigns.drift import drift_of
+from backfill_assets.catalog import Catalog
+from backfill_assets.catalog.specifications import load_specification
+from backfill_assets.domain.campaign import (
+    NOTES,
+    WORKING,
+    Action,
+    Campaign,
+    JournalEntry,
+    Knobs,
+    Phase,
+    require_phase,
+)
+from backfill_assets.domain.errors import CampaignError, SpecificationError
+from backfill_assets.domain.evidence import DayFault
+from backfill_assets.domain.plan import Days, Plan
+from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger
+from backfill_assets.domain.specification import Notice, Specification
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
+
+_RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
+
+
+@dataclass(frozen=True)
+class Control:
+    """Launch, pause, resume, stop, and the knobs; of two operators at once one wins, the other is told who did what."""
+
+    ledger: Ledger
+    catalog: Catalog
+    clock: Clock
+    ids: Ids
+    identity: Identity
+    conductor: Conductor
+    make_plan: Callable[[Specification, Days | None], Plan]
+    tell: Tell
+    project: Path
+
+    def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
+        """Open the campaign's unit, which claims its days, announce it, and launch its canaries or all of it.
+
+        Raises:
+            CampaignError: there is no such campaign, it was launched before, or its code or specification has moved.
+            ClaimedDaysError: days of it belong to another open unit, which is named.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
+        if moved := self._drift(campaign):
+            raise CampaignError(f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: backfill plan")
+        unit = self._open(campaign)
+        phase = Phase.canary if campaign.plan.canaries else Phase.running
+        launched = replace(campaign, phase=phase, unit=unit.id, canary_only=canary_only)
+        entry = self._entry(campaign, Action.launched, unit=unit.id, plan=campaign.plan.fingerprint)
+        launched = self.ledger.change_campaign(launched, {Phase.planned}, entry)
+        for notice in (Notice.announced, Notice.launched):
+            self.tell(launched, notice, f"{campaign_id} {notice.value} by {entry.by}: {_about(launched)}")
+        self.conductor.conduct(campaign_id)
+        return self.ledger.campaign(campaign_id)
+
+    def pause(self, campaign_id: str, reason: str) -> Campaign:
+        """Let no further batch start; the batches at work end, queued runs go.
+
+        Raises:
+            CampaignError: the campaign is not at work.
+        """
+        return self._turn_to(campaign_id, Phase.paused, WORKING, (Action.paused, reason))
+
+    def stop(self, campaign_id: str, reason: str) -> Campaign:
+        """Stop a campaign for a cause that has to be mended; like a pause, what has passed stays.
+
+        Raises:
+            CampaignError: the campaign is neither at work nor paused.
+        """
+        changed = self._turn_to(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
+        self.tell(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
+        return changed
+
+    def lacking(self, campaign_id: str) -> tuple[DayFault, ...]:
+        """What `resume` would run, and why: days that are missing, failed or stale.
+
+        Raises:
+            CampaignError: there is no such campaign, or it was never launched.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        if not campaign.unit:
+            raise CampaignError(f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}")
+        return self.conductor.publisher.missing(campaign.unit)
+
+    def resume(self, campaign_id: str, reason: str = "") -> Campaign:
+        """Go on with what is missing, failed or stale and nothing else; code and specification as they are now.
+
+        Where they have moved a new plan is frozen, over the same days of the same datasets.
+
+        Raises:
+            CampaignError: it was never launched, it is over, its backfill is still at work, or its range was changed.
+            SpecificationError: the specification's file cannot be read any more.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        require_phase(campaign, _RESUMABLE, "resume", self._last(campaign_id))
+        if not campaign.unit:
+            raise CampaignError(f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}")
+        if campaign.phase in WORKING and self.conductor.backfills.active(campaign_id):
+            raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is at work")
+        changed = self._planned_anew(campaign)
+        changed = replace(changed, phase=Phase.running, canary_only=False)
+        lacking = {fault.day for fault in self.conductor.lacking(changed)}
+        if lacking & set(changed.plan.canaries):
+            changed = replace(changed, phase=Phase.canary)
+        moved = {"plan": changed.plan.fingerprint} if changed.plan != campaign.plan else {}
+        self.ledger.change_campaign(changed, _RESUMABLE, self._entry(campaign, Action.resumed, reason, **moved))
+        self.conductor.conduct(campaign_id)
+        return self.ledger.campaign(campaign_id)
+
+    def set(self, campaign_id: str, reason: str, knobs: Knobs) -> Campaign:
+        """Turn the knobs; batches that start from now on go by them.
+
+        Raises:
+            CampaignError: the campaign is over, or a knob is below one.
+        """
+        if min(knobs.max_concurrency, knobs.partitions_per_batch) < 1:
+            raise CampaignError(f"campaign {campaign_id}: max_concurrency and partitions_per_batch begin at 1")
+        campaign = self.ledger.campaign(campaign_id)
+        allowed = _RESUMABLE | {Phase.planned}
+        require_phase(campaign, allowed, "set", self._last(campaign_id))
+        entry = self._entry(campaign, Action.set, reason, before=vars(campaign.knobs), after=vars(knobs))
+        return self.ledger.change_campaign(replace(campaign, knobs=knobs), allowed, entry)
+
+    def _turn_to(
+        self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]
+    ) -> Campaign:
+        campaign = self.ledger.campaign(campaign_id)
+        action, reason = why
+        require_phase(campaign, allowed, phase.value, self._last(campaign_id))
+        entry = self._entry(campaign, action, reason)
+        changed = self.ledger.change_campaign(replace(campaign, phase=phase), allowed, entry)
+        self.conductor.conduct(campaign_id)
+        return changed
+
+    def _open(self, campaign: Campaign) -> Unit:
+        targets = campaign.plan.targets
+        opened_by = f"campaign:{campaign.id}"
+        launch = Launch({name: frozenset(days) for name, days in targets.items()}, opened_by)
+        proposal = Unit(
+            id=self.ids.new("u"),
+            opened_by=opened_by,
+            opened_at=self.clock.now(),
+            by=self.identity.name(),
+            targets=targets,
+            mode=ReleaseMode.manual,
+            contract=campaign.specification.contract(tuple(targets)),
+        )
+        unit = self.ledger.assign(launch, proposal)
+        if unit.state is not UnitState.open or unit.opened_by != opened_by:
+            raise CampaignError(
+                f"campaign {campaign.id}: its days belong to unit {unit.id} ({unit.state.value}, opened by "
+                f"{unit.opened_by}). Publish that one first, or give it up: backfill discard {unit.id}"
+            )
+        if unit.targets != proposal.targets or unit.contract != proposal.contract:
+            # A launch that died, or lost against a new plan, has opened it over what was planned then.
+            raise CampaignError(
+                f"campaign {campaign.id}: its unit {unit.id} was opened over an older plan; give it up and launch again: "
+                f"backfill discard {unit.id}"
+            )
+        return unit
+
+    def _planned_anew(self, campaign: Campaign) -> Campaign:
+        """The campaign with the plan and the contract that its code and its specification's file now give."""
+        if not self._drift(campaign):
+            return campaign
+        specification = self._specification(campaign)
+        # The canaries stay: those that have passed are no reason to build others.
+        plan = self.make_plan(specification, campaign.plan.canaries)
+        if plan.targets != campaign.plan.targets:
+            raise CampaignError(
+                f"campaign {campaign.id}: {campaign.file} now names other days or datasets than were launched. Change "
+                f"them back, or give the unit up (backfill discard {campaign.unit}) and plan under another backfill_id"
+            )
+        self.ledger.set_contract(campaign.unit, specification.contract(tuple(plan.targets)))
+        return replace(campaign, specification=specification, plan=plan)
+
+    def _specification(self, campaign: Campaign) -> Specification:
+        file = self.project / campaign.file
+        if not campaign.file or not file.is_file():
+            return campaign.specification
+        loaded = load_specification(file)
+        if isinstance(loaded, tuple):
+            raise SpecificationError("\n".join(str(fault) for fault in loaded))
+        return loaded.specification
+
+    def _drift(self, campaign: Campaign) -> str:
+        code = {name: loaded.code_version for name, loaded in self.catalog.datasets.items()}
+        return drift_of(campaign, code, self.project)
+
+    def _last(self, campaign_id: str) -> JournalEntry | None:
+        entries = [entry for entry in self.ledger.journal(campaign_id) if entry.action not in NOTES]
+        return entries[-1] if entries else None
+
+    def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
+        return JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason, detail)
+
+
+def _about(campaign: Campaign) -> str:
+    specification, plan = campaign.specification, campaign.plan
+    days = specification.source_range
+    return f"{', '.join(plan.targets)} {days.start}..{days.end}: {specification.reason.change}"

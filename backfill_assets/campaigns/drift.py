@@ -1,0 +1,34 @@
+"""Drift: what of a campaign's code or specification is no longer what its plan was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from backfill_assets.catalog.specifications import load_specification
+from backfill_assets.domain.campaign import Campaign
+
+
+def drift_of(campaign: Campaign, code: Mapping[str, str], project: Path) -> str:
+    """What moved since the plan, in words, or nothing; `code` are the code versions that are loaded, by dataset.
+
+    A specification whose file is not there cannot have moved: a deployment need not carry it.
+    """
+    moved = [d.name for d in campaign.plan.datasets if code.get(d.name) != d.code_version]
+    if moved:
+        return (
+            f"the code of {', '.join(moved)} is no longer what the plan was made from; "
+            f"if that is meant, go on with: backfill resume {campaign.id}"
+        )
+    file = project / campaign.file
+    if not campaign.file or not file.is_file():
+        return ""
+    loaded = load_specification(file)
+    if isinstance(loaded, tuple):
+        return f"the specification cannot be read any more: {loaded[0]}"
+    if loaded.specification.hash != campaign.specification.hash:
+        return (
+            f"{campaign.file} is no longer what the plan was made from; "
+            f"if that is meant, go on with: backfill resume {campaign.id}"
+        )
+    return ""

@@ -1,0 +1,88 @@
+"""The admission gate with what it looks at: the ledger, the clock, live runs, the code that is loaded, bytes to read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill_assets.campaigns.drift import drift_of
+from backfill_assets.campaigns.workload import Workload
+from backfill_assets.catalog import Catalog
+from backfill_assets.domain.campaign import Action, Campaign
+from backfill_assets.domain.campaign_ports import LiveRuns
+from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit
+from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.work import Attempt, AttemptState
+
+_LOCK_WAIT = dt.timedelta(seconds=30)
+_BEGINNINGS = frozenset({Action.launched, Action.resumed})
+
+Batch = tuple[str, tuple[dt.date, ...]]
+"""A dataset and the days of one batch."""
+
+
+@dataclass(frozen=True)
+class Gatekeeper:
+    """Asks the gate with what is true now; knobs, phase and budget are read anew each time.
+
+    `project` is the folder below which specifications lie.
+    """
+
+    ledger: Ledger
+    catalog: Catalog
+    clock: Clock
+    live: LiveRuns
+    workload: Workload
+    project: Path
+
+    def ask(self, campaign_id: str, batch: Batch | None = None) -> Decision:
+        """Whether the campaign may start a batch (or any, if none is named) now.
+
+        Raises:
+            CampaignError: there is no such campaign.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        return admit(campaign, self.traffic(campaign, batch))
+
+    def begin(self, campaign_id: str, batch: Batch, run: str, lease: dt.timedelta) -> Attempt | Decision:
+        """Start a batch if the gate is open; of two that ask at once the second sees the first at work.
+
+        Raises:
+            CampaignError: there is no such campaign.
+            UnitError: the days are not the campaign's.
+        """
+        with self.ledger.lock(f"gate:{campaign_id}", _LOCK_WAIT):
+            campaign = self.ledger.campaign(campaign_id)
+            decision = admit(campaign, self.traffic(campaign, batch))
+            if not isinstance(decision, Admitted):
+                return decision
+            return self.ledger.start_attempt(campaign.unit, *batch, run, lease)
+
+    def traffic(self, campaign: Campaign, batch: Batch | None = None) -> Traffic:
+        """What goes on around the campaign now."""
+        now = self.clock.now()
+        attempts = self.ledger.attempts(campaign.unit) if campaign.unit else ()
+        begun = [entry.at for entry in self.ledger.journal(campaign.id) if entry.action in _BEGINNINGS]
+        zone = campaign.specification.zone
+        midnight = dt.datetime.combine(now.astimezone(zone).date(), dt.time(), zone)
+        return Traffic(
+            now=now,
+            last_batch=max([campaign.created_at, *begun, *(a.started_at for a in attempts)]),
+            live_runs=self.live.active(),
+            in_flight=sum(a.state is AttemptState.running and a.lease_until > now for a in attempts),
+            bytes_today=sum(a.bytes_read for a in attempts if a.started_at >= midnight),
+            next_bytes=self.workload.bytes_read(*batch) if batch else 0,
+            spent=sum((spent_on(a, now) for a in attempts), dt.timedelta(0)),
+            drift=drift_of(campaign, self._code(), self.project),
+        )
+
+    def _code(self) -> Mapping[str, str]:
+        return {name: loaded.code_version for name, loaded in self.catalog.datasets.items()}
+
+
+def spent_on(attempt: Attempt, now: dt.datetime) -> dt.timedelta:
+    """How long an attempt has taken so far; one whose worker died counts until its lease ended."""
+    end = attempt.ended_at or min(now, attempt.lease_until)
+    return max(end - attempt.started_at, dt.timedelta(0))

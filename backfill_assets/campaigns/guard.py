@@ -1,0 +1,132 @@
+"""The guard: no road to readers leads past a campaign's approval, its publish window, or a rollback that would work."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from backfill_assets.campaigns.approvals import approved
+from backfill_assets.campaigns.publish_survey import Sanction, Survey
+from backfill_assets.domain.campaign import Campaign, Phase
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.errors import ApprovalError, RollbackError
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.units import shown_days
+
+_RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
+
+
+@dataclass(frozen=True)
+class CampaignGuard:
+    """Asked by the publisher of every unit; those that belong to no campaign pass.
+
+    `always` are the datasets that nothing is published of without approval, whatever a specification says;
+    `outside_window` is the reason why a release may come outside the publish window; without one it may not.
+    """
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+    always: frozenset[str] = frozenset()
+    outside_window: str = ""
+
+    def __call__(self, survey: Survey) -> Sanction:
+        """What the release is to say of its campaign.
+
+        Raises:
+            ApprovalError: the campaign is not at the point of a release, or it is not approved, or the window is shut.
+            RollbackError: the release could not be rolled back for as long as the specification asks.
+        """
+        campaign = self.ledger.campaign_of(survey.unit.id)
+        if campaign is None:
+            return Sanction()
+        refusals = self.refusals(campaign, survey)
+        if refusals:
+            raise refusals[0]
+        days = campaign.specification.source_range
+        names = approved(self.ledger, survey.unit, survey.evidence).approvers
+        return Sanction(campaign.id, ", ".join(names), f"{days.start}..{days.end}")
+
+    def refusals(self, campaign: Campaign, survey: Survey) -> tuple[ApprovalError | RollbackError, ...]:
+        """Everything that keeps a campaign whose evidence is complete from being released right now."""
+        found = (
+            self._phase(campaign),
+            self._approval(campaign, survey),
+            self._window(campaign),
+            self._retention(campaign, survey),
+            self._rehearsal(campaign, survey),
+        )
+        return tuple(refusal for refusal in found if refusal is not None)
+
+    def consenting(self, outside_window: str) -> CampaignGuard:
+        """The same guard that lets a release pass outside the publish window, for this reason."""
+        return replace(self, outside_window=outside_window)
+
+    def window_open(self, campaign: Campaign) -> bool:
+        """Whether the campaign may be published at this time of day."""
+        windows, zone, now = campaign.specification.publish_window, campaign.specification.zone, self.clock.now()
+        return not windows or any(w.contains(now, zone) for w in windows)
+
+    def _phase(self, campaign: Campaign) -> ApprovalError | None:
+        if campaign.phase in _RELEASABLE:
+            return None
+        last = next(reversed(self.ledger.journal(campaign.id)), None)
+        done = f" ({last})" if last else ""
+        over = campaign.phase in {Phase.closed, Phase.cleaned}
+        remedy = "plan a new one" if over else f"go on with it first: backfill resume {campaign.id}"
+        return ApprovalError(f"campaign {campaign.id} is {campaign.phase.value}{done} and is not published; {remedy}")
+
+    def _approval(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
+        rule = campaign.specification.approval
+        if not rule.required and not self.always & set(survey.unit.targets):
+            return None
+        days = approved(self.ledger, survey.unit, survey.evidence).unapproved
+        if not days:
+            return None
+        return ApprovalError(
+            f"campaign {campaign.id}: nobody has approved the evidence of {shown_days(days)} as it is now; "
+            f"see: backfill status {campaign.id}, then: backfill approve {campaign.id}"
+            + (f" (by {', '.join(rule.by)})" if rule.by else "")
+        )
+
+    def _window(self, campaign: Campaign) -> ApprovalError | None:
+        windows, zone, now = campaign.specification.publish_window, campaign.specification.zone, self.clock.now()
+        if self.outside_window or self.window_open(campaign):
+            return None
+        opens = min(w.begins(now, zone) for w in windows)
+        return ApprovalError(
+            f"campaign {campaign.id} is published only in {', '.join(map(str, windows))} ({zone.key}); it is "
+            f"{_shown(now, zone)}, the next window opens {_shown(opens, zone)}. To publish all the same, say why: "
+            f"backfill publish {campaign.id} --outside-window '…'"
+        )
+
+    def _retention(self, campaign: Campaign, survey: Survey) -> RollbackError | None:
+        wanted = campaign.specification.rollback.keep_for
+        short = {n: self.tables[n].keep_for for n in sorted(survey.unit.targets) if self.tables[n].keep_for < wanted}
+        if not short:
+            return None
+        shown = ", ".join(f"{name} keeps releases for {format_duration(found)}" for name, found in short.items())
+        return RollbackError(
+            f"campaign {campaign.id}: rollback.keep_for is {format_duration(wanted)}, but {shown}: a rollback would end too "
+            "early. Raise retention.keep_for in dataset.yaml, or lower the specification's"
+        )
+
+    def _rehearsal(self, campaign: Campaign, survey: Survey) -> RollbackError | None:
+        """What a rollback would put back is what the release replaces: all of it must still be there."""
+        lost = []
+        for name in sorted(survey.unit.targets):
+            gone = self.tables[name].missing_files(f for files in survey.active[name].values() for f in files)
+            if gone:
+                lost.append(f"{name} {format_days(f.day for f in gone)} ({len(gone)} files, first {gone[0].path})")
+        if not lost:
+            return None
+        return RollbackError(
+            f"campaign {campaign.id} could not be rolled back: files of what readers see now are gone or altered: "
+            f"{'; '.join(lost)}. Restore them from a backup, see: backfill doctor"
+        )
+
+
+def _shown(moment: dt.datetime, zone: dt.tzinfo) -> str:
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M}"

@@ -1,0 +1,102 @@
+"""History: who changed a day of a dataset, when, why, from what to what."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.measurement import ROW_COUNT
+from backfill_assets.domain.ports import Ledger
+from backfill_assets.domain.release import DaySwap, ReleaseKind, ReleaseState
+from backfill_assets.domain.work import ReleaseRecord
+
+Pair = tuple[Decimal | None, Decimal | None]
+"""A figure before and after."""
+
+
+@dataclass(frozen=True)
+class DayChange:
+    """What one release did to one day; rows are none where nobody counted them.
+
+    `measures` holds every metric but the rows, before and after, as the release's evidence has them; it is empty where
+    the day's evidence has been replaced since.
+    """
+
+    dataset: str
+    day: dt.date
+    release: str
+    kind: ReleaseKind
+    by: str
+    at: dt.datetime
+    reason: str
+    rows_before: int | None
+    rows_after: int | None
+    measures: Mapping[str, Pair] = field(default_factory=dict)
+    campaign: str = ""
+    approved_by: str = ""
+    undoes: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class History:
+    """Tells what happened to days, from the releases and the evidence behind them; reads only."""
+
+    ledger: Ledger
+
+    def of(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[DayChange, ...]:
+        """Every change of a dataset's days (of all unless some are named), the newest first, days in order."""
+        wanted = None if days is None else frozenset(days)
+        return tuple(
+            change
+            for record in self.ledger.releases(dataset)
+            if record.state is ReleaseState.finalized
+            for change in self._changes(record, wanted)
+        )
+
+    def _changes(self, record: ReleaseRecord, wanted: frozenset[dt.date] | None) -> list[DayChange]:
+        manifest = record.manifest
+        swaps = [s for s in manifest.days if wanted is None or s.day in wanted]
+        evidence = self.ledger.evidence(manifest.unit, manifest.dataset, {s.day for s in swaps}) if swaps else {}
+        return [_change(record, swap, evidence) for swap in sorted(swaps, key=lambda s: s.day)]
+
+
+def _change(record: ReleaseRecord, swap: DaySwap, evidence: Mapping[DatasetDay, DayEvidence]) -> DayChange:
+    manifest = record.manifest
+    found = evidence.get((manifest.dataset, swap.day))
+    seen = found if found is not None and found.hash == swap.evidence else None
+    back = manifest.kind is ReleaseKind.rollback
+    if back and seen is not None and {f.path for f in swap.remove} != {f.path for f in seen.shadow_files}:
+        # Somebody had rewritten the day in between: nobody has measured what the rollback took away.
+        seen = None
+    return DayChange(
+        dataset=manifest.dataset,
+        day=swap.day,
+        release=manifest.release,
+        kind=manifest.kind,
+        by=manifest.by,
+        at=record.committed_at or manifest.created_at,
+        reason=manifest.reason,
+        rows_before=_rows(swap, coming=False),
+        rows_after=_rows(swap, coming=True),
+        measures={} if seen is None else _measures(seen, back=back),
+        campaign=manifest.campaign,
+        approved_by=manifest.approved_by,
+        undoes=manifest.undoes,
+        unit=manifest.unit,
+    )
+
+
+def _rows(swap: DaySwap, *, coming: bool) -> int | None:
+    rows = [f.rows for f in (swap.add if coming else swap.remove)]
+    return None if None in rows else sum(r for r in rows if r is not None)
+
+
+def _measures(evidence: DayEvidence, *, back: bool) -> dict[str, Pair]:
+    sides = (evidence.measured.published.metrics, evidence.measured.shadow.metrics)
+    before, after = reversed(sides) if back else sides
+    names = [name for name in dict.fromkeys([*before, *after]) if name != ROW_COUNT]
+    return {name: (before.get(name), after.get(name)) for name in names}

@@ -1,0 +1,47 @@
+"""Notices to people about a campaign: those that its specification asks for, and never a reason for anything to fail."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
+from backfill_assets.domain.errors import BackfillError, NoticeError
+from backfill_assets.domain.ports import Clock, Identity, Ledger
+from backfill_assets.domain.reader_ports import Notices
+from backfill_assets.domain.specification import Notice
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Notifier:
+    """Sends what `notify.on` lists to the specification's webhook."""
+
+    ledger: Ledger
+    notices: Notices
+    clock: Clock
+    identity: Identity
+
+    def tell(self, campaign: Campaign, notice: Notice, text: str) -> None:
+        """Send a notice if the specification asks for it.
+
+        One that cannot be sent is noted in the campaign's journal and changes nothing else.
+        """
+        notify = campaign.specification.notify
+        if notify is None or notice not in notify.on:
+            return
+        try:
+            self.notices.send(notify.variable, text)
+        except NoticeError as error:
+            self._note(campaign, notice, str(error))
+
+    def _note(self, campaign: Campaign, notice: Notice, error: str) -> None:
+        reason = f"the notice {notice.value!r} could not be sent: {error}"
+        detail = {"notice": notice.value, "sent": False}
+        entry = JournalEntry(campaign.id, self.clock.now(), self.identity.name(), Action.notified, reason, detail)
+        try:
+            self.ledger.note(entry)
+        except BackfillError:
+            _LOG.warning("campaign %s: %s", campaign.id, reason, exc_info=True)

@@ -1,0 +1,180 @@
+"""Planning: a specification becomes a frozen plan; nothing is written but the plan's own file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backfill_assets.campaigns.plan_figures import FigureReader, Figures
+from backfill_assets.campaigns.plan_warnings import Survey, warnings_of
+from backfill_assets.catalog import Catalog
+from backfill_assets.catalog.specifications import scoped
+from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import ClaimedDaysError
+from backfill_assets.domain.estimate import Cut, Price, Rate, estimate_left, rates_of
+from backfill_assets.domain.plan import SHOWN_DIGITS, Days, Estimate, Plan, PlannedDataset, batches, choose_canaries
+from backfill_assets.domain.ports import BasisNow, Clock, Ledger, PublishedTable
+from backfill_assets.domain.specification import Layer, Specification
+from backfill_assets.domain.steps import steps
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.files import write_whole
+
+OPENED_BY = "campaign:"
+"""What the `opened_by` of a campaign's unit begins with, before its id."""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes plans; reads the catalog, the ledger, the logs of the tables and the sizes of source files.
+
+    `price` is what an hour of batch time costs, if anybody has said; `slots` the number of runs that the run queue lets
+    backfills have at once, if it is known; `chunk_days` replaces the days per run that the datasets name.
+    """
+
+    catalog: Catalog
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    layout: Layout
+    basis: BasisNow
+    clock: Clock
+    price: Price | None = None
+    slots: int | None = None
+    chunk_days: int | None = None
+
+    def plan(self, specification: Specification, canaries: Days | None = None) -> Plan:
+        """The plan of a specification that fits the catalog, as things are now; `canaries` are chosen unless given.
+
+        Rows are those that are published, otherwise delivered; bytes are those of the files that the batches will read.
+        The time comes from the newest finished attempts in the ledger (`rate_of`), each dataset by its own, or from
+        `ASSUMED` while nothing was measured.
+
+        Raises:
+            ClaimedDaysError: an open unit that is not this campaign's has claimed some of the days.
+            InvalidDayError: days are outside a dataset's history.
+            SourceError: the file of a reference is missing.
+        """
+        names, days = scoped(specification, self.catalog), specification.source_range.days
+        for name in names:
+            self.catalog.dataset(name).dataset.check_days(days)
+        self._refuse_claimed(specification.backfill_id, names, days)
+        figures = self._figures(specification, names, days)
+        datasets = tuple(self._planned(specification, figures[name], days) for name in names)
+        canaries = _canaries(specification, figures) if canaries is None else canaries
+        estimate = self._estimate(specification, figures, canaries, days)
+        holds = {name: self.ledger.holds(name, days) for name in names}
+        survey = Survey(specification, self.catalog, datasets, figures, holds, estimate, self.slots)
+        return Plan(
+            campaign=specification.backfill_id,
+            specification=specification.hash,
+            created_at=self.clock.now(),
+            datasets=datasets,
+            canaries=canaries,
+            steps=steps(specification, datasets, canaries, self._chunk(names)),
+            estimate=estimate,
+            warnings=warnings_of(survey),
+        )
+
+    def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """What each day would be built from now, as plans record it: deliveries and references, and published upstreams.
+
+        Raises:
+            SourceError: the file of a reference is missing.
+        """
+        own = self.basis.inputs(name, days)
+        if not self.catalog.dataset(name).dataset.upstream:
+            return own
+        upstream = self.basis.upstream(name, days, None)
+        return {day: digest([own[day], upstream[day]]) for day in own}
+
+    def corrected(self, plan: Plan, attempts: Sequence[Attempt], batch_days: int) -> Estimate:
+        """What is left of a plan, by what its own attempts (the canary's, and all that followed) have measured.
+
+        `batch_days` is the number of days in a batch from now on. A dataset without a finished attempt of this campaign
+        keeps the rate that the ledger knows of earlier ones.
+        """
+        names = [dataset.name for dataset in plan.datasets]
+        rates = rates_of(names, attempts, self._rates(names))
+        left = estimate_left(plan, attempts, rates, self._cut(names, batch_days))
+        return self._priced(left)
+
+    def _planned(self, specification: Specification, figures: Figures, days: Days) -> PlannedDataset:
+        name, expected = figures.dataset.name, figures.expected.values()
+        rows, size = sum(amount.rows for amount in expected), sum(amount.bytes for amount in expected)
+        layers = layers_from(specification.scope.from_, figures.dataset)
+        return PlannedDataset(name, layers, days, self.basis.code(name), dict(self.inputs(name, days)), rows, size)
+
+    def _figures(self, specification: Specification, names: Iterable[str], days: Days) -> dict[str, Figures]:
+        reader = FigureReader(self.ledger, self.catalog.datasets, self.tables, self.layout)
+        landing, found = specification.scope.from_ is Layer.raw, dict[str, Figures]()
+        for name in names:
+            found[name] = reader.read(name, days, found, landing=landing)
+        return found
+
+    def _estimate(
+        self, specification: Specification, figures: Mapping[str, Figures], canaries: Days, days: Days
+    ) -> Estimate:
+        cut, chosen = self._cut(figures, specification.execution.partitions_per_batch), frozenset(canaries)
+        cuts = (*cut(canaries), *cut(day for day in days if day not in chosen))
+        rates = self._rates(figures)
+        rows, size, seconds = 0, 0, 0.0
+        for name, known in figures.items():
+            its_rows = sum(amount.rows for amount in known.expected.values())
+            rows, size = rows + its_rows, size + sum(known.bytes_read(batch) for batch in cuts)
+            seconds += rates[name].seconds(len(cuts), its_rows)
+        return self._priced(Estimate(rows, size, len(cuts) * len(figures), round(seconds, 1)))
+
+    def _rates(self, names: Iterable[str]) -> Mapping[str, Rate]:
+        return rates_of(names, self.ledger.attempts(state=AttemptState.done), {})
+
+    def _cut(self, names: Iterable[str], batch_days: int) -> Cut:
+        chunk = self._chunk(names)
+        return lambda days: batches(days, batch_days, chunk)
+
+    def _chunk(self, names: Iterable[str]) -> int:
+        return self.chunk_days or min(self.catalog.dataset(name).dataset.chunk_days for name in names)
+
+    def _priced(self, estimate: Estimate) -> Estimate:
+        return replace(estimate, cost=self.price.of(estimate.seconds)) if self.price is not None else estimate
+
+    def _refuse_claimed(self, campaign: str, names: Iterable[str], days: Days) -> None:
+        for name in names:
+            claims = self.ledger.claims(name, days)
+            for owner in sorted(set(claims.values())):
+                # Planned again after its launch, a campaign meets the claims of its own unit.
+                if self.ledger.unit(owner).opened_by != f"{OPENED_BY}{campaign}":
+                    own = format_days(day for day, unit in claims.items() if unit == owner)
+                    raise ClaimedDaysError(
+                        f"{name} {own}: claimed by open unit {owner}; publish it (backfill publish {owner}) "
+                        f"or give it up (backfill discard {owner}) first"
+                    )
+
+
+def _canaries(specification: Specification, figures: Mapping[str, Figures]) -> Days:
+    canary, days = specification.execution.canary, specification.source_range.days
+    if canary is None:
+        return ()
+    sizes = {day: sum(known.expected[day].bytes for known in figures.values()) for day in days}
+    return choose_canaries(days, sizes, canary.partitions)
+
+
+def layers_from(first: Layer, dataset: Dataset) -> tuple[str, ...]:
+    """The layers of a dataset that a campaign builds: never the published one, and only shadow without a source."""
+    layers = tuple(layer.value for layer in Layer)
+    return layers[layers.index(first.value) :] if dataset.source is not None else layers[-1:]
+
+
+def plan_file(state: Path, plan: Plan) -> Path:
+    """Where a frozen plan lies below the state folder; another plan of the same campaign lies beside it."""
+    return state / "campaigns" / plan.campaign / f"plan-{plan.fingerprint[:SHOWN_DIGITS]}.json"
+
+
+def write_plan(state: Path, plan: Plan) -> Path:
+    """Write the frozen plan, whole or not at all; the file."""
+    file = plan_file(state, plan)
+    write_whole(file, plan.to_json() + "\n")
+    return file

@@ -1,0 +1,126 @@
+"""The end of a campaign: its sign-off, and the clean-up of what only its rollback needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from backfill_assets.campaigns.sweep import SIGNED_OFF, Sweep, Swept
+from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Phase, require_phase
+from backfill_assets.domain.errors import CampaignError
+from backfill_assets.domain.ports import Clock, Identity, Ledger, PublishedTable
+from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.domain.retention import EXTRA, restorable_until
+from backfill_assets.domain.units import UnitState
+
+_CLOSABLE = frozenset(Phase) - {Phase.planned, *SIGNED_OFF}
+
+
+@dataclass(frozen=True)
+class Cleanup:
+    """A clean-up as it would be, or as it was: the files that go, by dataset.
+
+    The window of rollbacks is over at `window_until` (none where nothing was published); files that are still read
+    by time travel go with any sweep after `files_until`.
+    """
+
+    campaign: str
+    window_until: dt.datetime | None
+    files_until: dt.datetime | None
+    swept: tuple[Swept, ...]
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class SignOff:
+    """Closes published campaigns, and cleans up after those that are closed or undone."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+    identity: Identity
+    sweep: Sweep
+
+    def sign_off(self, campaign_id: str, reason: str = "") -> Campaign:
+        """Close a published campaign: somebody has looked at what readers see, and it is right.
+
+        Raises:
+            CampaignError: there is no such campaign, it is not published, or it is signed off already (by whom, when).
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        require_phase(campaign, _CLOSABLE, "sign-off", self._last(campaign_id))
+        state = self.ledger.unit(campaign.unit).state
+        if state is not UnitState.published:
+            raise CampaignError(
+                f"campaign {campaign_id} is {campaign.phase.value} and its unit {campaign.unit} {state.value}; only what "
+                f"readers see can be signed off. See: backfill status {campaign_id}"
+            )
+        return self._turn_to(campaign, Phase.closed, (Action.signed_off, reason))
+
+    def cleanup(self, campaign_id: str, reason: str = "", *, dry_run: bool = False) -> Cleanup:
+        """Let go of the files that only a rollback of the campaign needed, once its window and the sign-off are over.
+
+        A campaign that was rolled back or discarded needs no sign-off: nothing of it is in effect. With `dry_run`
+        nothing changes, and `refusal` says what a clean-up would be refused for.
+
+        Raises:
+            CampaignError: there is no such campaign, it is not signed off, its window is not over, or it is cleaned.
+            LedgerError: a release of one of its datasets takes too long.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        window, files = self._ends(campaign)
+        refusal = self._refusal(campaign, window)
+        targets = self.ledger.unit(campaign.unit).targets if campaign.unit else {}
+        own = {name: self.tables[name] for name in targets if name in self.tables}
+        sweep = replace(self.sweep, tables=own, over=self.sweep.over | {campaign.unit})
+        if dry_run:
+            return Cleanup(campaign_id, window, files, sweep.plan(), refusal)
+        if refusal:
+            raise CampaignError(refusal)
+        # The campaign first: if the sweep dies, any later one goes on with it.
+        self._turn_to(campaign, Phase.cleaned, (Action.cleaned, reason))
+        return Cleanup(campaign_id, window, files, sweep.execute())
+
+    def _refusal(self, campaign: Campaign, window: dt.datetime | None) -> str:
+        last = self._last(campaign.id)
+        done = f" ({last})" if last else ""
+        if campaign.phase in {Phase.planned, Phase.cleaned}:
+            return f"campaign {campaign.id} is {campaign.phase.value}{done}: there is nothing to clean up"
+        state = self.ledger.unit(campaign.unit).state
+        if campaign.phase is not Phase.closed and state not in {UnitState.rolled_back, UnitState.discarded}:
+            if state is UnitState.open:
+                return (
+                    f"campaign {campaign.id} is {campaign.phase.value}{done} and not over: publish it, or give it up with: "
+                    f"backfill discard {campaign.unit}"
+                )
+            return (
+                f"campaign {campaign.id} is published{done} and not signed off; its files stay until it is: "
+                f"backfill sign-off {campaign.id}"
+            )
+        if window is not None and self.clock.now() < window:
+            return (
+                f"campaign {campaign.id} can be rolled back until {window:%Y-%m-%d %H:%M} UTC, and its files stay until "
+                "then; clean it up after that"
+            )
+        return ""
+
+    def _ends(self, campaign: Campaign) -> tuple[dt.datetime | None, dt.datetime | None]:
+        """When the last of the campaign's releases cannot be rolled back any more, and when all their files may go."""
+        asked, window, files = campaign.specification.rollback.keep_for, [], []
+        for record in self.ledger.releases(unit=campaign.unit) if campaign.unit else ():
+            name, at = record.manifest.dataset, record.committed_at
+            if record.state is ReleaseState.finalized and at is not None and name in self.tables:
+                kept = self.tables[name].keep_for
+                if record.manifest.kind is ReleaseKind.publish:
+                    window.append(restorable_until(at, max(kept, asked)))
+                files.append(restorable_until(at, kept + EXTRA))
+        return max(window, default=None), max(files, default=None)
+
+    def _turn_to(self, campaign: Campaign, phase: Phase, why: tuple[Action, str]) -> Campaign:
+        action, reason = why
+        entry = JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason)
+        return self.ledger.change_campaign(replace(campaign, phase=phase), {campaign.phase}, entry)
+
+    def _last(self, campaign_id: str) -> JournalEntry | None:
+        return next(reversed(self.ledger.journal(campaign_id)), None)

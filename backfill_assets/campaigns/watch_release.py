@@ -1,0 +1,136 @@
+"""Watching a release: what its consumers get out of the table before it, right after it, and now."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.campaign import Campaign
+from backfill_assets.domain.consumers import Moments, Watched, expects_change, watched
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.reader_ports import ConsumerQueries
+from backfill_assets.domain.release import ReleaseKind
+from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.specification import Notice
+from backfill_assets.domain.work import ReleaseRecord
+
+
+@dataclass(frozen=True)
+class ReleaseWatch:
+    """What became of a release: its consumers' figures over the days up to `through`, and how to undo it.
+
+    `rollback` is the ready command, and empty once the release cannot be undone: that is from `until` on.
+    """
+
+    release: str
+    dataset: str
+    through: dt.date
+    change_expected: bool
+    figures: tuple[Watched, ...]
+    rollback: str
+    until: dt.datetime
+
+    @property
+    def drifted(self) -> tuple[Watched, ...]:
+        """The figures that drifted beyond their tolerance."""
+        return tuple(w for w in self.figures if w.drifted)
+
+    def __str__(self) -> str:
+        """What drifted and the way back, for people; one line where nothing did."""
+        if not self.drifted:
+            return f"{self.release} ({self.dataset}): no consumer's figures have drifted"
+        base = "after it" if self.change_expected else "before it"
+        lines = [
+            f"{self.release} ({self.dataset}): figures that consumers read have drifted from what they were {base}"
+        ]
+        lines += [
+            f"  {w.consumer} {w.figure}: before {_shown(w.before)}, after {_shown(w.after)}, now {_shown(w.now)}"
+            for w in self.drifted
+        ]
+        undo = f"undo the release until {self.until:%Y-%m-%d %H:%M} UTC with: {self.rollback}"
+        gone = f"the release could be undone until {self.until:%Y-%m-%d %H:%M} UTC: build the days anew"
+        return "\n".join([*lines, undo if self.rollback else gone])
+
+
+@dataclass(frozen=True)
+class WatchRelease:
+    """Compares consumers' figures around a release, and tells of those that have drifted; changes nothing."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+    queries: ConsumerQueries
+    tell: Callable[[Campaign, Notice, str], object]
+
+    def watch(self, release_id: str) -> ReleaseWatch:
+        """The figures of every consumer of the release's dataset, in the table as it was and as it is.
+
+        Days that came after the release are left out of all of them: they are no drift. If anything has drifted of a
+        campaign's release, whoever its specification names gets a notice with the command that undoes it.
+
+        Raises:
+            UnitError: there is no such release, or it is a rollback.
+            DatasetError: the dataset lists no consumers, or a query of theirs fails.
+            TimeTravelError: the release was never committed, or files from before or after it have been cleaned up.
+        """
+        record = self.ledger.release(release_id)
+        manifest = record.manifest
+        if manifest.kind is not ReleaseKind.publish:
+            raise UnitError(f"release {release_id} is a rollback; watch the release that it undid: {manifest.undoes}")
+        loaded, table = self._loaded(manifest.dataset), self.tables[manifest.dataset]
+        after = table.committed(release_id)
+        if after is None:
+            raise TimeTravelError(
+                f"release {release_id} was never committed ({record.state.value}); see: backfill releases"
+            )
+        versions = (after - 1, after, table.version())
+        for version in versions[:2]:
+            self._require_whole(table, record, version)
+        through = max([*table.at(after), *(swap.day for swap in manifest.days)])
+        found = self.queries.figures(manifest.dataset, versions, through)
+        moments = Moments(*(found[version] for version in versions))
+        expected = expects_change(self._contract(record))
+        figures = watched(loaded.dataset.consumers, moments, change_expected=expected)
+        until = restorable_until(record.committed_at or manifest.created_at, table.keep_for)
+        undo = f"backfill rollback {release_id} --reason '…'" if self.clock.now() < until else ""
+        seen = ReleaseWatch(release_id, manifest.dataset, through, expected, figures, undo, until)
+        campaign = self.ledger.campaign_of(manifest.unit)
+        if seen.drifted and campaign is not None:
+            self.tell(campaign, Notice.drifted, f"{campaign.id}: {seen}")
+        return seen
+
+    def _loaded(self, name: str) -> LoadedDataset:
+        if name not in self.datasets:
+            raise DatasetError(f"dataset {name!r} is not loaded; put its folder back, or repair its dataset.yaml")
+        loaded = self.datasets[name]
+        if not loaded.dataset.consumers:
+            raise DatasetError(
+                f"{loaded.folder / 'dataset.yaml'}: nobody is listed in consumers; name who reads {name}, with a query each"
+            )
+        return loaded
+
+    def _require_whole(self, table: PublishedTable, record: ReleaseRecord, version: int) -> None:
+        release = record.manifest.release
+        if lost := table.missing_files(f for files in table.at(version).values() for f in files):
+            raise TimeTravelError(
+                f"release {release}: version {version} of {record.manifest.dataset} can no longer be read whole "
+                f"({format_days({f.day for f in lost}, most=3)} cleaned up), so there is nothing to compare with"
+            )
+
+    def _contract(self, record: ReleaseRecord) -> Contract:
+        try:
+            return self.ledger.unit(record.manifest.unit).contract.of(record.manifest.dataset)
+        except UnitError:
+            # A ledger that was rebuilt from manifests has no units.
+            return Contract()
+
+
+def _shown(value: Decimal | None) -> str:
+    return "nothing" if value is None else f"{value:,f}"

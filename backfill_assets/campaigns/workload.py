@@ -1,0 +1,35 @@
+"""Workload: how many bytes a batch reads, from the sizes of its files as the logs and the ledger give them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.ports import PublishedTable, WorkLedger
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of what days are built from and compared with."""
+
+    ledger: WorkLedger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+
+    def bytes_read(self, name: str, days: Collection[dt.date]) -> int:
+        """Bytes of the files behind one batch, compressed as they lie there.
+
+        What was delivered for the days and for those they look back at, the published files that they are compared with,
+        and the published files of the upstream days; the small references are left out.
+        """
+        dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
+        window = dataset.delivery_days(dataset.with_lookback(asked))
+        delivered = sum(d.size for d in self.ledger.deliveries(name, window)) if window else 0
+        upstream = sum(self._published(above, dataset.upstream_days(above, asked)) for above in dataset.upstream)
+        return delivered + upstream + self._published(name, asked)
+
+    def _published(self, name: str, days: Collection[dt.date]) -> int:
+        table = self.tables[name]
+        return sum(f.size for files in table.active(days).values() for f in files) if table.exists() else 0

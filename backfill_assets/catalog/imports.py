@@ -1,0 +1,178 @@
+"""Modules of the project that a Python model imports: found and read, never imported.
+
+An import counts wherever it stands in a file, in a function as well. A module that code loads by a name it makes up
+while it runs (`importlib.import_module`) cannot be seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+OWN: Final = __name__.partition(".")[0]
+_GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
+
+
+@dataclass(frozen=True)
+class ForeignImport:
+    """An import of something that could change without any evidence becoming stale: where it stands, and its name."""
+
+    file: Path
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module or package on disk; a namespace package has no file."""
+
+    name: str
+    file: Path | None
+    folders: tuple[Path, ...]
+
+    @property
+    def package(self) -> str:
+        """What its relative imports start from."""
+        return self.name if self.folders else self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What a model imports, directly or through others: project modules' contents by name, and what it must not."""
+
+    modules: Mapping[str, bytes]
+    foreign: tuple[ForeignImport, ...]
+
+
+def imports_of(tree: ast.Module, file: Path) -> Imports:
+    """Follow the imports of a model through all `.py` files outside the standard library and installed packages.
+
+    The packages above a module count with it, since importing it runs them. Modules of backfill_assets are followed
+    wherever it is installed, but what they import of others is a matter of its version.
+    """
+    modules: dict[str, bytes] = {}
+    foreign: list[ForeignImport] = []
+    left = [_Reading(tree, file, None, whole=True)]
+    seen: set[tuple[str, bool]] = set()
+    while left:
+        reading = left.pop()
+        for line, name, sure in _names(reading):
+            chain = _chain(name)
+            if not _is_project(chain):
+                if sure and reading.minds(name):
+                    foreign.append(ForeignImport(reading.file, line, name))
+                continue
+            for module in chain:
+                whole = module is chain[-1]
+                if module.file is not None and (module.name, whole) not in seen:
+                    seen.add((module.name, whole))
+                    modules[module.name] = module.file.read_bytes()
+                    left.append(_Reading(_parsed(modules[module.name]), module.file, module, whole))
+    return Imports(modules, tuple(foreign))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A file to be read: a model, which has no `home`, or a module.
+
+    Of a package that is only run because a module below it is imported, nobody calls the functions: it is not read `whole`.
+    """
+
+    tree: ast.Module
+    file: Path
+    home: _Module | None
+    whole: bool
+
+    def minds(self, name: str) -> bool:
+        """Whether the file must not import that name."""
+        own = self.home is not None and self.home.name.partition(".")[0] == OWN
+        return not own and name.partition(".")[0] not in _GIVEN
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """All nodes that may run."""
+        left: list[ast.AST] = [self.tree]
+        while left:
+            node = left.pop()
+            yield node
+            if self.whole or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                left += ast.iter_child_nodes(node)
+
+
+def _names(reading: _Reading) -> Iterator[tuple[int, str, bool]]:
+    """Line and full name of everything imported; what `from package import name` names may be no module: not sure."""
+    for node in reading.nodes():
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, True) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, reading.home)
+            yield node.lineno, base, True
+            yield from ((node.lineno, f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
+
+
+def _base(node: ast.ImportFrom, home: _Module | None) -> str:
+    if not node.level or home is None:
+        return "." * node.level + (node.module or "")
+    parts = home.package.split(".")
+    above = ".".join(parts[: len(parts) - node.level + 1])
+    return f"{above}.{node.module}" if node.module else above
+
+
+def _chain(name: str) -> tuple[_Module, ...]:
+    """The module of that name after the packages above it; empty where one of them is not found as a file or folder."""
+    first, *others = name.split(".")
+    found = _top(first) if first not in _GIVEN else None
+    chain: list[_Module] = []
+    while found is not None:
+        chain.append(found)
+        if not others:
+            return tuple(chain)
+        found = _below(found, others.pop(0))
+    return ()
+
+
+def _top(name: str) -> _Module | None:
+    try:
+        spec = importlib.util.find_spec(name) if name else None
+    except (ImportError, ValueError):  # a module without a specification, such as a script that runs
+        return None
+    if spec is None or not (spec.origin is None or spec.origin.endswith(".py")):
+        return None
+    folders = tuple(Path(folder) for folder in spec.submodule_search_locations or ())
+    return _Module(name, Path(spec.origin) if spec.origin else None, folders) if spec.origin or folders else None
+
+
+def _below(package: _Module, part: str) -> _Module | None:
+    """Not by Python's own finders: they import every package on the way."""
+    name = f"{package.name}.{part}"
+    for folder in package.folders:
+        if (folder / part / "__init__.py").is_file():
+            return _Module(name, folder / part / "__init__.py", (folder / part,))
+        if (folder / f"{part}.py").is_file():
+            return _Module(name, folder / f"{part}.py", ())
+    folders = tuple(folder / part for folder in package.folders if (folder / part).is_dir())
+    return _Module(name, None, folders) if folders else None
+
+
+def _is_project(chain: tuple[_Module, ...]) -> bool:
+    if not chain:
+        return False
+    top = chain[0]
+    if top.name == OWN:
+        return True
+    places = [place.resolve() for place in (top.file, *top.folders) if place is not None]
+    return not any(_INSTALLED & set(place.parts) or place.is_relative_to(_LIBRARY) for place in places)
+
+
+def _parsed(content: bytes) -> ast.Module:
+    try:
+        return ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])  # it counts with its text; whoever runs the model is told what is wrong with it

@@ -1,0 +1,249 @@
+"""Loading backfill specifications: all faults at once, with lines, and nothing written or run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from backfill_assets.catalog.faults import KeyPath, line_of, shown_key, shown_path, validation_faults
+from backfill_assets.catalog.loaded import Catalog
+from backfill_assets.catalog.strict_yaml import Document, decoded, read_yaml
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.expectations import SHORT_SPELLING
+from backfill_assets.domain.measurement import metric_names
+from backfill_assets.domain.specification import Specification
+
+_CHANGES = ("validation", "expected_change")
+_Placed = tuple[KeyPath, int | None, str]
+
+
+@dataclass(frozen=True)
+class SpecificationFault:
+    """One thing that is wrong with a specification; `line` counts from 1, `key` is the key's path with dots."""
+
+    file: Path
+    line: int | None
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        """One line for people: file, line, what is wrong and what to do."""
+        place = shown_path(self.file) + (f":{self.line}" if self.line else "")
+        return f"{place}: {self.message}"
+
+
+@dataclass(frozen=True)
+class LoadedSpecification:
+    """A specification, the file that it was read from, its text, and the line of every key."""
+
+    specification: Specification
+    file: Path
+    text: str
+    lines: Mapping[KeyPath, int]
+
+    def fault(self, path: KeyPath, message: str) -> SpecificationFault:
+        """A fault of this file at a key, or at the nearest key above it that is there."""
+        return SpecificationFault(self.file, line_of(path, self.lines), shown_key(path), message)
+
+
+def load_specification(file: Path) -> LoadedSpecification | tuple[SpecificationFault, ...]:
+    """Load one specification, or say everything that is wrong with it by itself; `misfits` looks at the catalog."""
+    try:
+        text = decoded(file.read_bytes())
+    except OSError as error:
+        return (SpecificationFault(file, None, "", f"the file cannot be read: {error.strerror}"),)
+    except DatasetError as error:
+        message, line = error.args
+        return (SpecificationFault(file, line, "", message),)
+    return read_specification(text, file)
+
+
+def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[SpecificationFault, ...]:
+    """Load a specification from its text; `file` is the place that faults name."""
+    try:
+        document = read_yaml(text)
+    except DatasetError as error:
+        message, line = error.args
+        return (SpecificationFault(file, line, "", message),)
+    placed: list[_Placed] = [(path, line, message) for line, path, message in document.faults]
+    specification, lines = None, document.lines
+    if isinstance(document.value, dict):
+        specification, lines, found = _specification(document)
+        placed += found
+    else:
+        placed.append(((), 1, "the file has no mapping of key: value lines; see docs/backfill-yaml.md"))
+    if specification is None or placed:
+        ordered = sorted(placed, key=lambda fault: fault[1] or 0)
+        return tuple(SpecificationFault(file, line, shown_key(path), message) for path, line, message in ordered)
+    return LoadedSpecification(specification, file, text, lines)
+
+
+def scoped(specification: Specification, catalog: Catalog) -> tuple[str, ...]:
+    """The datasets that are recomputed and released together: the target and its downstream ones, upstream first."""
+    target, downstream = specification.target.dataset, specification.scope.downstream
+    named = downstream if isinstance(downstream, tuple) else ()
+    below = catalog.downstream_of([target]) if downstream == "all" else named
+    return catalog.upstream_first([target, *below])
+
+
+def misfits(
+    loaded: LoadedSpecification,
+    catalog: Catalog,
+    *,
+    now: dt.datetime | None = None,
+    computes: Collection[str] | None = None,
+) -> tuple[SpecificationFault, ...]:
+    """Everything in a specification that the catalog does not bear out, in the order of the lines.
+
+    `now` (aware) tells which partitions a growing dataset has, `computes` are the names that `execution.compute` may
+    have; what is not given is not looked at.
+    """
+    name = loaded.specification.target.dataset
+    try:
+        target = catalog.dataset(name).dataset
+    except DatasetError as error:
+        text = "; ".join(str(error).splitlines())
+        return (loaded.fault(("target", "dataset"), f"target.dataset = {name!r}: {text}"),)
+    faults = [
+        *_range_faults(loaded, target, now),
+        *_target_faults(loaded, target),
+        *_scope_faults(loaded, catalog),
+        *_change_faults(loaded, catalog),
+        *_retention_faults(loaded, catalog),
+        *(_compute_faults(loaded, computes) if computes is not None else ()),
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.line or 0))
+
+
+def _range_faults(
+    loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None
+) -> Iterator[SpecificationFault]:
+    days, last = loaded.specification.source_range, target.end
+    if now is not None:
+        newest = now.astimezone(target.zone).date() + (target.end_offset - 1) * ONE_DAY
+        last = newest if last is None else min(last, newest)
+    for key, day in (("start", days.start), ("end", days.end)):
+        where = f"source_range.{key} = {day}"
+        if day < target.start:
+            text = f"{where}: the history of {target.name} begins on {target.start}; write that day or a later one"
+            yield loaded.fault(("source_range", key), text)
+        if last is not None and day > last:
+            text = f"{where}: the newest partition of {target.name} is {last}; write that day or an earlier one"
+            yield loaded.fault(("source_range", key), text)
+
+
+def _target_faults(loaded: LoadedSpecification, target: Dataset) -> Iterator[SpecificationFault]:
+    key = loaded.specification.target.partition_key
+    if key != target.partition_column:
+        text = f"target.partition_key = {key!r}: {target.name} is partitioned by {target.partition_column}; write that"
+        yield loaded.fault(("target", "partition_key"), text)
+
+
+def _scope_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
+    target, named = loaded.specification.target.dataset, loaded.specification.scope.downstream
+    below = catalog.downstream_of([target])
+    for i, name in enumerate(named if isinstance(named, tuple) else ()):
+        path, where = ("scope", "downstream", i), f"scope.downstream names {name!r}"
+        if name not in below:
+            known = f"there are: {', '.join(below)}" if below else "nothing is; write none"
+            yield loaded.fault(path, f"{where}, which is not built from {target}; {known}")
+            continue
+        for between in sorted(set(catalog.upstreams[name]) & set(below) - set(named)):
+            yield loaded.fault(
+                path, f"{where}, which is built from {between}; add that, so that it is built anew first"
+            )
+
+
+def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
+    specification = loaded.specification
+    target, scope = specification.target.dataset, scoped(specification, catalog)
+    expected = specification.validation.expected_change
+    for name in specification.validation.datasets():
+        if name not in scope:
+            text = f"{'.'.join(_CHANGES)}.{name}: the scope has no such dataset; it has {', '.join(scope)}"
+            yield loaded.fault((*_CHANGES, name), text)
+    for name in scope:
+        known = metric_names(catalog.datasets[name].dataset) if name in catalog.datasets else None
+        for metric in specification.validation.changes(name, target):
+            if known is not None and metric not in known:
+                path = (*_CHANGES, metric) if name == target and metric in expected else (*_CHANGES, name, metric)
+                close = difflib.get_close_matches(metric, known, n=1)
+                hint = f"; did you mean {close[0]}? It has" if close else "; it has"
+                text = f"{shown_key(path)}: {name} has no metric {metric!r}{hint} {', '.join(known)}"
+                yield loaded.fault(path, text)
+
+
+def _retention_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
+    wanted = loaded.specification.rollback.keep_for
+    for name in scoped(loaded.specification, catalog):
+        kept = catalog.datasets[name].dataset.retention.keep_for if name in catalog.datasets else wanted
+        if kept < wanted:
+            text = f"rollback.keep_for = {format_duration(wanted)}: {name} keeps releases for {format_duration(kept)}"
+            remedy = f"write at most that, or raise retention.keep_for in the dataset.yaml of {name}"
+            yield loaded.fault(("rollback", "keep_for"), f"{text}; {remedy}")
+
+
+def _compute_faults(loaded: LoadedSpecification, computes: Collection[str]) -> Iterator[SpecificationFault]:
+    compute = loaded.specification.execution.compute
+    if compute and compute not in computes:
+        known = f"one of {', '.join(sorted(computes))}" if computes else "none, for no such variable is set"
+        text = (
+            f"execution.compute = {compute!r}: BACKFILL_ASSETS_SPARK_URL_{compute.upper()} is not set where this runs"
+        )
+        yield loaded.fault(("execution", "compute"), f"{text}; set it, or choose {known}")
+
+
+def _specification(document: Document) -> tuple[Specification | None, Mapping[KeyPath, int], list[_Placed]]:
+    value, short, found = _one_spelling(document)
+    lines = dict(document.lines)
+    lines |= {(*_CHANGES, name): document.lines[path] for name, path in short.items()}
+    try:
+        # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
+        return Specification.model_validate_json(json.dumps(value), strict=True), lines, found
+    except ValidationError as error:
+        faults = validation_faults(error, Specification, lines)
+        return None, lines, [*found, *(_as_spelt(fault, short) for fault in faults)]
+
+
+def _one_spelling(document: Document) -> tuple[Any, Mapping[str, KeyPath], list[_Placed]]:
+    """The document with `revenue_delta_expected` under `expected_change`: the value, what was moved, what was there."""
+    value: Any = document.value
+    validation = value.get("validation")
+    changes = validation.get("expected_change", {}) if isinstance(validation, dict) else None
+    if not isinstance(changes, dict):
+        return value, {}, []
+    named = {key.removesuffix(SHORT_SPELLING): key for key in validation if _is_short(key)}
+    faults: list[_Placed] = []
+    for name, key in named.items():
+        if name in changes:
+            text = f"validation.{key}: the change of {name} also stands in validation.expected_change; keep one of them"
+            faults.append((("validation", key), document.lines["validation", key], text))
+    moved = {name: validation[key] for name, key in named.items() if name not in changes}
+    rest = {key: entry for key, entry in validation.items() if not _is_short(key)}
+    if moved:
+        rest["expected_change"] = changes | moved
+    paths = {name: ("validation", named[name]) for name in moved}
+    return value | {"validation": rest}, paths, faults
+
+
+def _is_short(key: str) -> bool:
+    return key.endswith(SHORT_SPELLING) and key != SHORT_SPELLING
+
+
+def _as_spelt(fault: _Placed, short: Mapping[str, KeyPath]) -> _Placed:
+    """The fault with the key as it is written in the file."""
+    path, line, message = fault
+    spelt = short.get(str(path[2]), ()) if path[:2] == _CHANGES and len(path) > len(_CHANGES) else ()
+    if not spelt:
+        return fault
+    return (*spelt, *path[3:]), line, message.replace(shown_key(path[:3]), shown_key(spelt), 1)

@@ -1,0 +1,155 @@
+"""Shows how a campaign stands: once, as JSON, or live with rate and time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.campaign_standing import Standing
+from backfill_assets.cli.output import as_json, console, say, table
+from backfill_assets.domain.campaign import CampaignState
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.evidence import explain_faults
+from backfill_assets.domain.gate import Admitted
+from backfill_assets.domain.work import Attempt
+
+if TYPE_CHECKING:
+    from backfill_assets.orchestration.campaign_desk import Desk
+
+_LOOK_SECONDS = 2
+_MOST_BATCHES = 20
+_AT_WORK = frozenset({CampaignState.planned, CampaignState.canary, CampaignState.running})
+_ILL = frozenset({CampaignState.stopped, CampaignState.discarded})
+
+
+def say_standing(standing: Standing, *, details: bool = False) -> None:
+    """Print how a campaign stands and what to do next."""
+    campaign, state = standing.campaign, standing.state
+    total = sum(len(days) for days in campaign.plan.targets.values())
+    over = state not in {*_AT_WORK, CampaignState.paused, CampaignState.stopped}
+    say(f"{campaign.id} is {state.value}: {campaign.specification.reason.change}")
+    say(f"{total if over else standing.good} of {total} days are good; plan {campaign.plan.fingerprint[:12]}")
+    if standing.days:
+        table(("dataset", "state", "days"), _by_state(standing), "Days to do")
+    if standing.batches:
+        table(_BATCH_COLUMNS, [_batch(batch) for batch in standing.batches[-_MOST_BATCHES:]], "Batches, newest last")
+    say(_use(standing))
+    if state in _AT_WORK and not isinstance(standing.decision, Admitted):
+        say(f"the gate is shut: {standing.decision.reason}")
+    for entry in standing.journal[-5:]:
+        say(f"  {entry}")
+    if details and standing.faults:
+        say(explain_faults(standing.faults))
+    say(f"next: {_next(standing)}")
+
+
+def standing_as_json(standing: Standing) -> None:
+    """Print the same for programs."""
+    as_json(
+        {
+            "campaign": standing.campaign.id,
+            "state": standing.state.value,
+            "phase": standing.campaign.phase.value,
+            "unit": standing.campaign.unit,
+            "plan": standing.campaign.plan.fingerprint,
+            "knobs": standing.campaign.knobs,
+            "good": standing.good,
+            "days": [{"dataset": n, "day": d, "state": s} for (n, d), s in sorted(standing.days.items())],
+            "batches": standing.batches,
+            "budget": {"seconds_spent": standing.spent.total_seconds(), "bytes_today": standing.traffic.bytes_today},
+            "waits": standing.waits,
+            "evidence": standing.evidence,
+            "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
+            "journal": standing.journal,
+            "next": _next(standing),
+        }
+    )
+
+
+def follow_campaign(application: Application, desk: Desk, campaign_id: str) -> None:
+    """Show progress until the campaign is no longer at work; exit code 1 if it was stopped."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days good"),
+        TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    told = 0
+    with Progress(*columns, console=console) as progress:
+        plan = application.ledger.campaign(campaign_id).plan
+        total = sum(len(days) for days in plan.targets.values())
+        bar = progress.add_task(campaign_id, total=total, rate="")
+        since, first = time.monotonic(), None
+        while True:
+            standing = desk.standings.of(campaign_id)
+            first = standing.good if first is None else first
+            minutes = (time.monotonic() - since) / 60
+            rate = f"{(standing.good - first) / minutes:.0f} days/min" if minutes and standing.good > first else ""
+            progress.update(bar, completed=standing.good, description=standing.state.value, rate=rate)
+            for entry in standing.journal[told:]:
+                progress.console.print(f"  {entry}", markup=False)
+            told = len(standing.journal)
+            if standing.state not in _AT_WORK:
+                break
+            time.sleep(_LOOK_SECONDS)
+    say_standing(standing)
+    if standing.state in _ILL:
+        raise typer.Exit(1)
+
+
+_BATCH_COLUMNS = ("batch", "dataset", "days", "state", "began (UTC)", "seconds", "waited", "rows", "MB read")
+
+
+def _batch(batch: Attempt) -> tuple[object, ...]:
+    seconds = f"{(batch.ended_at - batch.started_at).total_seconds():.0f}" if batch.ended_at else "-"
+    return (
+        batch.number, batch.dataset, format_days(batch.days, most=2), batch.state.value,
+        f"{batch.started_at:%m-%d %H:%M:%S}", seconds, f"{batch.waited.total_seconds():.0f}",
+        f"{batch.rows:,}", f"{batch.bytes_read / 1e6:,.1f}",
+    )  # fmt: skip
+
+
+def _by_state(standing: Standing) -> list[tuple[str, str, str]]:
+    grouped: dict[tuple[str, str], list[object]] = {}
+    for (name, day), state in standing.days.items():
+        grouped.setdefault((name, state), []).append(day)
+    return [(name, state, format_days(days)) for (name, state), days in sorted(grouped.items())]  # type: ignore[arg-type]
+
+
+def _use(standing: Standing) -> str:
+    budget = standing.campaign.specification.execution.budget
+    spent = f"{standing.spent.total_seconds() / 60:.1f} min of batch time"
+    if budget.wall_time is not None:
+        spent += f" of {budget.wall_time.total_seconds() / 60:.0f}"
+    read = f"{standing.traffic.bytes_today / 1e6:,.1f} MB read today"
+    if budget.bytes_read_per_day is not None:
+        read += f" of {budget.bytes_read_per_day / 1e6:,.0f}"
+    waited = sum((batch.waited.total_seconds() for batch in standing.batches), 0.0)
+    return f"used: {spent}, {read}; {waited:.0f} s waited, {len(standing.waits)} runs ended before a shut gate"
+
+
+def _next(standing: Standing) -> str:
+    name = standing.campaign.id
+    approval = standing.campaign.specification.approval
+    if standing.state is CampaignState.validated and approval.required:
+        return f"backfill approve {name} --evidence {standing.evidence}"
+    return _NEXT[standing.state].format(name=name, unit=standing.campaign.unit)
+
+
+_NEXT: Mapping[CampaignState, str] = {
+    CampaignState.planned: "backfill launch {name}",
+    CampaignState.canary: "wait, or: backfill pause {name} --reason …",
+    CampaignState.running: "wait, or: backfill pause {name} --reason …",
+    CampaignState.paused: "backfill resume {name}",
+    CampaignState.stopped: "mend the cause, then: backfill resume {name} (or give it up: backfill discard {unit})",
+    CampaignState.validated: "backfill publish {name}",
+    CampaignState.approved: "backfill publish {name}",
+    CampaignState.published: "backfill watch-release, then: backfill sign-off {name} (undo it with: backfill rollback)",
+    CampaignState.rolled_back: "backfill publish {name} to release it again, or plan another campaign",
+    CampaignState.discarded: "nothing; its days are free",
+    CampaignState.closed: "backfill cleanup {name}, once the rollback window has ended",
+    CampaignState.cleaned: "nothing; it is over",
+}

@@ -1,0 +1,52 @@
+"""Opens the use cases of campaigns on the Dagster instance of DAGSTER_HOME."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import yaml
+
+from backfill_assets.application import Application
+from backfill_assets.domain.errors import CampaignError
+
+if TYPE_CHECKING:
+    from backfill_assets.orchestration.campaign_desk import Desk
+
+Webserver = Annotated[
+    str, typer.Option(envvar="BACKFILL_ASSETS_WEBSERVER", help="URL of a Dagster webserver to launch through.")
+]
+
+
+def backfill_slots(environ: Mapping[str, str]) -> int | None:
+    """How many runs of backfills the run queue starts at once, by the instance's dagster.yaml; none if nobody says so."""
+    file = Path(environ.get("DAGSTER_HOME", ""), "dagster.yaml")
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        runs = config["concurrency"]["runs"]
+        limits = [limit["limit"] for limit in runs["tag_concurrency_limits"] if limit["key"] == "dagster/backfill"]
+        return int(min([*limits, runs["max_concurrent_runs"]]))
+    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        # An instance set up in another way is no fault of the plan.
+        return None
+
+
+@contextmanager
+def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
+    """The use cases, as long as the block lasts.
+
+    Raises:
+        CampaignError: DAGSTER_HOME is not set; a campaign is launched, watched and cancelled through Dagster.
+    """
+    import dagster as dg  # takes longer to import than other commands take to run
+
+    from backfill_assets.orchestration.campaign_desk import desk_of  # loads Dagster
+
+    if not os.environ.get("DAGSTER_HOME"):
+        raise CampaignError("DAGSTER_HOME is not set: campaigns run through Dagster; set it to the project's folder")
+    with dg.DagsterInstance.get() as instance:
+        yield desk_of(application, instance, webserver)

@@ -1,0 +1,109 @@
+"""Approval: who may approve, and which days of a unit nobody has approved as they are now."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from backfill_assets.domain.errors import ApprovalError
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+
+if TYPE_CHECKING:
+    from backfill_assets.domain.campaign import Approval
+    from backfill_assets.domain.specification import ApprovalRule
+
+Roles = Mapping[str, Collection[str]]
+"""The users of each role."""
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
+
+
+def parse_roles(text: str) -> dict[str, tuple[str, ...]]:
+    """Read `finance-controller=anna,ben; data-lead=carl`.
+
+    Raises:
+        ValueError: the text is anything else, or names a role twice.
+    """
+    roles: dict[str, tuple[str, ...]] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        role, sign, users = (piece.strip() for piece in part.partition("="))
+        names = tuple(user.strip() for user in users.split(","))
+        if not sign or not all(_WORD.fullmatch(word) for word in (role, *names)):
+            raise ValueError(
+                f"{part!r} names no role with its users; write finance-controller=anna,ben; data-lead=carl"
+            )
+        if role in roles:
+            raise ValueError(f"the role {role!r} is there twice; name all its users in one place")
+        roles[role] = names
+    return roles
+
+
+def approver_of(rule: ApprovalRule, by: str, identity: str, roles: Roles) -> str:
+    """The name of the rule's list in which the user at work may approve; `by` is the one that they claim, if any.
+
+    A rule that lists nobody lets everybody approve, in their own name.
+
+    Raises:
+        ApprovalError: the user is not that name and not in that role, or in none of the list.
+    """
+    listed = ", ".join(rule.by)
+    if by and rule.by and by not in rule.by:
+        raise ApprovalError(
+            f"{by!r} is not among those who may approve; approval.by of the specification lists {listed}"
+        )
+    wanted = (by,) if by else rule.by or (identity,)
+    for name in wanted:
+        if identity == name or identity in roles.get(name, ()):
+            return name
+    raise ApprovalError(
+        f"user {identity!r} is not {' or '.join(repr(name) for name in wanted)}, nor in a role of that name; approval.by "
+        f"of the specification lists {listed or 'nobody'}, and BACKFILL_ASSETS_ROLES says who is in a role"
+    )
+
+
+def require_another(rule: ApprovalRule, identity: str, own: Mapping[str, str], roles: Roles) -> None:
+    """Refuse the campaign's own people where the rule wants somebody else to approve.
+
+    `own` are their names, and what each of them is to the campaign; a role stands for all its users.
+
+    Raises:
+        ApprovalError: the user is one of them.
+    """
+    if not rule.not_owner:
+        return
+    for name, part in own.items():
+        if identity == name or identity in roles.get(name, ()):
+            shown = identity if identity == name else f"{identity} (in {name})"
+            raise ApprovalError(
+                f"{shown} {part} and may not approve it: approval.not_owner of the specification asks for somebody else"
+            )
+
+
+def unapproved(
+    evidence: Mapping[DatasetDay, DayEvidence],
+    approvals: Iterable[Approval],
+    withdrawn: Mapping[DatasetDay, dt.datetime] | None = None,
+) -> tuple[DatasetDay, ...]:
+    """The days whose evidence, as it is now, nobody has approved, in order.
+
+    `withdrawn` says until when approvals of a day do not count, because its release was rolled back then.
+    """
+    edges = withdrawn or {}
+    given: dict[DatasetDay, set[str]] = {}
+    for approval in approvals:
+        for day, seen in approval.days.items():
+            if day not in edges or approval.at > edges[day]:
+                given.setdefault(day, set()).add(seen)
+    return tuple(sorted(day for day, found in evidence.items() if found.hash not in given.get(day, ())))
+
+
+def approvers(evidence: Mapping[DatasetDay, DayEvidence], approvals: Iterable[Approval]) -> tuple[str, ...]:
+    """Who has approved the evidence as it is now: `anna as finance-controller`, in order of their approvals."""
+    names = []
+    for approval in approvals:
+        if any(day in evidence and evidence[day].hash == seen for day, seen in approval.days.items()):
+            same = approval.by == approval.identity
+            names.append(approval.identity if same else f"{approval.identity} as {approval.by}")
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,175 @@
+"""Campaigns: a specification on its way from plan to sign-off, and which steps are allowed where."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from backfill_assets.domain.errors import CampaignError
+from backfill_assets.domain.plan import Plan
+from backfill_assets.domain.specification import Specification
+from backfill_assets.domain.units import Unit, UnitState
+
+CAMPAIGN_TAG = "backfill_assets/campaign"
+"""Run tag that names the campaign a run works for; its unit is named by a tag of its own."""
+
+
+class Phase(StrEnum):
+    """What operators and the conductor decide; all else follows from the unit, its evidence and its approvals."""
+
+    planned = "planned"
+    canary = "canary"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    closed = "closed"
+    cleaned = "cleaned"
+
+
+class CampaignState(StrEnum):
+    """Where a campaign stands, as people see it."""
+
+    planned = "planned"
+    canary = "canary"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    validated = "validated"
+    approved = "approved"
+    published = "published"
+    rolled_back = "rolled_back"
+    discarded = "discarded"
+    closed = "closed"
+    cleaned = "cleaned"
+
+
+class Action(StrEnum):
+    """What is written into a campaign's journal."""
+
+    planned = "planned"
+    launched = "launched"
+    canaries_passed = "canaries passed"
+    paused = "paused"
+    resumed = "resumed"
+    stopped = "stopped"
+    set = "set"
+    backfill = "backfill launched"
+    waits = "waits"
+    validated = "validated"
+    approved = "approved"
+    published = "published"
+    rolled_back = "rolled back"
+    signed_off = "signed off"
+    cleaned = "cleaned"
+    notified = "notified"
+
+
+NOTES = frozenset({Action.backfill, Action.waits, Action.set, Action.validated, Action.notified})
+"""Entries that bring a campaign into no other phase."""
+
+WORKING = frozenset({Phase.canary, Phase.running})
+"""Phases in which batches may start."""
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What can be turned while a campaign runs; read again before each batch."""
+
+    max_concurrency: int
+    partitions_per_batch: int
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A planned campaign and its controls.
+
+    `file` is where the specification was read, relative to the project's folder; `unit` is empty until the launch;
+    `canary_only` keeps the conductor from going on after the canaries; `revision` grows with every change and lets two
+    operators find out about each other.
+    """
+
+    specification: Specification
+    plan: Plan
+    knobs: Knobs
+    created_at: dt.datetime
+    file: str = ""
+    phase: Phase = Phase.planned
+    unit: str = ""
+    canary_only: bool = False
+    revision: int = 0
+
+    @property
+    def id(self) -> str:
+        """The `backfill_id` of the specification."""
+        return self.specification.backfill_id
+
+    def turned(self, *, max_concurrency: int | None = None, partitions_per_batch: int | None = None) -> Campaign:
+        """The same campaign with knobs turned."""
+        given = {"max_concurrency": max_concurrency, "partitions_per_batch": partitions_per_batch}
+        return replace(self, knobs=replace(self.knobs, **{k: v for k, v in given.items() if v is not None}))
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One line of a campaign's journal: who did what, when and why; `detail` holds plain JSON values."""
+
+    campaign: str
+    at: dt.datetime
+    by: str
+    action: Action
+    reason: str = ""
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
+
+
+@dataclass(frozen=True)
+class Approval:
+    """What somebody has approved of a unit: by (dataset, day) the hash of the evidence they saw.
+
+    `evidence` is the hash that they named; `by` the approver of the specification's list, `identity` the user at work.
+    """
+
+    unit: str
+    evidence: str
+    by: str
+    identity: str
+    at: dt.datetime
+    days: Mapping[tuple[str, dt.date], str]
+
+
+def state_of(campaign: Campaign, unit: Unit | None, *, complete: bool, approved: bool) -> CampaignState:
+    """Where a campaign stands, given its unit, whether all evidence is there and fresh, and whether it is approved."""
+    if campaign.phase in {Phase.closed, Phase.cleaned} or unit is None:
+        return CampaignState(campaign.phase.value)
+    ended = {
+        UnitState.published: CampaignState.published,
+        UnitState.rolled_back: CampaignState.rolled_back,
+        UnitState.discarded: CampaignState.discarded,
+    }
+    if unit.state in ended:
+        return ended[unit.state]
+    if complete and campaign.phase is not Phase.stopped:
+        return CampaignState.approved if approved else CampaignState.validated
+    return CampaignState(campaign.phase.value)
+
+
+def require_phase(campaign: Campaign, allowed: Collection[Phase], action: str, last: JournalEntry | None) -> None:
+    """Refuse an action in the wrong phase, and say who brought the campaign there.
+
+    Raises:
+        CampaignError: names the phase, its last journal entry and the phases in which the action is possible.
+    """
+    if campaign.phase in allowed:
+        return
+    done = f" ({last})" if last else ""
+    wanted = " or ".join(sorted(phase.value for phase in allowed))
+    raise CampaignError(
+        f"campaign {campaign.id} is {campaign.phase.value}{done}; {action} needs one that is {wanted}. "
+        f"See: backfill status {campaign.id}"
+    )

@@ -1,0 +1,129 @@
+"""What a specification says about validation: how the metrics of the target and of its downstream datasets may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic.config import JsonDict
+
+from backfill_assets.domain.contract import Change, parse_change
+from backfill_assets.domain.errors import ContractError, MisfitError
+from backfill_assets.domain.fields import format_percent, parse_percent
+from backfill_assets.domain.measurement import ROW_COUNT
+from backfill_assets.domain.names import NAME_PATTERN
+
+SHORT_SPELLING = "_delta_expected"
+"""Ending of the other spelling: `revenue_delta_expected: …` is `expected_change: {revenue: …}`."""
+
+Expectations = Mapping[str, Change | Mapping[str, Change]]
+"""By metric of the target, or by dataset and metric."""
+_Fault = tuple[tuple[str, ...], str]
+_NAME = f"^{NAME_PATTERN.pattern}$"
+_CHANGE_SCHEMA: Final[JsonDict] = {"type": "string", "description": "unchanged, any, -50% or '-1.5% to -0.8%'"}
+_CHANGES_SCHEMA: Final[JsonDict] = {
+    "type": "object",
+    "patternProperties": {
+        _NAME: {"anyOf": [_CHANGE_SCHEMA, {"type": "object", "patternProperties": {_NAME: _CHANGE_SCHEMA}}]}
+    },
+}
+
+
+def _tolerance(value: object) -> Decimal:
+    # Here a number can only be meant as a percentage: beside it stands `0`, and the key asks for nothing else.
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        value = f"{Decimal(str(value)):f}%"
+    return parse_percent(value)
+
+
+def _expectations(value: object) -> Expectations:
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping from metric to change, such as {revenue: -50%}")  # noqa: TRY004  # pydantic reports no other
+    faults: list[_Fault] = []
+    found: dict[str, Change | Mapping[str, Change]] = {}
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            found[name] = {metric: _change((name, metric), text, faults) for metric, text in entry.items()}
+            if not entry:
+                faults.append(((name,), f"validation.expected_change.{name} names no metric; name one, or drop it"))
+        else:
+            found[name] = _change((name,), entry, faults)
+    if faults:
+        raise MisfitError(faults)
+    return found
+
+
+def _change(path: tuple[str, ...], value: object, faults: list[_Fault]) -> Change:
+    if isinstance(value, Change):
+        return value
+    try:
+        return parse_change(value, ".".join(("validation", "expected_change", *path)))
+    except ContractError as error:
+        faults.append((path, str(error)))
+        return Change(Decimal(0), Decimal(0))
+
+
+def _texts(value: Expectations) -> dict[str, object]:
+    return {
+        name: str(entry) if isinstance(entry, Change) else {metric: str(change) for metric, change in entry.items()}
+        for name, entry in value.items()
+    }
+
+
+class Validation(BaseModel):
+    """How much may change; metrics that are not named keep the tolerances of their dataset.yaml."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"patternProperties": {rf"^[a-z][a-z0-9_]*{SHORT_SPELLING}$": _CHANGE_SCHEMA}},
+    )
+
+    row_count_tolerance: (
+        Annotated[
+            Decimal,
+            BeforeValidator(_tolerance),
+            PlainSerializer(format_percent, when_used="json"),
+            WithJsonSchema(
+                {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^\s*[\d.]+\s*%\s*$"}]}
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="Percent by which the target's row count may move either way; 0 is unchanged.")
+    expected_change: Annotated[
+        Expectations,
+        PlainValidator(_expectations),
+        PlainSerializer(_texts),
+        WithJsonSchema(_CHANGES_SCHEMA),
+    ] = Field(default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric.")
+
+    def changes(self, dataset: str, target: str) -> Mapping[str, Change]:
+        """By metric what is expected of one dataset; metrics without a dataset belong to the target."""
+        found: dict[str, Change] = {}
+        if dataset == target:
+            if self.row_count_tolerance is not None:
+                found[ROW_COUNT] = Change(-self.row_count_tolerance, self.row_count_tolerance)
+            found |= {name: entry for name, entry in self.expected_change.items() if isinstance(entry, Change)}
+        own = self.expected_change.get(dataset)
+        return found if own is None or isinstance(own, Change) else found | dict(own)
+
+    def datasets(self) -> Iterable[str]:
+        """The datasets that are named."""
+        return (name for name, entry in self.expected_change.items() if not isinstance(entry, Change))
+
+    def contradictions(self, target: str) -> list[_Fault]:
+        """What is said twice about the target, as (path of the key, message)."""
+        flat = {name for name, entry in self.expected_change.items() if isinstance(entry, Change)}
+        nested = self.expected_change.get(target, {})
+        own = set() if isinstance(nested, Change) else set(nested)
+        where = f"validation.expected_change.{target}"
+        faults: list[_Fault] = [
+            (("expected_change", target, m), f"{where}.{m}: the target's {m} stands outside as well; keep one of them")
+            for m in sorted(flat & own)
+        ]
+        if self.row_count_tolerance is not None and ROW_COUNT in flat | own:
+            text = "validation.row_count_tolerance and an expected change of row_count contradict each other; keep one"
+            faults.append((("row_count_tolerance",), text))
+        return faults

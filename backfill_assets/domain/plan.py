@@ -1,0 +1,216 @@
+"""The plan of a campaign: what will be built of which days, in which steps, frozen before anything is launched."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any
+
+from backfill_assets.domain.canonical import canonical_json, digest, plain
+from backfill_assets.domain.days import day_range, format_days, runs_of_days, slices
+
+Days = tuple[dt.date, ...]
+_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+SHOWN_DIGITS = 12
+"""Hex digits of a plan's fingerprint in file names and for people."""
+
+
+@dataclass(frozen=True)
+class PlannedDataset:
+    """One dataset of a plan: the layers that will be built of its days, with which code and from which inputs.
+
+    `inputs` maps each day to the digest of what it would be built from when the plan was made. `rows` and `bytes` are
+    what its days hold now, over all of them: as published, otherwise as delivered.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    days: Days
+    code_version: str
+    inputs: Mapping[dt.date, str]
+    rows: int
+    bytes: int
+
+
+class StepKind(StrEnum):
+    """What a step of a campaign does, in the order in which steps come."""
+
+    open_unit = "open_unit"
+    announce = "announce"
+    canary = "canary"
+    rest = "rest"
+    approve = "approve"
+    publish = "publish"
+    sign_off = "sign_off"
+    cleanup = "cleanup"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its number from 1 on, what it does in words, and the days that it is about, in order."""
+
+    number: int
+    kind: StepKind
+    text: str
+    days: Days
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is to be expected: rows to write, bytes to read, batches, and their seconds added up, over all datasets.
+
+    `cost` is a number and a currency; empty where nobody has named a price.
+    """
+
+    rows: int
+    bytes: int
+    batches: int
+    seconds: float
+    cost: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A frozen plan: what `launch` does, and what `plan` shows; datasets come upstream first.
+
+    `specification` is the hash of the specification that it was made from.
+    """
+
+    campaign: str
+    specification: str
+    created_at: dt.datetime
+    datasets: tuple[PlannedDataset, ...]
+    canaries: Days
+    steps: tuple[Step, ...]
+    estimate: Estimate
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of specification, code, inputs, canaries and steps; making the plan again at another time keeps it."""
+        datasets = [[d.name, d.layers, _ranges(d.days), d.code_version, d.inputs] for d in self.datasets]
+        steps = [[s.number, s.kind, s.text, _ranges(s.days)] for s in self.steps]
+        return digest(plain([self.campaign, self.specification, datasets, self.canaries, steps]))
+
+    @property
+    def targets(self) -> dict[str, Days]:
+        """The days of each dataset, upstream first, as a release unit wants them."""
+        return {dataset.name: dataset.days for dataset in self.datasets}
+
+    @cached_property
+    def days(self) -> Days:
+        """Every day of the plan, in order."""
+        return tuple(sorted({day for dataset in self.datasets for day in dataset.days}))
+
+    @cached_property
+    def rest(self) -> Days:
+        """The days that are no canary, in order."""
+        canaries = frozenset(self.canaries)
+        return tuple(day for day in self.days if day not in canaries)
+
+    def to_json(self) -> str:
+        """Canonical JSON; gapless days are written as [first, last]."""
+        return canonical_json(
+            {
+                **{name: getattr(self, name) for name in ("campaign", "specification", "created_at", "canaries")},
+                "datasets": [plain(vars(d) | {"days": _ranges(d.days)}) for d in self.datasets],
+                "steps": [vars(s) | {"days": _ranges(s.days)} for s in self.steps],
+                "estimate": self.estimate,
+                "warnings": self.warnings,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what `to_json` wrote."""
+        raw: dict[str, Any] = json.loads(text)
+        return cls(
+            campaign=raw["campaign"],
+            specification=raw["specification"],
+            created_at=dt.datetime.fromisoformat(raw["created_at"]),
+            datasets=tuple(_dataset(d) for d in raw["datasets"]),
+            canaries=tuple(map(dt.date.fromisoformat, raw["canaries"])),
+            steps=tuple(Step(s["number"], StepKind(s["kind"]), s["text"], _days(s["days"])) for s in raw["steps"]),
+            estimate=Estimate(**raw["estimate"]),
+            warnings=tuple(raw["warnings"]),
+        )
+
+
+def choose_canaries(days: Iterable[dt.date], sizes: Mapping[dt.date, int], count: int) -> Days:
+    """At most `count` days that show early what is wrong, the most telling first.
+
+    The order is oldest, newest, largest (by `sizes`; the earliest of several), then first and last days of months in
+    order, then by size. All days come if `count` is larger.
+    """
+    known = sorted(set(days))
+    by_size = sorted(known, key=lambda day: (-sizes.get(day, 0), day))
+    telling = (*known[:1], *known[-1:], *by_size[:1], *_month_edges(known), *by_size)
+    return tuple(islice(dict.fromkeys(telling), max(count, 0)))
+
+
+def batches(days: Iterable[dt.date], size: int, chunk_days: int) -> tuple[Days, ...]:
+    """The batches of one dataset, in order: gapless days are cut into runs of `chunk_days`, these into `size` days.
+
+    A batch never reaches over the end of a run, so that its sizes follow from both numbers.
+    """
+    runs = (run for first, last in runs_of_days(days) for run in slices(day_range(first, last), chunk_days))
+    return tuple(batch for run in runs for batch in slices(run, size))
+
+
+def explain(plan: Plan) -> str:
+    """The plan for people: datasets, steps, estimate and warnings, in several lines."""
+    lines = [f"campaign {plan.campaign}, plan {plan.fingerprint[:SHOWN_DIGITS]}"]
+    lines += [
+        f"  {d.name}: {', '.join(d.layers)} of {counted(d.days)}, {d.rows:,} rows in {shown_bytes(d.bytes)}, "
+        f"code {d.code_version}"
+        for d in plan.datasets
+    ]
+    lines += ["steps", *(f"  {step.number}. {step.text}" for step in plan.steps), "estimate"]
+    e = plan.estimate
+    cost = f", {e.cost}" if e.cost else ""
+    time = dt.timedelta(seconds=round(e.seconds))
+    lines.append(
+        f"  {e.batches:,} batches, {time} one after another{cost}; {e.rows:,} rows, reads {shown_bytes(e.bytes)}"
+    )
+    lines += ["warnings", *(f"  {text}" for text in plan.warnings)] if plan.warnings else []
+    return "\n".join(lines)
+
+
+def shown_bytes(size: int) -> str:
+    """Bytes for people, to three digits: `1.23 GB`."""
+    value, unit = float(size), 0
+    while round(value) >= _THOUSAND and unit < len(_UNITS) - 1:
+        value, unit = value / _THOUSAND, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"
+
+
+def counted(days: Sequence[dt.date]) -> str:
+    """Days for people, with their number: `547 days 1995-01-01..1996-06-30`."""
+    return f"{len(days):,} {'day' if len(days) == 1 else 'days'} {format_days(days, most=3)}"
+
+
+def _month_edges(days: Sequence[dt.date]) -> Iterator[dt.date]:
+    for one, other in pairwise(days):
+        if (one.year, one.month) != (other.year, other.month):
+            yield from (one, other)
+
+
+def _ranges(days: Iterable[dt.date]) -> list[tuple[dt.date, dt.date]]:
+    return list(runs_of_days(days))
+
+
+def _days(raw: Iterable[Sequence[str]]) -> Days:
+    return tuple(
+        day for first, last in raw for day in day_range(dt.date.fromisoformat(first), dt.date.fromisoformat(last))
+    )
+
+
+def _dataset(raw: Mapping[str, Any]) -> PlannedDataset:
+    inputs = {dt.date.fromisoformat(day): value for day, value in raw["inputs"].items()}
+    return PlannedDataset(**{**raw, "layers": tuple(raw["layers"]), "days": _days(raw["days"]), "inputs": inputs})

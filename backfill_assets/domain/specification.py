@@ -1,0 +1,286 @@
+"""The backfill specification: what a file under `backfills/` may say, validated whole."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.contract import Clause, Contract
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.errors import MisfitError
+from backfill_assets.domain.execution import Budget, Canary, Execution, MinProgress, Window
+from backfill_assets.domain.expectations import Validation
+from backfill_assets.domain.fields import Line, Name, Period, TimeZone
+from backfill_assets.domain.names import NAME_PATTERN
+
+__all__ = [
+    "ApprovalRule",
+    "Budget",
+    "Canary",
+    "Execution",
+    "Layer",
+    "MinProgress",
+    "Notice",
+    "Notify",
+    "Reason",
+    "RollbackRule",
+    "Scope",
+    "SourceRange",
+    "Specification",
+    "Target",
+    "Validation",
+]
+
+ID_PATTERN = r"[a-z][a-z0-9-]{2,62}"
+"""Lower-case letters, digits and hyphens; begins with a letter; 3 to 63 characters."""
+WEBHOOK = "env:"
+"""What a webhook begins with; the rest names the environment variable that holds its URL."""
+_WEBHOOK = rf"{WEBHOOK}[A-Za-z_][A-Za-z0-9_]*"
+
+
+def _id(value: str) -> str:
+    if not re.fullmatch(ID_PATTERN, value):
+        raise ValueError("use a-z, 0-9 and -, begin with a letter, 3 to 63 characters, such as tax-fix-2026-06")
+    return value
+
+
+def _downstream(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str) and value in {"none", "all"}:
+        return value
+    names = [str(name) for name in value] if isinstance(value, (list, tuple)) else []
+    if not names or len(set(names)) < len(names) or not all(map(NAME_PATTERN.fullmatch, names)):
+        raise ValueError("write none, all, or a list that names datasets once each, such as [daily_capacity]")
+    return tuple(names)
+
+
+def _reference(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("write one word or line, such as FIN-2841 or the issue's URL")
+    return value
+
+
+def _webhook(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(_WEBHOOK, value):
+        # Without the value: it may be the URL itself, and whoever reads this in a log could post to it.
+        text = "notify.webhook: write env: and the variable that holds the URL, such as env:BACKFILL_WEBHOOK"
+        raise MisfitError([((), text)])
+    return value
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Layer(StrEnum):
+    """Where on the road a campaign begins; a dataset without that layer begins at its first one after it."""
+
+    raw = "raw"
+    staging = "staging"
+    shadow = "shadow"
+
+
+class Notice(StrEnum):
+    """What a webhook can be told of."""
+
+    announced = "announced"
+    launched = "launched"
+    stopped = "stopped"
+    validated = "validated"
+    published = "published"
+    rolled_back = "rolled_back"
+    drifted = "drifted"
+
+
+class SourceRange(_Part):
+    """The days to recompute, both ends included."""
+
+    start: dt.date
+    end: dt.date
+
+    @field_validator("end")
+    @classmethod
+    def _not_before_start(cls, end: dt.date, info: ValidationInfo) -> dt.date:
+        start = info.data.get("start")
+        if start is not None and end < start:
+            raise ValueError(f"it is before start {start}; swap them")
+        return end
+
+    @property
+    def count(self) -> int:
+        """The number of days."""
+        return (self.end - self.start).days + 1
+
+    @property
+    def days(self) -> tuple[dt.date, ...]:
+        """Every day in order."""
+        return day_range(self.start, self.end)
+
+
+class Target(_Part):
+    """The dataset whose history is recomputed, and the column that its days are in."""
+
+    dataset: Name
+    partition_key: Name
+
+
+class Reason(_Part):
+    """Why: the change in one line, and the issue that asked for it."""
+
+    issue: Annotated[str, Field(max_length=100), AfterValidator(_reference)] = ""
+    change: Line
+
+
+class Scope(_Part):
+    """What is recomputed beside the target's shadow: earlier layers, and datasets that are built from it."""
+
+    from_: Layer = Field(default=Layer.raw, alias="from", description="The first layer that is run again.")
+    downstream: Annotated[
+        str | tuple[str, ...],
+        PlainValidator(_downstream),
+        PlainSerializer(lambda value: value if isinstance(value, str) else list(value)),
+        WithJsonSchema({"anyOf": [{"enum": ["none", "all"]}, {"type": "array", "items": {"type": "string"}}]}),
+    ] = Field(default="all", description="none, all, or the datasets built from the target that go with it.")
+
+
+class ApprovalRule(_Part):
+    """Who has to approve the evidence before anything is published."""
+
+    required: bool
+    by: tuple[Line, ...] = Field(
+        default=(), validate_default=True, description="Users, or roles of BACKFILL_ASSETS_ROLES."
+    )
+    not_owner: bool = Field(default=False, description="Neither the owner nor whoever launched may approve.")
+
+    @field_validator("by")
+    @classmethod
+    def _somebody_may(cls, by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not by and info.data.get("required"):
+            text = "approval.by names nobody, but approval is required; name a user or a role, or set required: false"
+            raise MisfitError([((), text)])
+        return by
+
+
+class RollbackRule(_Part):
+    """How long the release has to stay restorable."""
+
+    keep_for: Period = Field(default=dt.timedelta(days=30), json_schema_extra={"default": "30d"})
+
+
+class Notify(_Part):
+    """Whom to tell of what."""
+
+    webhook: Annotated[
+        str, BeforeValidator(_webhook), WithJsonSchema({"type": "string", "pattern": f"^{_WEBHOOK}$"})
+    ] = Field(description="env: and the variable that holds the URL.")
+    on: tuple[Notice, ...] = Field(default=tuple(Notice), min_length=1)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that holds the webhook's URL."""
+        return self.webhook.removeprefix(WEBHOOK)
+
+
+class Specification(_Part):
+    """A reviewed correction of history."""
+
+    backfill_id: Annotated[str, AfterValidator(_id), WithJsonSchema({"type": "string", "pattern": f"^{ID_PATTERN}$"})]
+    owner: Line
+    source_range: SourceRange
+    target: Target
+    reason: Reason
+    scope: Scope = Scope()
+    time_zone: TimeZone = Field(default="UTC", description="Of the windows and of the budget's day.")
+    execution: Execution = Execution()
+    validation: Validation = Validation()
+    approval: ApprovalRule
+    publish_window: tuple[Window, ...] = Field(default=(), description="When it may be published; absent: any time.")
+    rollback: RollbackRule = RollbackRule()
+    notify: Notify | None = None
+
+    # Each looks at one key and those before it: so it speaks even where another key is wrong.
+
+    @field_validator("execution")
+    @classmethod
+    def _canaries_leave_a_rest(cls, execution: Execution, info: ValidationInfo) -> Execution:
+        days = info.data.get("source_range")
+        if days and execution.canary and execution.canary.partitions >= days.count:
+            most = f"write at most {days.count - 1}, or leave" if days.count > 1 else "leave"
+            text = f"execution.canary.partitions = {execution.canary.partitions}: the range has {days.count} day"
+            plural = "s" if days.count > 1 else ""
+            raise MisfitError([(("canary", "partitions"), f"{text}{plural} and some must be left; {most} canary out")])
+        return execution
+
+    @field_validator("validation")
+    @classmethod
+    def _says_each_change_once(cls, validation: Validation, info: ValidationInfo) -> Validation:
+        target = info.data.get("target")
+        if faults := validation.contradictions(target.dataset if target else ""):
+            raise MisfitError(faults)
+        return validation
+
+    @field_validator("approval")
+    @classmethod
+    def _somebody_else_may(cls, approval: ApprovalRule, info: ValidationInfo) -> ApprovalRule:
+        owner = info.data.get("owner")
+        if approval.not_owner and approval.by and set(approval.by) == {owner}:
+            text = (
+                f"approval.not_owner: only the owner {owner!r} may approve; name somebody else in by, or drop not_owner"
+            )
+            raise MisfitError([(("not_owner",), text)])
+        return approval
+
+    @field_validator("publish_window")
+    @classmethod
+    def _opens(cls, windows: Sequence[object]) -> Sequence[object]:
+        if not windows:
+            raise ValueError("it never opens; name a window, or leave publish_window out to publish at any time")
+        return windows
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The time zone of the windows."""
+        return ZoneInfo(self.time_zone)
+
+    @property
+    def hash(self) -> str:
+        """Digest of all that it says; spelling, comments and the order of keys do not count."""
+        return digest(self.to_plain())
+
+    def contract(self, datasets: Sequence[str]) -> Contract:
+        """What is expected of these datasets on every day: a clause for each of which anything is expected."""
+        expected = {name: self.validation.changes(name, self.target.dataset) for name in datasets}
+        return Contract(tuple(Clause((), metrics, name) for name, metrics in expected.items() if metrics))
+
+    def to_plain(self) -> dict[str, Any]:
+        """JSON values that `from_plain` reads back, defaults included."""
+        plain = self.model_dump(mode="json", by_alias=True)
+        # An empty list is refused, since it would never open; absent means any time.
+        return plain if self.publish_window else {k: v for k, v in plain.items() if k != "publish_window"}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The specification that `to_plain` was made from.
+
+        Raises:
+            ValidationError: these are no values of a specification.
+        """
+        return cls.model_validate_json(json.dumps(plain), strict=True)

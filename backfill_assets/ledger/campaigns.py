@@ -1,0 +1,196 @@
+"""Campaigns with their journal, and approvals: changes are compared and set, history is only added to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+
+from sqlalchemy import ColumnElement, Connection, insert, select, true, update
+
+from backfill_assets.domain.campaign import Approval, Campaign, JournalEntry, Phase, require_phase
+from backfill_assets.domain.campaign_ports import CampaignLedger
+from backfill_assets.domain.errors import ApprovalError, CampaignError
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.units import shown_days
+from backfill_assets.ledger.codec import campaign_columns, campaign_from_row, entry_columns, entry_from_row
+from backfill_assets.ledger.database import upsert
+from backfill_assets.ledger.rows import Rows
+from backfill_assets.ledger.schema import approval_days, approvals, campaign_journal, campaigns
+from backfill_assets.ledger.units import load_unit
+
+_CAMPAIGNS = campaigns
+_JOURNAL = campaign_journal
+_APPROVALS = approvals
+
+
+class CampaignRows(Rows, CampaignLedger):
+    """The campaigns of the ledger."""
+
+    def add_campaign(self, campaign: Campaign, entry: JournalEntry) -> Campaign:
+        """Store a planned campaign, or a new plan of one that is still planned; returns it with its revision.
+
+        A new plan counts as a change: whoever still holds the old one cannot launch it.
+
+        Raises:
+            CampaignError: there is one of this id that has been launched, or `campaign` itself is not planned.
+        """
+        _refuse_foreign_entry(campaign, entry)
+        if campaign.phase is not Phase.planned or campaign.unit:
+            raise CampaignError(
+                f"campaign {campaign.id} is {campaign.phase.value}; add one that is planned, and change it from there"
+            )
+        with self._database.write() as connection:
+            before = _find(connection, campaign.id)
+            if before is not None and before.phase is not Phase.planned:
+                raise CampaignError(
+                    f"there is a campaign {campaign.id} already, and it is {before.phase.value} "
+                    f"({_last(connection, campaign.id, _JOURNAL.c.phase)}); give the new one another backfill_id"
+                )
+            added = replace(campaign, revision=before.revision + 1 if before else 0)
+            columns = campaign_columns(added)
+            upsert(connection, _CAMPAIGNS, [{"id": campaign.id, **columns}], replace=list(columns))
+            _write(connection, entry, added.revision, added.phase)
+        return added
+
+    def campaign(self, campaign_id: str) -> Campaign:
+        """The campaign, or `CampaignError` naming the newest ones that there are."""
+        with self._database.read() as connection:
+            return _load_one(connection, campaign_id)
+
+    def campaigns(self) -> tuple[Campaign, ...]:
+        """All campaigns, newest first."""
+        with self._database.read() as connection:
+            return _load(connection, true())
+
+    def campaign_of(self, unit: str) -> Campaign | None:
+        """The campaign that a unit belongs to; none for a unit without one."""
+        with self._database.read() as connection:
+            return next(iter(_load(connection, _CAMPAIGNS.c.unit == unit)), None)
+
+    def change_campaign(self, campaign: Campaign, allowed: Collection[Phase], entry: JournalEntry) -> Campaign:
+        """Store a changed campaign (phase, knobs, unit, a plan made again) and why; returns it with its new revision.
+
+        Raises:
+            CampaignError: it is in another phase, or was changed since `campaign` was read; says by whom and why.
+            UnitError: its unit does not exist.
+        """
+        _refuse_foreign_entry(campaign, entry)
+        with self._database.write() as connection:
+            before = _load_one(connection, campaign.id)
+            brought = _last(connection, campaign.id, _JOURNAL.c.phase)
+            require_phase(before, allowed, f"being {entry.action.value}", brought)
+            if before.revision != campaign.revision:
+                raise CampaignError(
+                    f"campaign {campaign.id} was changed meanwhile ({_last(connection, campaign.id)}); "
+                    f"look at it (backfill status {campaign.id}) and say again what you want"
+                )
+            if campaign.unit:
+                load_unit(connection, campaign.unit)
+            changed = replace(campaign, revision=before.revision + 1)
+            own = _CAMPAIGNS.c.id == campaign.id
+            connection.execute(update(_CAMPAIGNS).where(own).values(campaign_columns(changed)))
+            _write(connection, entry, changed.revision, changed.phase if changed.phase is not before.phase else None)
+        return changed
+
+    def note(self, entry: JournalEntry) -> None:
+        """Write into a campaign's journal without changing the campaign; `CampaignError` if there is none."""
+        with self._database.write() as connection:
+            _load_one(connection, entry.campaign)
+            _write(connection, entry)
+
+    def journal(self, campaign_id: str) -> tuple[JournalEntry, ...]:
+        """A campaign's journal, oldest entry first; `CampaignError` if there is no such campaign."""
+        own = select(_JOURNAL).where(_JOURNAL.c.campaign == campaign_id).order_by(_JOURNAL.c.number)
+        with self._database.read() as connection:
+            rows = connection.execute(own).mappings().all()
+            if not rows:
+                raise _unknown(connection, campaign_id)
+        return tuple(entry_from_row(row) for row in rows)
+
+    def approve(self, approval: Approval) -> None:
+        """Store an approval of days of a unit; approvals are never replaced, the newest of a day counts.
+
+        Raises:
+            UnitError: there is no such unit.
+            ApprovalError: it names no days, or days that are not the unit's.
+        """
+        columns = ("unit", "evidence", "by", "identity", "at")
+        row = {name: getattr(approval, name) for name in columns}
+        with self._database.write() as connection:
+            own = frozenset(load_unit(connection, approval.unit).days)
+            strangers = frozenset(approval.days) - own
+            if strangers or not approval.days:
+                raise ApprovalError(
+                    f"an approval of unit {approval.unit} names {shown_days(strangers) or 'no days'}; "
+                    f"approve days that it holds: {shown_days(own)}"
+                )
+            number = connection.execute(insert(_APPROVALS).values(row).returning(_APPROVALS.c.number)).scalar_one()
+            days = [
+                {"approval": number, "dataset": name, "day": day, "evidence": seen}
+                for (name, day), seen in sorted(approval.days.items())
+            ]
+            connection.execute(insert(approval_days), days)
+
+    def approvals(self, unit: str) -> tuple[Approval, ...]:
+        """The approvals of a unit, oldest first."""
+        own = _APPROVALS.c.unit == unit
+        joined = select(approval_days).join(_APPROVALS, _APPROVALS.c.number == approval_days.c.approval)
+        days: dict[int, dict[DatasetDay, str]] = defaultdict(dict)
+        with self._database.read() as connection:
+            for row in connection.execute(joined.where(own).order_by(approval_days.c.dataset, approval_days.c.day)):
+                days[row.approval][row.dataset, row.day] = row.evidence
+            rows = connection.execute(select(_APPROVALS).where(own).order_by(_APPROVALS.c.number)).all()
+        return tuple(Approval(r.unit, r.evidence, r.by, r.identity, r.at, days[r.number]) for r in rows)
+
+
+def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Campaign, ...]:
+    newest = (_CAMPAIGNS.c.created_at.desc(), _CAMPAIGNS.c.id.desc())
+    rows = connection.execute(select(_CAMPAIGNS).where(wanted).order_by(*newest)).mappings()
+    return tuple(campaign_from_row(row) for row in rows)
+
+
+def _find(connection: Connection, campaign_id: str) -> Campaign | None:
+    return next(iter(_load(connection, _CAMPAIGNS.c.id == campaign_id)), None)
+
+
+def _load_one(connection: Connection, campaign_id: str) -> Campaign:
+    found = _find(connection, campaign_id)
+    if found is None:
+        raise _unknown(connection, campaign_id)
+    return found
+
+
+def _unknown(connection: Connection, campaign_id: str) -> CampaignError:
+    newest = select(_CAMPAIGNS.c.id).order_by(_CAMPAIGNS.c.created_at.desc(), _CAMPAIGNS.c.id.desc()).limit(5)
+    known = connection.execute(newest).scalars().all()
+    there = f"the newest are {', '.join(known)}" if known else "there is none yet"
+    return CampaignError(f"there is no campaign {campaign_id!r}; {there}; see: backfill list")
+
+
+def _last(
+    connection: Connection, campaign_id: str, told: ColumnElement[object] = _JOURNAL.c.revision
+) -> JournalEntry | None:
+    """The newest entry that changed the campaign, or (by the column `phase`) brought it into its phase."""
+    query = (
+        select(_JOURNAL)
+        .where(_JOURNAL.c.campaign == campaign_id, told.is_not(None))
+        .order_by(_JOURNAL.c.number.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else entry_from_row(row)
+
+
+def _write(
+    connection: Connection, entry: JournalEntry, revision: int | None = None, phase: Phase | None = None
+) -> None:
+    told = {"revision": revision, "phase": None if phase is None else phase.value}
+    connection.execute(insert(_JOURNAL).values({**entry_columns(entry), **told}))
+
+
+def _refuse_foreign_entry(campaign: Campaign, entry: JournalEntry) -> None:
+    if entry.campaign != campaign.id:
+        raise CampaignError(
+            f"a journal entry of campaign {entry.campaign} does not explain a change of {campaign.id}; name its own"
+        )

@@ -1,0 +1,189 @@
+"""How a run of a campaign works: batch by batch, each let in by the gate, each a checkpoint of its own."""
+
+import datetime as dt
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.conductor import Conductor
+from backfill_assets.campaigns.gatekeeper import Batch, Gatekeeper
+from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, JournalEntry
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.gate import Admitted, Decision, Halts, Waits
+from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import Attempt, AttemptState, Work
+from backfill_assets.orchestration.campaign_desk import desk_of
+from backfill_assets.orchestration.check_results import evaluations
+from backfill_assets.orchestration.launches import work_tag
+from backfill_assets.orchestration.leases import kept_lease
+from backfill_assets.orchestration.names import asset_key
+from backfill_assets.orchestration.storage import batched_events
+
+_LOOK_SECONDS = 2.0
+Days = tuple[dt.date, ...]
+
+
+def campaign_of(context: dg.AssetExecutionContext) -> str | None:
+    """The campaign that a run works for, if any."""
+    return context.run.tags.get(CAMPAIGN_TAG)
+
+
+def in_batches(context: dg.AssetExecutionContext, application: Application, days: Days) -> Iterator[Days]:
+    """The days in batches, each let in by the campaign's gate; for a run of no campaign all of them at once.
+
+    Raises:
+        dagster.Failure: the gate stays shut.
+    """
+    campaign = campaign_of(context)
+    if campaign is None:
+        yield days
+        return
+    door = _door(context, application, campaign)
+    while days:
+        door.wait(None)
+        size = application.ledger.campaign(campaign).knobs.partitions_per_batch
+        yield days[:size]
+        days = days[size:]
+
+
+def build_in_batches(
+    context: dg.AssetExecutionContext, application: Application, name: str, unit: Unit, days: Days
+) -> Days:
+    """Build and check the days that lack good evidence, batch by batch; the days that were built.
+
+    Raises:
+        dagster.Failure: the gate stays shut, or days failed blocking checks; what has passed stays, and Dagster is told.
+    """
+    campaign = campaign_of(context) or ""
+    door = _door(context, application, campaign)
+    built: list[dt.date] = []
+    try:
+        while days:
+            size = application.ledger.campaign(campaign).knobs.partitions_per_batch
+            batch, days = days[:size], days[size:]
+            todo = application.road.days_to_build(unit, name, batch)
+            if todo:
+                evidence = _build(context, application, door, unit, (name, todo))
+                built += todo
+                _stop_on_failure(door.conductor, campaign, name, evidence)
+    except dg.Failure:
+        _report(context, application, unit, name, built)
+        raise
+    return tuple(built)
+
+
+@dataclass
+class _Door:
+    """The gate as a run stands before it."""
+
+    context: dg.AssetExecutionContext
+    application: Application
+    campaign: str
+    gatekeeper: Gatekeeper
+    conductor: Conductor
+    waited: dt.timedelta = field(default_factory=dt.timedelta)
+
+    def wait(self, batch: Batch | None) -> Attempt | None:
+        """Wait until the gate opens; the attempt that it began if a batch is named."""
+        since = time.monotonic()
+        told = ""
+        while True:
+            answer = self._ask(batch)
+            self.waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
+            if isinstance(answer, Attempt):
+                return answer
+            if isinstance(answer, Admitted):
+                if answer.why:
+                    self.context.log.info(f"admitted: {answer.why}")
+                return None
+            if not isinstance(answer, Waits) or self.waited >= self._patience:
+                raise self._shut(answer)
+            if answer.reason != told:
+                told = answer.reason
+                self.context.log.info(f"campaign {self.campaign} waits: {told}")
+            time.sleep(_LOOK_SECONDS)
+
+    @property
+    def _patience(self) -> dt.timedelta:
+        return self.application.settings.gate_wait
+
+    def _ask(self, batch: Batch | None) -> Attempt | Decision:
+        if batch is None:
+            return self.gatekeeper.ask(self.campaign)
+        lease = self.application.settings.lease
+        return self.gatekeeper.begin(self.campaign, batch, self.context.run_id, lease)
+
+    def _shut(self, decision: Decision) -> dg.Failure:
+        reason = "" if isinstance(decision, Admitted) else decision.reason
+        if isinstance(decision, Halts):
+            self.conductor.halt(self.campaign, reason)
+        elif isinstance(decision, Waits):
+            now, ledger = self.application.clock.now(), self.application.ledger
+            detail = {"run": self.context.run_id, "until": decision.until.isoformat() if decision.until else ""}
+            ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
+        return dg.Failure(
+            f"The gate of campaign {self.campaign} is shut: {reason}. The run ends; batches that have passed stay, and what "
+            "is missing is launched again when the gate opens (or after: backfill resume, if the campaign was paused or "
+            f"stopped). See: backfill status {self.campaign}",
+            allow_retries=False,
+        )
+
+
+def _door(context: dg.AssetExecutionContext, application: Application, campaign: str) -> _Door:
+    desk = desk_of(application, context.instance)
+    return _Door(context, application, campaign, desk.gatekeeper, desk.conductor)
+
+
+def _build(
+    context: dg.AssetExecutionContext, application: Application, door: _Door, unit: Unit, batch: Batch
+) -> Sequence[DayEvidence]:
+    name, days = batch
+    attempt = door.wait(batch)
+    if attempt is None:
+        raise AssertionError("unreachable: a batch that is named begins an attempt")
+    ledger, road = application.ledger, application.road
+    execution = ledger.campaign(door.campaign).specification.execution
+    context.log.info(f"unit {unit.id}: batch {attempt.number}: {format_days(days)}")
+    with (
+        kept_lease(ledger, attempt, application.settings.lease),
+        application.session(work_tag(context, "shadow", name), execution) as spark,
+    ):
+        road.build(spark, unit, attempt)
+        evidence = road.validate(spark, unit, attempt)
+        rows = sum(e.measured.shadow.rows for e in evidence)
+        work = Work(rows, application.workload.bytes_read(name, days), door.waited)
+        ledger.end_attempt(attempt.number, AttemptState.done, work)
+    return evidence
+
+
+def _stop_on_failure(conductor: Conductor, campaign: str, name: str, evidence: Collection[DayEvidence]) -> None:
+    refusals = [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
+    if not refusals:
+        return
+    failed = {verdict.day for verdict in refusals}
+    reason = f"{len(failed)} days of {name} failed their checks ({format_days(failed)}); first: {refusals[0]}"
+    conductor.halt(campaign, reason)
+    listed = "\n".join(str(verdict) for verdict in refusals[:20])
+    raise dg.Failure(
+        f"{reason}\n{listed}\nThe campaign is stopped and nothing of it is published. Correct the cause, then go on with "
+        f"what is missing, failed or stale, and only that: backfill resume {campaign}",
+        allow_retries=False,
+    )
+
+
+def _report(
+    context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Sequence[dt.date]
+) -> None:
+    """Tell Dagster of the batches of a step that does not end well: its own events would come only at a good end."""
+    key, instance = asset_key("shadow", name), context.instance
+    evidence = application.ledger.evidence(unit.id, name, days) if days else {}
+    with batched_events(instance):
+        for day in days:
+            context.log_event(dg.AssetMaterialization(key, partition=day.isoformat(), metadata={"unit": unit.id}))
+    with batched_events(instance):
+        for evaluation in evaluations(instance, name, list(evidence.values())):
+            instance.report_runless_asset_event(evaluation)

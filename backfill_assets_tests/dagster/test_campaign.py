@@ -1,0 +1,179 @@
+"""A campaign by command on a real installation: plan, canaries, a failure, resume, approval, publish, rollback, sign-off."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backfill_assets.application import SystemUser
+from backfill_assets.campaigns.campaign_standing import Standing
+from backfill_assets.domain.campaign import Action
+from backfill_assets.domain.days import day_range
+from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_of
+from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+
+FIRST = dt.date(2024, 7, 1)
+DAYS = day_range(FIRST, FIRST + dt.timedelta(days=8))
+CANARY_ONLY = {DAYS[0], DAYS[-1]}
+ID = "count-fees-2024"
+
+
+def specification(days: tuple[dt.date, ...] = DAYS, **more: object) -> dict[str, object]:
+    return {
+        "backfill_id": ID,
+        "owner": "ticket-office",
+        "source_range": {"start": str(days[0]), "end": str(days[-1])},
+        "target": {"dataset": "tickets", "partition_key": "day"},
+        "reason": {"issue": "TIX-7", "change": "Count the fee of one with each ticket"},
+        "execution": {"partitions_per_batch": 2, "max_concurrency": 2, "canary": {"partitions": 2}},
+        "validation": {"expected_change": {"amount": "+1% to +20%"}},
+        "approval": {"required": True, "by": ["controller"]},
+        "rollback": {"keep_for": "14d"},
+        **more,
+    }
+
+
+def write(lab: Lab, content: dict[str, object]) -> str:
+    file = lab.root / "backfills" / f"{content['backfill_id']}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(file.relative_to(lab.root))
+
+
+def backfill(lab: Lab, *command: str, refused: bool = False) -> str:
+    roles = f"controller={SystemUser().name()}"
+    done = lab.run("backfill", *command, BACKFILL_ASSETS_ROLES=roles, BACKFILL_ASSETS_WEBSERVER=lab.url)
+    assert (done.returncode != 0) is refused, (command, done.stdout, done.stderr)
+    return done.stderr if refused else done.stdout
+
+
+def status(lab: Lab, campaign: str = ID) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(backfill(lab, "status", campaign, "--json"))
+    return found
+
+
+def standing(lab: Lab, campaign: str) -> Standing:
+    """The same as `status`, without starting a process for it."""
+    with lab.instance as instance:
+        return desk_of(lab.application, instance).standings.of(campaign)
+
+
+def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
+    wait_for(lambda: standing(lab, campaign).state.value == state, f"campaign {campaign} to be {state}", 300)
+    return status(lab, campaign)
+
+
+@pytest.fixture(scope="module")
+def published(lab: Lab) -> Lab:
+    """The days as they were published before: ten a ticket."""
+    for day in DAYS:
+        lab.deliver("tickets", day, [(1, 10), (2, 10)])
+    built = lab.launch("tickets", DAYS)
+    assert lab.finished(built) == "COMPLETED_SUCCESS", lab.failures(built)
+    return lab
+
+
+def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
+    lab = published
+    model = "SELECT day, ticket, amount"
+    file = write(lab, specification())
+    text = backfill(lab, "plan", file, "--explain")
+    assert "canaries" in text
+    assert f"backfill launch {ID}" in text
+
+    # The model is wrong in a way that the contract sees: the canaries fail and stop the campaign by themselves.
+    lab.edit_model("tickets", "fact.sql", model, "SELECT day, ticket, CAST(amount * 5 AS BIGINT) AS amount")
+    backfill(lab, "launch", ID, refused=True)
+    backfill(lab, "plan", file)
+    backfill(lab, "launch", ID)
+    stopped = reaches(lab, "stopped")
+    assert {d["day"] for d in stopped["days"] if d["state"] == "failed"} <= {str(d) for d in CANARY_ONLY}
+    assert {d["state"] for d in stopped["days"] if d["day"] not in {str(c) for c in CANARY_ONLY}} == {"missing"}
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+
+    # The fix; resume freezes a new plan, runs the canaries again and then the rest, each day once.
+    lab.edit_model("tickets", "fact.sql", "amount * 5", "amount + 1")
+    assert "failed" in backfill(lab, "resume", ID, "--explain")
+    backfill(lab, "resume", ID, "--reason", "the fee is one, not fivefold")
+    validated = reaches(lab, "validated")
+    built = [day for batch in validated["batches"] if batch["state"] == "done" for day in batch["days"]]
+    assert sorted(built[-len(DAYS) :]) == [str(day) for day in DAYS]
+    assert all(len(batch["days"]) <= 2 for batch in validated["batches"])
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert lab.materialized("shadow", "tickets") >= {str(day) for day in DAYS}
+
+    # Nothing leads past the approval, and an approval is for the evidence that was seen.
+    unit = str(validated["unit"])
+    assert "approve" in backfill(lab, "publish", unit, refused=True)
+    assert "approve" in backfill(lab, "publish", ID, refused=True)
+    backfill(lab, "approve", ID, "--evidence", "0" * 64, refused=True)
+    backfill(lab, "approve", ID, "--evidence", str(validated["evidence"]), "--by", "controller")
+    assert status(lab)["state"] == "approved"
+    assert "files in" in backfill(lab, "publish", ID, "--dry-run")
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    backfill(lab, "publish", ID)
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 22)
+    assert lab.materialized("published", "tickets") >= {str(day) for day in DAYS}
+
+    (release, *_) = json.loads(backfill(lab, "releases", "tickets", "--json"))
+    backfill(lab, "rollback", release["release"], "--reason", "finance wants to wait")
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert status(lab)["state"] == "rolled_back"
+    # What was approved was taken back: it has to be approved again.
+    backfill(lab, "publish", ID, refused=True)
+    backfill(lab, "approve", ID, "--evidence", str(status(lab)["evidence"] or validated["evidence"]))
+    backfill(lab, "publish", ID)
+    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 22)
+
+    changes = json.loads(backfill(lab, "history", "tickets", "--day", str(DAYS[0]), "--json"))
+    assert [change["kind"] for change in changes] == ["publish", "rollback", "publish", "publish"]
+    backfill(lab, "sign-off", ID, "--reason", "totals agree")
+    assert "can be rolled back until" in backfill(lab, "cleanup", ID, refused=True)
+    assert status(lab)["state"] == "closed"
+    lab.edit_model("tickets", "fact.sql", "CAST(amount + 1 AS BIGINT) AS amount", "amount")
+    backfill(lab, "hold", "lift", "tickets", str(DAYS[0]), str(DAYS[-1]))
+
+
+def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> None:
+    days = day_range(dt.date(2024, 8, 1), dt.date(2024, 8, 12))
+    for day in days:
+        lab.deliver("tickets", day, [(1, 10)])
+    name = "first-build-2024"
+    content = specification(days, backfill_id=name, approval={"required": False}, validation={}) | {
+        "execution": {"partitions_per_batch": 1, "max_concurrency": 1}
+    }
+    backfill(lab, "plan", write(lab, content))
+    backfill(lab, "launch", name)
+    wait_for(lambda: standing(lab, name).good >= 1, "the first batch to pass", 120)
+    backfill(lab, "pause", name, "--reason", "month end")
+    with lab.instance as instance:
+        backfills = DagsterBackfills(instance)
+        wait_for(lambda: not backfills.active(name), "the campaign's backfill to leave the queue", 120)
+    paused = status(lab, name)
+    assert paused["state"] == "paused"
+    assert 1 <= paused["good"] < len(days)
+    kept = {day: batch["number"] for batch in paused["batches"] if batch["state"] == "done" for day in batch["days"]}
+
+    backfill(lab, "set", name, "partitions_per_batch=3", "--reason", "the night is quiet")
+    backfill(lab, "resume", name)
+    validated = reaches(lab, "validated", campaign=name)
+    later = [batch for batch in validated["batches"] if batch["number"] > max(kept.values())]
+    assert not {day for batch in later for day in batch["days"]} & set(kept)
+    assert max(len(batch["days"]) for batch in later) == 3
+    actions = [entry["action"] for entry in validated["journal"]]
+    assert actions.count(Action.paused.value) == actions.count(Action.resumed.value) == actions.count("set") == 1
+    backfill(lab, "publish", name)
+    assert amounts(lab, "tickets", days) == dict.fromkeys(days, 10)
+
+
+def test_a_specification_with_faults_is_refused_with_every_line(lab: Lab) -> None:
+    content = specification(backfill_id="wrong-one") | {"target": {"dataset": "tickets", "partition_key": "date"}}
+    file = write(lab, content | {"rollback": {"keep_for": "900d"}})
+    text = backfill(lab, "plan", file, refused=True)
+    assert text.count("wrong-one.yaml:") == 2
+    assert Path(lab.root, file).exists()

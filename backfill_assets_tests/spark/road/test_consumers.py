@@ -1,0 +1,75 @@
+"""Consumers' queries run on the table as it was and as it is."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.errors import DatasetError
+from backfill_assets.lakehouse.road.consumers import consumer_figures
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
+
+CONSUMERS = {
+    "finance": {"sql": "SELECT sum(fee) AS fees, count(*) AS rows FROM {name}"},
+    "features": {"sql": "WITH t AS (SELECT amount FROM {name}) SELECT avg(amount) AS mean FROM t;"},
+}
+
+
+def dataset(kit: Kit, **consumers: object) -> LoadedDataset:
+    given = consumers or CONSUMERS
+    text = {name: {"sql": str(c["sql"]).format(name="trips")} for name, c in given.items()}  # type: ignore[index]
+    return kit.dataset(consumers=text)
+
+
+def published(kit: Kit, loaded: LoadedDataset) -> None:
+    """Version 0 has a fee of 1 on each of two days and no further column; version 1 has a fee of 2 on three."""
+    for day in (D1, D2, D3):
+        kit.deliver(day, f"{day},1,a,1,1")
+    kit.build(loaded, D1, D2)
+    kit.publish(loaded, kit.shadow(loaded))
+    for day in (D1, D2, D3):
+        kit.deliver(day, f"{day},1,a,3,2", hour=1)
+    kit.build(loaded, D1, D2, D3)
+    kit.publish(loaded, kit.shadow(loaded))
+
+
+def test_each_version_gives_its_own_figures(kit: Kit) -> None:
+    loaded = dataset(kit)
+    published(kit, loaded)
+    old, new = (consumer_figures(kit.spark, loaded, kit.layout, version, D3) for version in (0, 1))
+    assert old == {"finance": {"fees": Decimal(2), "rows": Decimal(2)}, "features": {"mean": Decimal(1)}}
+    assert new == {"finance": {"fees": Decimal(6), "rows": Decimal(3)}, "features": {"mean": Decimal(3)}}
+
+
+def test_later_days_are_left_out(kit: Kit) -> None:
+    loaded = dataset(kit)
+    published(kit, loaded)
+    assert consumer_figures(kit.spark, loaded, kit.layout, 1, D2)["finance"] == {"fees": Decimal(4), "rows": Decimal(2)}
+    nothing = consumer_figures(kit.spark, loaded, kit.layout, 1, D1.replace(year=2000))
+    assert nothing == {"finance": {"fees": None, "rows": Decimal(0)}, "features": {"mean": None}}
+
+
+def test_a_column_that_the_version_lacks_is_null(kit: Kit) -> None:
+    loaded = dataset(kit)
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded).drop("fee"))
+    assert consumer_figures(kit.spark, loaded, kit.layout, 0, D1)["finance"] == {"fees": None, "rows": Decimal(1)}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT sum(nothing) FROM {name}", r"dataset\.yaml: consumers\.bi\.sql: .*nothing"),
+        ("SELECT kind FROM {name}", "column 'kind' is no number"),
+        ("SELECT amount FROM {name}", "returns several rows"),
+        ("SELECT amount FROM {name} WHERE false", "returns no row"),
+    ],
+)
+def test_a_query_without_exactly_one_row_of_numbers_is_refused(kit: Kit, query: str, message: str) -> None:
+    loaded = dataset(kit, bi={"sql": query})
+    published(kit, loaded)
+    with pytest.raises(DatasetError, match=message):
+        consumer_figures(kit.spark, loaded, kit.layout, 1, D3)

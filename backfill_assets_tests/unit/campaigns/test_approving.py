@@ -1,0 +1,103 @@
+"""An approval is one person's yes to exactly the evidence that they have seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill_assets.domain.campaign import Action, Phase
+from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
+from backfill_assets.domain.evidence import unit_hash
+from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
+
+TARGETS = tuple(("sales", d) for d in DAYS)
+
+
+def test_all_days_wait_for_approval_at_first(campaigns: CampaignWorld) -> None:
+    _, unit = campaigns.validated()
+    pending = campaigns.approving().pending_approval(unit.id)
+    assert pending.days == TARGETS == campaigns.approving().unapproved(unit.id)
+    assert pending.hash == unit_hash(campaigns.ledger.evidence(unit.id).values())
+    assert pending.hash == campaigns.guarded().evidence_hash(unit.id)
+
+
+def test_an_approval_is_stored_with_its_evidence_and_stands_in_the_journal(campaigns: CampaignWorld) -> None:
+    campaign, unit = campaigns.validated()
+    approving = campaigns.approving("ben")
+    pending = approving.pending_approval(unit.id)
+    given = approving.approve(NAME, pending.hash, reason="looks right")
+    assert campaigns.ledger.approvals(unit.id) == (given,)
+    assert (given.by, given.identity, given.evidence) == ("finance-controller", "ben", pending.hash)
+    assert given.days == {day: e.hash for day, e in campaigns.ledger.evidence(unit.id).items()}
+    entry = campaigns.ledger.journal(campaign.id)[-1]
+    assert (entry.action, entry.by, entry.reason) == (Action.approved, "ben", "looks right")
+    assert entry.detail["evidence"] == pending.hash
+    assert approving.pending_approval(unit.id).days == ()
+
+
+def test_only_days_that_were_built_again_have_to_be_approved_again(campaigns: CampaignWorld) -> None:
+    campaign, unit = campaigns.approved()
+    campaigns.build(unit, "sales", {DAYS[1]: [3]})
+    pending = campaigns.approving().pending_approval(unit.id)
+    assert pending.days == (TARGETS[1],)
+    assert pending.hash == unit_hash([campaigns.ledger.evidence(unit.id)["sales", DAYS[1]]])
+    assert set(campaigns.approving().approve(NAME, pending.hash).days) == {TARGETS[1]}
+    assert campaigns.actions(campaign)[-2:] == [Action.approved, Action.approved]
+
+
+def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(campaigns: CampaignWorld) -> None:
+    _, unit = campaigns.validated()
+    seen = campaigns.approving().pending_approval(unit.id).hash
+    campaigns.build(unit, "sales", {DAYS[1]: [3]})
+    for named in (seen, "", "0" * 64):
+        with pytest.raises(ApprovalError, match=r"is not the hash of the evidence .*backfill status"):
+            campaigns.approving().approve(NAME, named)
+    assert campaigns.ledger.approvals(unit.id) == ()
+
+
+def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: CampaignWorld) -> None:
+    _, unit = campaigns.launched()
+    campaigns.build(unit, "sales", {DAYS[0]: [1], DAYS[2]: [1]})
+    named = campaigns.approving().pending_approval(unit.id).hash
+    with pytest.raises(EvidenceError, match="sales 2026-01-02 has no evidence"):
+        campaigns.approving().approve(NAME, named)
+
+
+def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: CampaignWorld) -> None:
+    _, unit = campaigns.validated()
+    named = campaigns.approving().pending_approval(unit.id).hash
+    with pytest.raises(ApprovalError, match="'ada' is not 'finance-controller'"):
+        campaigns.approving("ada").approve(NAME, named)
+    with pytest.raises(ApprovalError, match="'eve' is not 'finance-controller'"):
+        campaigns.approving("eve").approve(NAME, "whatever", by="finance-controller")
+
+
+def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaigns: CampaignWorld) -> None:
+    _, unit = campaigns.validated(approval={"required": True, "by": ["ada", "dora", "ben"], "not_owner": True})
+    named = campaigns.approving().pending_approval(unit.id).hash
+    with pytest.raises(ApprovalError, match="ada launched this campaign"):
+        campaigns.approving("ada").approve(NAME, named)
+    with pytest.raises(ApprovalError, match=r"dora \(in finance-data\) owns this campaign"):
+        campaigns.approving("dora").approve(NAME, named)
+    assert campaigns.approving("ben").approve(NAME, named).identity == "ben"
+
+
+def test_what_is_approved_already_says_by_whom(campaigns: CampaignWorld) -> None:
+    campaigns.approved()
+    with pytest.raises(ApprovalError, match=r"all of its evidence is approved already \(approved by anna at"):
+        campaigns.approving("ben").approve(NAME, "")
+
+
+@pytest.mark.parametrize("phase", [Phase.stopped, Phase.closed])
+def test_a_campaign_that_is_not_at_that_point_cannot_be_approved(campaigns: CampaignWorld, phase: Phase) -> None:
+    campaign, unit = campaigns.validated()
+    named = campaigns.approving().pending_approval(unit.id).hash
+    campaigns.turned(campaign, phase, Action.stopped, by="carl")
+    with pytest.raises(CampaignError, match=f"is {phase.value} .*by carl"):
+        campaigns.approving().approve(NAME, named)
+
+
+def test_a_published_campaign_has_nothing_to_approve(campaigns: CampaignWorld) -> None:
+    campaigns.approved()
+    campaigns.release().publish(NAME)
+    with pytest.raises(CampaignError, match=r"is published \(published by ada at"):
+        campaigns.approving().approve(NAME, "")

@@ -1,0 +1,135 @@
+"""The table `data_releases` says what the ledger says, and never stands in the way of a release."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from backfill_assets.campaigns.reconcile import RepairKind
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
+from backfill_assets_tests.unit.published.tables import day, layout
+
+BEFORE = {d: [1] for d in DAYS}
+
+
+def home(campaigns: CampaignWorld) -> Path:
+    return layout(campaigns.folder).data_releases_path()
+
+
+def rows(campaigns: CampaignWorld) -> list[dict[str, object]]:
+    return sorted(DeltaTable(home(campaigns)).to_pyarrow_table().to_pylist(), key=lambda row: str(row["release"]))
+
+
+def publish(campaigns: CampaignWorld, amount: int) -> str:
+    unit = campaigns.open_unit({"sales": DAYS})
+    campaigns.build(unit, "sales", {d: [amount] for d in DAYS})
+    return campaigns.guarded().release(unit.id, reason="by hand").release
+
+
+def test_every_publish_and_rollback_is_in_the_table(campaigns: CampaignWorld) -> None:
+    publish(campaigns, 1)
+    campaign, unit = campaigns.approved()
+    release = campaigns.release("carl").publish(NAME).outcome.release
+    campaigns.clock.advance(dt.timedelta(hours=1))
+    done = campaigns.undoer().execute(release, "odd")
+    first, second, third = sorted(rows(campaigns), key=lambda row: int(str(row["version"])))
+    assert (first["campaign"], first["approved_by"], first["reason"]) == (None, None, "by hand")
+    assert second == {
+        "dataset": "sales", "release": release, "kind": "publish", "state": "finalized",
+        "published_at": dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), "first_day": DAYS[0], "last_day": DAYS[-1], "days": 3,
+        "source_range": "2026-01-01..2026-01-03", "code_version": "c0de", "released_by": "carl",
+        "approved_by": "anna as finance-controller", "evidence": campaigns.ledger.release(release).manifest.evidence,
+        "campaign": campaign.id, "unit": unit.id, "undoes": None, "reason": "FIN-2841; Correct the tax", "version": 2,
+    }  # fmt: skip
+    assert (third["release"], third["kind"], third["undoes"], third["campaign"]) == (
+        done.release, "rollback", release, NAME,
+    )  # fmt: skip
+
+
+def test_the_table_is_read_with_sql(campaigns: CampaignWorld) -> None:
+    release = publish(campaigns, 1)
+    data_releases = DeltaTable(home(campaigns)).to_pyarrow_table()
+    found = duckdb.sql("SELECT release FROM data_releases WHERE dataset = 'sales' AND days = 3").fetchall()
+    assert data_releases.num_rows == 1
+    assert found == [(release,)]
+
+
+def test_writing_the_same_again_makes_no_version(campaigns: CampaignWorld) -> None:
+    publish(campaigns, 1)
+    version = DeltaTable(home(campaigns)).version()
+    assert campaigns.data_releases.refresh() is False
+    assert campaigns.mender().run() == ()
+    assert DeltaTable(home(campaigns)).version() == version
+
+
+def test_a_table_that_cannot_be_written_is_no_reason_for_a_release_to_fail(
+    campaigns: CampaignWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    home(campaigns).parent.mkdir(parents=True)
+    home(campaigns).write_text("in the way")
+    publish(campaigns, 1)
+    assert campaigns.content() == BEFORE
+    assert "mend it with: backfill reconcile" in caplog.text
+    home(campaigns).unlink()
+    (finding,) = campaigns.examiner().examine()
+    assert "data_releases is not what the ledger says of 1 releases" in finding.what
+    (repair,) = campaigns.mender().run()
+    assert repair.kind is RepairKind.projected
+    assert campaigns.examiner().examine() == ()
+
+
+def test_the_doctor_notices_a_table_that_is_behind_or_gone(campaigns: CampaignWorld) -> None:
+    publish(campaigns, 1)
+    assert campaigns.examiner().examine() == ()
+    release = campaigns.released({day(9): [1]})
+    assert [release in f.what for f in campaigns.examiner().examine()] == [True]
+    shutil.rmtree(home(campaigns))
+    assert ["of 2 releases" in f.what for f in campaigns.examiner().examine()] == [True]
+    campaigns.mender().run()
+    assert campaigns.examiner().examine() == ()
+
+
+def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: CampaignWorld) -> None:
+    unit = campaigns.open_unit({"sales": DAYS})
+    campaigns.build(unit, "sales", BEFORE)
+
+    def die(step: str) -> None:
+        if step == "commit":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(campaigns.guarded(), checkpoint=die).release(unit.id)
+    assert not home(campaigns).exists()
+    campaigns.mender().run()
+    assert [row["state"] for row in rows(campaigns)] == [ReleaseState.finalized.value]
+
+
+def test_two_who_write_at_once_leave_the_newest(campaigns: CampaignWorld, tmp_path: Path) -> None:
+    for number in range(4):
+        campaigns.released({day(number): [1]})
+    worlds = [CampaignWorld(tmp_path) for _ in range(3)]
+    errors: list[Exception] = []
+
+    def refresh(world: CampaignWorld) -> None:
+        try:
+            world.data_releases.refresh()
+        except Exception as error:  # noqa: BLE001  # told below
+            errors.append(error)
+        finally:
+            world.close()
+
+    threads = [threading.Thread(target=refresh, args=(world,)) for world in worlds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(rows(campaigns)) == 4

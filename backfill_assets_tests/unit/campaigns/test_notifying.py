@@ -1,0 +1,65 @@
+"""Notices go to whoever asked for them, again if need be, and are never a reason for anything to fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill_assets.domain.campaign import Action, Campaign
+from backfill_assets.domain.specification import Notice
+from backfill_assets.webhook import Webhook
+from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
+from backfill_assets_tests.unit.notices.receiver import SECRET, receiver
+
+
+def asking(campaigns: CampaignWorld, *notices: str) -> Campaign:
+    return campaigns.planned({"sales": DAYS}, notify={"webhook": "env:HOOK", "on": list(notices)})
+
+
+def test_only_what_the_specification_lists_is_sent(campaigns: CampaignWorld) -> None:
+    campaign = asking(campaigns, "published", "stopped")
+    for notice in Notice:
+        campaigns.notifier().tell(campaign, notice, f"it is {notice.value}")
+    assert isinstance(campaigns.post, Post)
+    assert campaigns.post.sent == [("HOOK", "it is stopped"), ("HOOK", "it is published")]
+
+
+def test_a_campaign_that_names_nobody_sends_nothing(campaigns: CampaignWorld) -> None:
+    campaign = campaigns.planned({"sales": DAYS})
+    campaigns.notifier().tell(campaign, Notice.published, "published")
+    assert isinstance(campaigns.post, Post)
+    assert campaigns.post.sent == []
+
+
+def test_a_receiver_that_fails_first_gets_the_notice_in_the_end(campaigns: CampaignWorld) -> None:
+    campaign = asking(campaigns, "published")
+    with receiver(503, 200) as server:
+        campaigns.post = Webhook({"HOOK": server.url}, pause=0.01)
+        campaigns.notifier().tell(campaign, Notice.published, "published")
+    assert server.got == [("application/json", {"text": "published"})] * 2
+    assert campaigns.actions(campaign) == [Action.planned]
+
+
+def test_a_notice_that_cannot_be_sent_stands_in_the_journal_without_the_url(
+    campaigns: CampaignWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    campaigns.approved(notify={"webhook": "env:HOOK", "on": ["published"]})
+    with receiver(500) as server:
+        campaigns.post = Webhook({"HOOK": server.url}, retries=1, pause=0.01)
+        campaigns.release().publish(NAME)
+    assert campaigns.content() == {d: [2] for d in DAYS}
+    entry = campaigns.ledger.journal(NAME)[-1]
+    assert (entry.action, entry.detail) == (Action.notified, {"notice": "published", "sent": False})
+    assert entry.reason.startswith("the notice 'published' could not be sent: the webhook of HOOK answered 500")
+    assert SECRET not in f"{entry} {caplog.text}"
+
+
+def test_a_notice_about_a_campaign_that_the_ledger_lost_only_warns(
+    campaigns: CampaignWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    campaign = asking(campaigns, "published")
+    renamed = campaign.specification.model_copy(update={"backfill_id": "another-one"})
+    campaigns.post = Webhook({})
+    campaigns.notifier().tell(replace(campaign, specification=renamed), Notice.published, "published")
+    assert "HOOK is not set" in caplog.text

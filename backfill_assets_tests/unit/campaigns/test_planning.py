@@ -1,0 +1,356 @@
+"""A plan says what will be built, from what, how long it takes, and what to look out for; it changes nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.planning import Planner, layers_from, plan_file, write_plan
+from backfill_assets.campaigns.workload import Workload
+from backfill_assets.catalog import Catalog, Language, LoadedDataset, Model
+from backfill_assets.catalog import Layer as ModelLayer
+from backfill_assets.domain.dataset import Dataset, OnMissing, Source, Upstream
+from backfill_assets.domain.errors import ClaimedDaysError, InvalidDayError
+from backfill_assets.domain.estimate import ASSUMED, parse_price
+from backfill_assets.domain.plan import Plan, StepKind, batches
+from backfill_assets.domain.specification import Layer, Specification
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit
+from backfill_assets.domain.work import AttemptState, Delivery, Hold, Work
+from backfill_assets.lakehouse.road import delivered_sizes, discover
+from backfill_assets_tests.unit.campaigns.world import LEASE, World
+from backfill_assets_tests.unit.published.tables import day, layout
+
+RANGE = tuple(day(i) for i in range(10))
+
+
+class Office:
+    """`sales` with a source, `totals` built from it, and a planner for both."""
+
+    def __init__(self, folder: Path, lookback: int = 0) -> None:
+        self.folder = folder
+        self.world = World(folder, ("sales", "totals"))
+        above = {"sales": Upstream(lookback_days=lookback)}
+        sales, totals = self.world.datasets["sales"], self.world.datasets["totals"]
+        self.datasets = {"sales": sales, "totals": totals.model_copy(update={"source": None, "upstream": above})}
+
+    @property
+    def loaded(self) -> dict[str, LoadedDataset]:
+        model = Model(ModelLayer.fact, self.folder / "fact.sql", Language.sql, "")
+        return {name: LoadedDataset(d, self.folder, None, model, f"c0de_{name}") for name, d in self.datasets.items()}
+
+    @property
+    def planner(self) -> Planner:
+        world, loaded = self.world, self.loaded
+        basis = CurrentBasis(loaded, world.ledger, layout(self.folder), world.tables)
+        return Planner(Catalog(loaded), world.ledger, world.tables, layout(self.folder), basis, world.clock)
+
+    def source(self, **changes: object) -> None:
+        self.change("sales", source=self.datasets["sales"].landing.model_copy(update=changes))
+
+    def change(self, name: str, **changes: object) -> None:
+        self.datasets[name] = self.datasets[name].model_copy(update=changes)
+
+    def deliver(self, date: dt.date, size: int = 10) -> None:
+        file = layout(self.folder).sources / "x" / f"{date}.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x" * size, encoding="utf-8")
+
+    def land(self, *days: dt.date, rows: int = 5, size: int = 100, print_: str = "f") -> None:
+        now = self.world.clock.now()
+        self.world.ledger.add_deliveries(
+            Delivery("sales", d, f"x/{d}.csv", f"{print_}{d}", size, now, now, rows) for d in days
+        )
+
+    def release(self, *days: dt.date, names: tuple[str, ...] = ("sales", "totals")) -> None:
+        unit = self.world.open_unit(dict.fromkeys(names, days))
+        for name in names:
+            self.world.build(unit, name, {d: [1, 2] for d in days})
+        self.world.publisher().release(unit.id)
+
+    def measure(self, seconds: float, rows: int, dataset: str = "sales") -> None:
+        """An attempt of an earlier unit that took so long."""
+        unit = self.world.open_unit({dataset: [day(300)]})
+        attempt = self.world.ledger.start_attempt(unit.id, dataset, [day(300)], "r", LEASE)
+        self.world.clock.advance(dt.timedelta(seconds=seconds))
+        self.world.ledger.end_attempt(attempt.number, AttemptState.done, Work(rows, 7 * rows))
+        self.world.ledger.move(unit.id, {unit.state}, type(unit.state).discarded)
+
+
+def spec(**changes: Any) -> Specification:
+    plain: Mapping[str, Any] = {
+        "backfill_id": "tax-fix",
+        "owner": "finance-data",
+        "source_range": {"start": str(RANGE[0]), "end": str(RANGE[-1])},
+        "target": {"dataset": "sales", "partition_key": "day"},
+        "reason": {"change": "Correct the tax"},
+        "execution": {"partitions_per_batch": 4, "canary": {"partitions": 3}},
+        "approval": {"required": False},
+    }
+    return Specification.from_plain({**plain, **changes})
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    made = Office(tmp_path)
+    yield made
+    made.world.close()
+
+
+def warned(plan: Plan, text: str) -> list[str]:
+    return [warning for warning in plan.warnings if text in warning]
+
+
+def test_a_plan_names_datasets_upstream_first_with_layers_code_days_and_inputs(office: Office) -> None:
+    office.land(*RANGE)
+    plan = office.planner.plan(spec())
+    assert [(d.name, d.layers, d.code_version) for d in plan.datasets] == [
+        ("sales", ("raw", "staging", "shadow"), "c0de_sales"),
+        ("totals", ("shadow",), "c0de_totals"),
+    ]
+    assert plan.targets == {"sales": RANGE, "totals": RANGE}
+    assert plan.datasets[0].inputs == office.planner.basis.inputs("sales", RANGE)
+    assert plan.created_at == office.world.clock.now()
+    assert plan.specification == spec().hash
+
+
+def test_the_scope_decides_on_datasets_and_first_layer(office: Office) -> None:
+    plan = office.planner.plan(spec(scope={"from": "staging", "downstream": "none"}))
+    assert [(d.name, d.layers) for d in plan.datasets] == [("sales", ("staging", "shadow"))]
+    assert warned(plan, "totals is built from sales and not in the scope")
+    assert not warned(office.planner.plan(spec()), "not in the scope")
+
+
+@pytest.mark.parametrize(
+    ("first", "layers"),
+    [("raw", ("raw", "staging", "shadow")), ("staging", ("staging", "shadow")), ("shadow", ("shadow",))],
+)
+def test_a_campaign_never_builds_the_published_layer(office: Office, first: str, layers: tuple[str, ...]) -> None:
+    assert layers_from(Layer(first), office.datasets["sales"]) == layers
+    assert layers_from(Layer(first), office.datasets["totals"]) == ("shadow",)
+
+
+def test_making_the_same_plan_again_gives_the_same_fingerprint_and_a_new_delivery_another(office: Office) -> None:
+    office.land(*RANGE)
+    first = office.planner.plan(spec())
+    office.world.clock.advance(dt.timedelta(hours=1))
+    assert office.planner.plan(spec()).fingerprint == first.fingerprint
+    office.land(RANGE[4], print_="late")
+    moved = office.planner.plan(spec())
+    assert moved.fingerprint != first.fingerprint
+    changed = {d for d in RANGE if moved.datasets[0].inputs[d] != first.datasets[0].inputs[d]}
+    assert changed == {RANGE[4]}
+
+
+def test_the_inputs_of_a_derived_dataset_move_with_the_published_content_of_its_upstream(office: Office) -> None:
+    before = office.planner.inputs("totals", RANGE)
+    office.release(RANGE[2])
+    after = office.planner.inputs("totals", RANGE)
+    assert {d for d in RANGE if before[d] != after[d]} == {RANGE[2]}
+
+
+def test_rows_come_from_published_statistics_otherwise_from_deliveries_or_the_upstream(office: Office) -> None:
+    office.land(*RANGE[:4], rows=5, size=100)
+    office.release(RANGE[0])
+    sales, totals = office.planner.plan(spec()).datasets
+    files = office.world.tables["sales"].active()[RANGE[0]]
+    assert sales.rows == totals.rows == 2 + 3 * 5
+    assert sales.bytes == sum(f.size for f in files) + 300
+
+
+def test_files_that_nobody_has_landed_count_where_raw_is_run(office: Office) -> None:
+    office.land(RANGE[0], rows=5, size=100)
+    office.deliver(RANGE[1], size=60)
+    plan = office.planner.plan(spec(scope={"downstream": "none"}))
+    assert (plan.datasets[0].rows, plan.datasets[0].bytes) == (5 + 3, 160)
+    assert warned(plan, f"sales, 8 days {RANGE[2]}..{RANGE[9]}: no source data")
+    later = office.planner.plan(spec(scope={"from": "staging", "downstream": "none"}))
+    assert later.datasets[0].bytes == 100
+
+
+def test_the_largest_day_is_a_canary(office: Office) -> None:
+    office.land(*RANGE, size=100)
+    office.land(RANGE[6], size=1_000, print_="more")
+    plan = office.planner.plan(spec())
+    assert plan.canaries == (RANGE[0], RANGE[-1], RANGE[6])
+    assert office.planner.plan(spec(), RANGE[3:4]).canaries == RANGE[3:4]
+    assert office.planner.plan(spec(execution={})).canaries == ()
+
+
+def test_the_estimate_counts_batches_of_canaries_and_rest_and_the_bytes_that_they_read(office: Office) -> None:
+    office.source(late_days=1)
+    office.land(*RANGE, day(10), rows=5, size=100)
+    office.release(*RANGE)
+    plan = office.planner.plan(spec())
+    cuts = [step for step in plan.steps if step.kind in {StepKind.canary, StepKind.rest}]
+    assert plan.estimate.batches == sum(int(s.text.split(" batches")[0].split()[-1]) for s in cuts)
+    loaded, world = office.loaded, office.world
+    workload = Workload(world.ledger, loaded, world.tables)
+    each = [batch for step in cuts for batch in batches(step.days, 4, 31)]
+    assert plan.estimate.bytes == sum(workload.bytes_read(name, b) for name in ("sales", "totals") for b in each)
+
+
+def test_without_any_measured_attempt_the_time_is_the_assumed_one(office: Office) -> None:
+    office.land(*RANGE, rows=1_000)
+    estimate = office.planner.plan(spec(scope={"downstream": "none"})).estimate
+    assert estimate.seconds == round(ASSUMED.seconds(estimate.batches, 10_000), 1)
+    assert estimate.cost == ""
+
+
+def test_time_and_cost_come_from_finished_attempts(office: Office) -> None:
+    office.land(*RANGE)
+    office.measure(70, 1)
+    planner = replace(office.planner, price=parse_price("3.60 EUR"))
+    estimate = planner.plan(spec(scope={"downstream": "none"})).estimate
+    assert estimate.seconds == pytest.approx(70 * estimate.batches, rel=1e-3)
+    assert estimate.cost == f"{estimate.seconds / 1000:.2f} EUR"
+
+
+def test_the_canaries_correct_the_estimate_of_what_is_left(office: Office) -> None:
+    office.land(*RANGE)
+    plan = office.planner.plan(spec())
+    targets = {name: list(days) for name, days in plan.targets.items()}
+    unit = office.world.open_unit(targets)
+    for name in targets:
+        for date in plan.canaries:
+            attempt = office.world.ledger.start_attempt(unit.id, name, [date], f"r{name}{date}", LEASE)
+            office.world.clock.advance(dt.timedelta(seconds=20))
+            office.world.ledger.end_attempt(attempt.number, AttemptState.done, Work(5, 400))
+    left = replace(office.planner, price=parse_price("3.60 EUR")).corrected(
+        plan, office.world.ledger.attempts(unit.id), 7
+    )
+    assert (left.rows, left.bytes, left.batches) == (70, 2 * 7 * 400, 2)
+    assert left.seconds == pytest.approx(20 * left.batches, rel=1e-2)
+    assert left.cost.endswith(" EUR")
+
+
+def test_days_without_source_data_are_warned_of_and_late_deliveries_count(office: Office) -> None:
+    office.source(late_days=2)
+    office.land(*RANGE[:5])
+    office.deliver(RANGE[9])
+    (warning,) = warned(office.planner.plan(spec()), "no source data")
+    assert warning == f"sales, 2 days {RANGE[5]}..{RANGE[6]}: no source data; they will fail their check source_present"
+    office.source(on_missing=OnMissing.pass_)
+    assert warned(office.planner.plan(spec()), "they will come out empty")
+    (staged,) = warned(office.planner.plan(spec(scope={"from": "staging"})), "no source data")
+    assert f"{RANGE[5]}..{RANGE[9]}" in staged
+
+
+def test_days_without_a_published_upstream_are_warned_of_unless_they_are_built_along(tmp_path: Path) -> None:
+    office = Office(tmp_path, lookback=2)
+    start = str(RANGE[3])
+    ranged = {"source_range": {"start": start, "end": str(RANGE[5])}, "execution": {}}
+    alone = spec(target={"dataset": "totals", "partition_key": "day"}, **ranged)
+    office.release(RANGE[4], names=("sales",))
+    (warning,) = warned(office.planner.plan(alone), "its upstream sales has published nothing")
+    assert f"{RANGE[1]}..{RANGE[3]}, {RANGE[5]}" in warning
+    (warning,) = warned(office.planner.plan(spec(**ranged)), "its upstream sales has published nothing")
+    assert f"{RANGE[1]}..{RANGE[2]};" in warning
+    office.world.close()
+
+
+def test_days_on_hold_are_warned_of_with_reason_and_remedy(office: Office) -> None:
+    office.world.ledger.hold([Hold(("sales", d), "rolled back", "ada", office.world.clock.now()) for d in RANGE[2:4]])
+    (warning,) = warned(office.planner.plan(spec()), "on hold")
+    assert f"2 days {RANGE[2]}..{RANGE[3]}: on hold (rolled back)" in warning
+    assert f"backfill hold lift sales {RANGE[2]} {RANGE[3]}" in warning
+
+
+def test_days_that_were_never_published_are_warned_of(office: Office) -> None:
+    office.release(*RANGE[:9])
+    assert warned(office.planner.plan(spec()), f"sales, 1 day {RANGE[9]}: nothing is published yet")
+    office.release(RANGE[9])
+    assert not warned(office.planner.plan(spec()), "nothing is published yet")
+
+
+def test_more_concurrency_than_the_run_queue_gives_is_warned_of(office: Office) -> None:
+    wide = spec(execution={"max_concurrency": 3})
+    planner = replace(office.planner, slots=2)
+    assert warned(planner.plan(wide), "execution.max_concurrency: 3, but the run queue lets backfills have 2 at once")
+    assert not warned(replace(planner, slots=3).plan(wide), "run queue")
+    assert not warned(office.planner.plan(wide), "run queue")
+
+
+def test_a_budget_below_the_estimate_is_warned_of(office: Office) -> None:
+    tight = spec(execution={"budget": {"wall_time": "10s"}})
+    assert warned(office.planner.plan(tight), "execution.budget.wall_time: 10s is less than the estimate")
+    assert not warned(office.planner.plan(spec(execution={"budget": {"wall_time": "9h"}})), "wall_time")
+
+
+def test_days_claimed_by_another_open_unit_are_refused_naming_it(office: Office) -> None:
+    unit = office.world.open_unit({"totals": RANGE[3:5]})
+    with pytest.raises(ClaimedDaysError, match=rf"totals {RANGE[3]}\.\.{RANGE[4]}: claimed by open unit {unit.id}"):
+        office.planner.plan(spec())
+    assert office.planner.plan(spec(scope={"downstream": "none"})).targets == {"sales": RANGE}
+
+
+def test_a_launched_campaign_can_be_planned_again_over_its_own_claims(office: Office) -> None:
+    plan = office.planner.plan(spec())
+    launch = Launch({name: frozenset(days) for name, days in plan.targets.items()}, "campaign:tax-fix")
+    now = office.world.clock.now()
+    office.world.ledger.assign(launch, Unit("u_own", launch.opened_by, now, "ada", plan.targets, ReleaseMode.manual))
+    assert office.planner.plan(spec()).fingerprint == plan.fingerprint
+    with pytest.raises(ClaimedDaysError, match="u_own"):
+        office.planner.plan(spec(backfill_id="other-fix"))
+
+
+def test_days_outside_the_history_are_refused(office: Office) -> None:
+    with pytest.raises(InvalidDayError, match="outside the history of sales"):
+        office.planner.plan(spec(source_range={"start": "2025-12-31", "end": str(RANGE[-1])}))
+
+
+def test_planning_writes_nothing(office: Office) -> None:
+    office.land(*RANGE)
+    office.release(RANGE[0])
+    before = {path for path in office.folder.rglob("*") if "ledger.db" not in path.name}
+    office.planner.plan(spec())
+    assert {path for path in office.folder.rglob("*") if "ledger.db" not in path.name} == before
+
+
+def test_the_frozen_plan_lies_under_its_campaign_and_fingerprint(office: Office, tmp_path: Path) -> None:
+    plan = office.planner.plan(spec())
+    file = write_plan(tmp_path / "state", plan)
+    assert file == plan_file(tmp_path / "state", plan)
+    assert file == tmp_path / "state" / "campaigns" / "tax-fix" / f"plan-{plan.fingerprint[:12]}.json"
+    assert Plan.from_json(file.read_text(encoding="utf-8")) == plan
+    assert json.loads(file.read_text(encoding="utf-8"))["campaign"] == "tax-fix"
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["x/{day}.csv", "x/{day}/*.csv", "x/{day}_*.csv", "**/{day}.csv", "{day}/{day}_[ab].csv", "x/*/{day}/part-?.csv"],
+)
+def test_sizes_of_deliveries_are_those_of_the_files_that_a_landing_finds(tmp_path: Path, pattern: str) -> None:
+    home = layout(tmp_path)
+    for date in RANGE[:3]:
+        for number, relative in enumerate(
+            (
+                f"x/{date}.csv", f"x/{date}/1.csv", f"x/{date}/2.csv", f"x/{date}_1.csv", f"x/{date}_2.csv", f"{date}.csv",
+                f"x/y/{date}.csv", f"{date}/{date}_a.csv", f"{date}/{date}_c.csv", f"x/e/{date}/part-1.csv",
+                f"x/e/{date}/part-2.csv.tmp", f"x/{date}_.hidden/1.csv", f"x/{date}/_part.csv",
+            )
+        ):  # fmt: skip
+            file = home.sources / relative
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("x" * (number + 1), encoding="utf-8")
+    (home.sources / f"{RANGE[0]}").mkdir(exist_ok=True)
+    (home.sources / f"{RANGE[0]}" / f"{RANGE[1]}_a.csv").write_text("another day inside", encoding="utf-8")
+    loaded = _with_pattern(tmp_path, pattern)
+    found: dict[dt.date, int] = {}
+    for file in discover(loaded, home, RANGE[1:5]):
+        found[file.day] = found.get(file.day, 0) + file.size
+    assert found
+    assert delivered_sizes(loaded, home, RANGE[1:5]) == found
+
+
+def _with_pattern(folder: Path, pattern: str) -> LoadedDataset:
+    source = Source.model_validate({"format": "csv", "path": pattern, "columns": {"id": "long"}})
+    dataset: Dataset = World(folder).datasets["sales"].model_copy(update={"source": source})
+    return LoadedDataset(dataset, folder, None, Model(ModelLayer.fact, folder / "fact.sql", Language.sql, ""), "c0de")

@@ -1,0 +1,135 @@
+"""A campaign ends by a sign-off; until then, and until its window is over, every file of it stays."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from backfill_assets.domain.campaign import Action, Phase
+from backfill_assets.domain.errors import CampaignError
+from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
+from backfill_assets_tests.unit.campaigns.test_sweep_and_doctor import date_all, stored
+
+HOUR = dt.timedelta(hours=1)
+WINDOW = dt.timedelta(days=30)
+MARGIN = dt.timedelta(days=7)
+BEFORE = {d: [1] for d in DAYS}
+
+
+def published(campaigns: CampaignWorld) -> str:
+    campaigns.released(BEFORE)
+    campaigns.approved()
+    release = campaigns.release().publish(NAME).outcome.release
+    date_all(campaigns)
+    return release
+
+
+def data(campaigns: CampaignWorld) -> set[str]:
+    return {path for path in stored(campaigns) if path.endswith(".parquet")}
+
+
+def test_a_published_campaign_is_signed_off_and_says_by_whom(campaigns: CampaignWorld) -> None:
+    published(campaigns)
+    assert campaigns.sign_off().sign_off(NAME, "checked with finance").phase is Phase.closed
+    entry = campaigns.ledger.journal(NAME)[-1]
+    assert (entry.action, entry.by, entry.reason) == (Action.signed_off, "ada", "checked with finance")
+    with pytest.raises(CampaignError, match=r"is closed \(signed off by ada at .*checked with finance"):
+        campaigns.sign_off().sign_off(NAME)
+
+
+def test_only_a_published_campaign_is_signed_off(campaigns: CampaignWorld) -> None:
+    campaigns.approved()
+    with pytest.raises(CampaignError, match="only what readers see can be signed off"):
+        campaigns.sign_off().sign_off(NAME)
+    release = campaigns.release().publish(NAME).outcome.release
+    campaigns.undoer().execute(release, "odd")
+    with pytest.raises(CampaignError, match="rolled_back; only what readers see"):
+        campaigns.sign_off().sign_off(NAME)
+
+
+def test_without_a_sign_off_the_sweep_takes_nothing_of_a_campaign_however_old(campaigns: CampaignWorld) -> None:
+    release = published(campaigns)
+    before = data(campaigns)
+    campaigns.clock.advance(10 * WINDOW)
+    assert campaigns.sweep().execute()[0].paths == ()
+    assert data(campaigns) == before
+    assert len(campaigns.ledger.release(release).manifest.removed) == len(DAYS)
+
+
+def test_with_a_sign_off_the_sweep_keeps_to_the_window(campaigns: CampaignWorld) -> None:
+    release = published(campaigns)
+    campaigns.sign_off().sign_off(NAME)
+    campaigns.clock.advance(WINDOW + MARGIN - HOUR)
+    assert campaigns.sweep().execute()[0].paths == ()
+    campaigns.clock.advance(2 * HOUR)
+    taken = set(campaigns.sweep().execute()[0].paths)
+    assert {f.path for f in campaigns.ledger.release(release).manifest.removed} <= taken
+    assert campaigns.content() == {d: [2] for d in DAYS}
+
+
+def test_nothing_is_cleaned_up_before_the_window_ends_and_the_sign_off(campaigns: CampaignWorld) -> None:
+    published(campaigns)
+    with pytest.raises(CampaignError, match=r"is published .* and not signed off; .*backfill sign-off"):
+        campaigns.sign_off().cleanup(NAME)
+    campaigns.clock.advance(WINDOW - HOUR)
+    campaigns.sign_off().sign_off(NAME)
+    with pytest.raises(CampaignError, match="can be rolled back until 2026-03-31 12:00 UTC"):
+        campaigns.sign_off().cleanup(NAME)
+    campaigns.clock.advance(HOUR)
+    campaigns.sign_off().cleanup(NAME, "over")
+    assert campaigns.ledger.campaign(NAME).phase is Phase.cleaned
+    assert campaigns.actions(campaigns.ledger.campaign(NAME))[-1] is Action.cleaned
+    with pytest.raises(CampaignError, match=r"is cleaned .*nothing to clean up"):
+        campaigns.sign_off().cleanup(NAME)
+
+
+def test_a_clean_up_takes_what_only_the_rollback_needed(campaigns: CampaignWorld) -> None:
+    release = published(campaigns)
+    campaigns.sign_off().sign_off(NAME)
+    campaigns.clock.advance(WINDOW + MARGIN + HOUR)
+    replaced = {f.path for f in campaigns.ledger.release(release).manifest.removed}
+    done = campaigns.sign_off().cleanup(NAME)
+    assert replaced <= set(done.swept[0].paths)
+    assert not replaced & stored(campaigns)
+    assert campaigns.content() == {d: [2] for d in DAYS}
+
+
+def test_a_dry_run_lists_the_files_and_what_it_would_be_refused_for(campaigns: CampaignWorld) -> None:
+    release = published(campaigns)
+    early = campaigns.sign_off().cleanup(NAME, dry_run=True)
+    assert "not signed off" in early.refusal
+    assert early.swept[0].paths == ()
+    campaigns.clock.advance(WINDOW + MARGIN + HOUR)
+    before = stored(campaigns)
+    late = campaigns.sign_off().cleanup(NAME, dry_run=True)
+    assert {f.path for f in campaigns.ledger.release(release).manifest.removed} <= set(late.swept[0].paths)
+    assert "not signed off" in late.refusal
+    assert (late.window_until, late.files_until) == (early.window_until, early.files_until)
+    assert stored(campaigns) == before
+    assert campaigns.ledger.campaign(NAME).phase is Phase.running
+
+
+def test_a_campaign_that_was_rolled_back_is_cleaned_up_without_a_sign_off(campaigns: CampaignWorld) -> None:
+    release = published(campaigns)
+    campaigns.undoer().execute(release, "odd")
+    date_all(campaigns)
+    campaigns.clock.advance(10 * WINDOW)
+    brought = {f.path for f in campaigns.ledger.release(release).manifest.added}
+    campaigns.sweep().execute()
+    assert brought <= data(campaigns)
+    assert brought <= set(campaigns.sign_off().cleanup(NAME).swept[0].paths)
+    assert campaigns.content() == BEFORE
+    assert campaigns.ledger.campaign(NAME).phase is Phase.cleaned
+
+
+def test_a_campaign_with_an_open_unit_is_not_over(campaigns: CampaignWorld) -> None:
+    _, unit = campaigns.validated()
+    with pytest.raises(CampaignError, match=f"not over: publish it, or give it up with: backfill discard {unit.id}"):
+        campaigns.sign_off().cleanup(NAME)
+    campaigns.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    date_all(campaigns)
+    campaigns.clock.advance(2 * HOUR)
+    assert len([p for p in campaigns.sign_off().cleanup(NAME).swept[0].paths if p.endswith(".parquet")]) == len(DAYS)
+    assert data(campaigns) == set()

@@ -1,0 +1,71 @@
+"""Notices, sent to a real server on this machine."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from backfill_assets.domain.errors import NoticeError
+from backfill_assets.webhook import Webhook
+from backfill_assets_tests.unit.notices.receiver import SECRET, receiver
+
+VARIABLE = "BACKFILL_WEBHOOK"
+
+
+def webhook(url: str) -> Webhook:
+    return Webhook({VARIABLE: url}, timeout=5, retries=2, pause=0.01)
+
+
+def test_a_notice_is_sent_again_until_the_receiver_takes_it() -> None:
+    with receiver(500, 429, 200) as server:
+        webhook(server.url).send(VARIABLE, "published")
+    assert server.got == [("application/json", {"text": "published"})] * 3
+
+
+def test_a_receiver_that_keeps_failing_is_given_up_with_its_last_answer() -> None:
+    with receiver(503) as server, pytest.raises(NoticeError, match=rf"webhook of {VARIABLE} answered 503"):
+        webhook(server.url).send(VARIABLE, "published")
+    assert len(server.got) == 3
+
+
+@pytest.mark.parametrize("status", [404, 307])
+def test_a_refusal_and_a_redirect_are_not_tried_again(status: int) -> None:
+    with receiver(status) as server, pytest.raises(NoticeError, match=f"answered {status}"):
+        webhook(server.url).send(VARIABLE, "published")
+    assert len(server.got) == 1
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    with pytest.raises(NoticeError, match=f"{VARIABLE} is not set"):
+        Webhook({}).send(VARIABLE, "published")
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:{port}/services/" + SECRET, "ftp://x/" + SECRET, "http://[" + SECRET]
+)
+def test_the_url_is_in_no_message_and_in_no_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(NoticeError) as refusal:
+        webhook(url.format(port=unused_port())).send(VARIABLE, "published")
+    shown = f"{refusal.value!r} {refusal.value.__cause__!r} {caplog.text}"
+    assert "could not be reached" in shown
+    assert SECRET not in shown
+    assert "127.0.0.1" not in shown
+
+
+def test_the_log_of_retries_does_not_name_the_url_either(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with receiver(500, 200) as server:
+        webhook(server.url).send(VARIABLE, "published")
+        logging.getLogger("urllib3.connectionpool").debug("somebody else's request")
+    assert SECRET not in caplog.text
+    assert "somebody else's request" in caplog.text

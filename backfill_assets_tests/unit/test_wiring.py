@@ -1,0 +1,34 @@
+"""The application wires every road to readers through the guard, and everything that follows a release to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.application import Application
+from backfill_assets.settings import Settings
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Application:
+    return Application(
+        Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_ROLES": "lead=anna"})
+    )
+
+
+def test_no_publisher_goes_without_the_guard(application: Application) -> None:
+    assert application.publisher.guard is application.guard
+    assert application.campaign_release.publisher is application.publisher
+    assert application.campaign_release.guard is application.guard
+
+
+def test_the_aftermath_follows_every_release_rollback_and_repair(application: Application) -> None:
+    assert application.publisher.after is application.aftermath
+    assert application.rollback.after is application.aftermath
+    assert application.reconcile.after is application.aftermath
+    assert application.doctor.data_releases is application.data_releases
+
+
+def test_roles_reach_those_who_approve(application: Application) -> None:
+    assert application.approving.roles == {"lead": ("anna",)}

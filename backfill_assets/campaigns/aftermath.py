@@ -20,6 +20,7 @@ from backfill_assets.domain.work import ReleaseRecord
 
 _LOG: Final = logging.getLogger(__name__)
 _RELEASES: Final = "releases"
+_WAIT: Final = dt.timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,19 @@ class Aftermath:
                 groups.setdefault((manifest.unit, manifest.kind, manifest.created_at), []).append(record)
         for (unit, kind, _), members in groups.items():
             campaign = self.ledger.campaign_of(unit)
-            if campaign is not None and not self._known(campaign, members):
-                self._tell(campaign, kind, members)
+            if campaign is not None and self._noted(campaign, kind, members):
+                published = kind is ReleaseKind.publish
+                text = self._published(campaign, members) if published else _rolled_back(campaign, members[0].manifest)
+                self.tell(campaign, Notice.published if published else Notice.rolled_back, text)
+
+    def _noted(self, campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> bool:
+        """Write the releases into the journal unless they are there; whether they had to be."""
+        # A reconciliation may be telling of the same release at this moment.
+        with self.ledger.lock(f"journal:{campaign.id}", _WAIT):
+            if self._known(campaign, records):
+                return False
+            self.ledger.note(_entry(campaign, kind, records))
+        return True
 
     def _known(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> bool:
         told = {
@@ -73,19 +85,6 @@ class Aftermath:
             for name in _names(entry.detail.get(_RELEASES))
         }
         return {r.manifest.release for r in records} <= told
-
-    def _tell(self, campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> None:
-        first = records[0].manifest
-        published = kind is ReleaseKind.publish
-        action = Action.published if published else Action.rolled_back
-        detail = {
-            _RELEASES: {r.manifest.dataset: r.manifest.release for r in records},
-            "days": {r.manifest.dataset: format_days(s.day for s in r.manifest.days) for r in records},
-            **({"approved_by": first.approved_by} if published else {"undoes": first.undoes}),
-        }
-        self.ledger.note(JournalEntry(campaign.id, first.created_at, first.by, action, first.reason, detail))
-        text = self._published(campaign, records) if published else _rolled_back(campaign, first)
-        self.tell(campaign, Notice.published if published else Notice.rolled_back, text)
 
     def _published(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> str:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
@@ -97,6 +96,17 @@ class Aftermath:
                 f"{until:%Y-%m-%d %H:%M} UTC undo it with: backfill rollback {manifest.release} --reason '…'"
             )
         return "\n".join(lines)
+
+
+def _entry(campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> JournalEntry:
+    first, published = records[0].manifest, kind is ReleaseKind.publish
+    detail = {
+        _RELEASES: {r.manifest.dataset: r.manifest.release for r in records},
+        "days": {r.manifest.dataset: format_days(s.day for s in r.manifest.days) for r in records},
+        **({"approved_by": first.approved_by} if published else {"undoes": first.undoes}),
+    }
+    action = Action.published if published else Action.rolled_back
+    return JournalEntry(campaign.id, first.created_at, first.by, action, first.reason, detail)
 
 
 def _rolled_back(campaign: Campaign, manifest: Manifest) -> str:

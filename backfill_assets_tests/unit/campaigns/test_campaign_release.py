@@ -267,3 +267,22 @@ def test_several_datasets_make_one_entry_and_one_notice(tmp_path: Path) -> None:
         assert len(world.post.sent) == 1
     finally:
         world.close()
+
+
+def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: CampaignWorld, tmp_path: Path) -> None:
+    campaign, unit = campaigns.approved()
+    release = replace(campaigns.guarded(), after=lambda _: False).release(unit.id).release
+    worlds = [CampaignWorld(tmp_path) for _ in range(4)]
+    barrier = threading.Barrier(len(worlds))
+
+    def tell(world: CampaignWorld) -> None:
+        barrier.wait()
+        world.aftermath()([release])
+        world.close()
+
+    threads = [threading.Thread(target=tell, args=(world,)) for world in worlds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert campaigns.actions(campaign).count(Action.published) == 1

@@ -81,7 +81,8 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         moment = context.scheduled_execution_time.astimezone(members[0].zone)
-        day = moment.date() - ONE_DAY
+        # A negative `end_offset` keeps the newest days out of the partitions: yesterday would be none.
+        day = moment.date() - ONE_DAY + min(0, members[0].end_offset) * ONE_DAY
         if day < members[0].start:
             yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
             return

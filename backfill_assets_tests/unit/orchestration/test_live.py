@@ -98,6 +98,18 @@ def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(application: App
     assert request.partition_key == str(moment.date() - dt.timedelta(days=1))
 
 
+@pytest.mark.parametrize(("offset", "newest"), [(-2, "2024-03-08"), (0, "2024-03-10"), (1, "2024-03-10")])
+def test_the_schedule_takes_the_newest_whole_day_that_is_a_partition(
+    tmp_path: Path, application: Application, offset: int, newest: str
+) -> None:
+    for name in ("rides", "ride_totals"):
+        file = tmp_path / "datasets" / name / "dataset.yaml"
+        file.write_text(f"{file.read_text(encoding='utf-8')}end_offset: {offset}\n", encoding="utf-8")
+    data = _tick(Application(application.settings), dt.datetime(2024, 3, 11, 9, 30, tzinfo=dt.UTC))
+    (request,) = data.run_requests or []
+    assert request.partition_key == newest
+
+
 def test_before_the_history_begins_nothing_is_run(application: Application) -> None:
     data = _tick(application, dt.datetime(2024, 1, 1, 9, 30, tzinfo=dt.UTC))
     assert not data.run_requests

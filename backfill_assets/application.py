@@ -99,6 +99,10 @@ class Application:
         return self.catalog.dataset(name).dataset
 
     @cached_property
+    def _contracts(self) -> Mapping[str, Dataset]:
+        return {name: loaded.dataset for name, loaded in self.datasets.items()}
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The control state."""
         return open_ledger(self.settings.ledger_url, self.clock)
@@ -134,13 +138,15 @@ class Application:
         fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
         return Publisher(
             self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis,
-            order=self.catalog.upstream_first,
+            datasets=self._contracts,
         )  # fmt: skip
 
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity)
+        return Rollback(
+            self.ledger, self.tables, self.clock, self.ids, self.identity, datasets=self._contracts
+        )
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
@@ -149,7 +155,7 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.ledger, self.tables, self.clock)
+        return Reconcile(self.ledger, self.tables, self.clock, self._contracts)
 
     @cached_property
     def doctor(self) -> Doctor:

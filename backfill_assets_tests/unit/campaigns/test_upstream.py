@@ -11,11 +11,11 @@ import pytest
 from backfill_assets.campaigns.basis import CurrentBasis
 from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
 from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
-from backfill_assets.domain.dataset import Dataset, Upstream
-from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.road import PUBLISHED
-from backfill_assets_tests.unit.campaigns.world import CHECKS, World
+from backfill_assets_tests.unit.campaigns.world import CHECKS, World, derived
 from backfill_assets_tests.unit.published.tables import day, layout
 
 D1, D2, D3 = day(1), day(2), day(3)
@@ -32,18 +32,13 @@ def _loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
     return LoadedDataset(dataset, folder, None, Model(Layer.fact, folder / "fact.sql", Language.sql, ""), "c0de")
 
 
-def _derived(dataset: Dataset, lookback: int) -> Dataset:
-    upstream = {"sales": Upstream(lookback_days=lookback)}
-    return dataset.model_copy(update={"source": None, "upstream": upstream})
-
-
 class Shop:
     """`sales`, and `totals` built from it."""
 
     def __init__(self, folder: Path, lookback: int = 0) -> None:
         self.world = World(folder, ("sales", "totals"))
-        datasets = dict(self.world.datasets)
-        datasets["totals"] = _derived(datasets["totals"], lookback)
+        datasets = self.world.datasets
+        datasets["totals"] = derived("totals", "sales", lookback=lookback)
         self.loaded = {name: _loaded(dataset, folder) for name, dataset in datasets.items()}
         self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
         self.world.basis = self.basis
@@ -131,3 +126,37 @@ def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_
     shop.released({D1: [10]}, names=("sales",))
     assert shop.outdated.of("totals").days == (D1, D2)
     shop.world.close()
+
+
+def test_no_upstream_can_be_released_between_the_verification_and_the_commit(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    unit = shop.unit(D1, names=("totals",))
+    shop.world.build(unit, "totals", {D1: [1]})
+    rival = shop.unit(D1, names=("sales",))
+    shop.world.build(rival, "sales", {D1: [100]})
+    refused = []
+
+    def meanwhile(step: str) -> None:
+        if step == "intend":
+            shop.world.wait = dt.timedelta(0)
+            with pytest.raises(LedgerError, match="'publish:sales': held by") as error:
+                shop.world.publisher().release(rival.id)
+            refused.append(error)
+
+    shop.world.publisher(meanwhile).release(unit.id)
+    assert len(refused) == 1
+    assert shop.outdated.all() == ()
+    shop.world.publisher().release(rival.id)
+    assert shop.outdated.of("totals").days == (D1,)
+
+
+def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    second = shop.released({D1: [2], D2: [2]})
+    (sales,) = shop.world.ledger.releases("sales", second.id)
+    back = shop.world.rollback().execute(sales.manifest.release, "wrong", days=frozenset({D1}))
+    with pytest.raises(UnitError, match=rf"sales {D1} was rolled back since\..*launch these days anew"):
+        shop.world.publisher().release(second.id)
+    with pytest.raises(RollbackError, match=f"comes again by a new launch of sales {D1}"):
+        shop.world.rollback().execute(back.release, "not wrong after all")
+    assert shop.world.content("sales") == {D1: [1], D2: [2]}

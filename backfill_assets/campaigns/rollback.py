@@ -17,6 +17,7 @@ from backfill_assets.campaigns.publish_steps import (
     unit_or_none,
 )
 from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.standing import effective
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ReadBackError, RollbackError, TableMovedError
@@ -96,8 +97,8 @@ class Rollback:
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
         planned = plan_rollback(manifest, active, days)
-        top = _effective(self.ledger.releases(manifest.dataset))
-        swaps = tuple(s for s in planned.swaps if top.get(s.day) == release_id)
+        top = effective(self.ledger.releases(manifest.dataset))
+        swaps = tuple(s for s in planned.swaps if s.day in top and top[s.day].release == release_id)
         returning = _days(swaps)
         others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in returning]
         back = {s.day for s in others if _same(active.get(s.day, ()), s.remove)}
@@ -234,23 +235,6 @@ def _require_files(proposal: Proposal, missing: Sequence[DataFile]) -> None:
             f"release {proposal.record.manifest.release}: {len(missing)} files to restore are gone or altered: {names}; "
             f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
         )
-
-
-def _effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, str]:
-    """The release whose state each day should show: the newest one that has not been rolled back for that day."""
-    stacks: dict[dt.date, list[str]] = {}
-    for record in reversed(records):
-        manifest = record.manifest
-        if record.state is not ReleaseState.finalized:
-            continue
-        for swap in manifest.days:
-            stack = stacks.setdefault(swap.day, [])
-            if manifest.kind is ReleaseKind.publish:
-                stack.append(manifest.release)
-            elif manifest.undoes in stack:
-                # Everything on top of it went with it, by consent.
-                del stack[stack.index(manifest.undoes) :]
-    return {day: stack[-1] for day, stack in stacks.items() if stack}
 
 
 def _same(one: Sequence[DataFile], other: Sequence[DataFile]) -> bool:

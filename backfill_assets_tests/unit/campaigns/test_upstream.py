@@ -13,7 +13,7 @@ from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
 from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
-from backfill_assets.domain.units import Unit
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
 from backfill_assets_tests.unit.campaigns.world import CHECKS, World, derived
 from backfill_assets_tests.unit.published.tables import day, layout
@@ -160,3 +160,22 @@ def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop:
     with pytest.raises(RollbackError, match=f"comes again by a new launch of sales {D1}"):
         shop.world.rollback().execute(back.release, "not wrong after all")
     assert shop.world.content("sales") == {D1: [1], D2: [2]}
+
+
+def test_a_day_that_was_released_without_a_row_is_outdated_when_its_upstream_gets_some(shop: Shop) -> None:
+    shop.released({D1: [1], D2: []})
+    assert shop.outdated.all() == ()
+    shop.released({D2: [5]}, names=("sales",))
+    assert shop.outdated.of("totals").days == (D2,)
+    assert shop.outdated.of("totals", (D1, D2)).days == (D2,)
+    shop.released({D2: [5]}, names=("totals",))
+    assert shop.outdated.all() == ()
+
+
+def test_a_day_that_was_built_without_a_row_and_never_released_is_not_outdated(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    unit = shop.unit(D2)
+    shop.world.build(unit, "totals", {D2: []})
+    shop.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    shop.released({D2: [5]}, names=("sales",))
+    assert shop.outdated.all() == ()

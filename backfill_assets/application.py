@@ -124,8 +124,8 @@ class Application:
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Looks for source files that came after their day was published."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
+        """Looks for source files that published days were not built from."""
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.basis)
 
     @cached_property
     def road(self) -> Road:
@@ -144,9 +144,7 @@ class Application:
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(
-            self.ledger, self.tables, self.clock, self.ids, self.identity, datasets=self._contracts
-        )
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity, datasets=self._contracts)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""

@@ -8,28 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.basis import CurrentBasis
 from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
-from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
-from backfill_assets_tests.unit.campaigns.world import CHECKS, World, derived
+from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
 from backfill_assets_tests.unit.published.tables import day, layout
 
 D1, D2, D3 = day(1), day(2), day(3)
-
-
-class TwoChecks(CurrentBasis):
-    """The real basis, with the two checks for which the world makes verdicts."""
-
-    def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
-        return CHECKS
-
-
-def _loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
-    return LoadedDataset(dataset, folder, None, Model(Layer.fact, folder / "fact.sql", Language.sql, ""), "c0de")
 
 
 class Shop:
@@ -39,7 +25,7 @@ class Shop:
         self.world = World(folder, ("sales", "totals"))
         datasets = self.world.datasets
         datasets["totals"] = derived("totals", "sales", lookback=lookback)
-        self.loaded = {name: _loaded(dataset, folder) for name, dataset in datasets.items()}
+        self.loaded = {name: loaded(dataset, folder) for name, dataset in datasets.items()}
         self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
         self.world.basis = self.basis
         self.places = UpstreamPlaces(self.world.ledger, self.loaded)

@@ -17,6 +17,7 @@ from backfill_assets.campaigns.publish_steps import no_checkpoint
 from backfill_assets.campaigns.reconcile import Reconcile
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sweep import Sweep
+from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.dataset import Dataset, LateData, Upstream
 from backfill_assets.domain.evidence import Basis, DayEvidence
@@ -190,6 +191,19 @@ class World:
 
     def close(self) -> None:
         self.ledger.close()
+
+
+class TwoChecks(CurrentBasis):
+    """The real basis, with the two checks for which the world makes verdicts."""
+
+    def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
+        return CHECKS
+
+
+def loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
+    """A dataset as if its folder had been loaded; there are no models in it."""
+    fact = Model(Layer.fact, folder / "fact.sql", Language.sql, "")
+    return LoadedDataset(dataset, folder, None if dataset.source is None else fact, fact, "c0de")
 
 
 def derived(name: str, *upstream: str, lookback: int = 0) -> Dataset:

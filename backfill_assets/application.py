@@ -18,6 +18,7 @@ from backfill_assets.campaigns.doctor import Doctor
 from backfill_assets.campaigns.late_deliveries import LateDeliveries
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.relaunch import Relaunches
 from backfill_assets.campaigns.road import Road
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sweep import GRACE, Sweep
@@ -121,6 +122,11 @@ class Application:
     def outdated(self) -> OutdatedDays:
         """Finds published days that their upstreams have left behind."""
         return OutdatedDays(self.ledger, self.datasets, self.tables, self.basis)
+
+    @cached_property
+    def relaunches(self) -> Relaunches:
+        """Plans what is to be launched again."""
+        return Relaunches(self.ledger, self.tables, self._contracts)
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:

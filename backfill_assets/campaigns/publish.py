@@ -157,7 +157,7 @@ class Publisher:
     def _verified(self, unit: Unit, evidence_hash: str | None) -> Survey:
         survey = self._surveyor.survey(unit)
         if survey.faults:
-            raise EvidenceError(refusal(unit, survey.faults))
+            raise EvidenceError(refusal(unit, survey.faults, self.datasets))
         if evidence_hash is not None and evidence_hash != survey.hash:
             raise EvidenceError(
                 f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "

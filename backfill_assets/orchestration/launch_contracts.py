@@ -55,6 +55,23 @@ def contract_of(context: Context, datasets: Sequence[Dataset]) -> Declared | Non
     return None
 
 
+def expected_changes(text: str, datasets: Sequence[Dataset]) -> Mapping[str, object]:
+    """The expected change by dataset that a text brings: JSON, or the name of a YAML file.
+
+    Raises:
+        ContractError: it cannot be read, speaks of other datasets, or cannot be understood.
+    """
+    by_name = {dataset.name: dataset for dataset in datasets}
+    given = _by_dataset(_tagged(text), by_name)
+    _joined(by_name, given, f"tag {CONTRACT_TAG}")
+    return given
+
+
+def as_tag(given: Mapping[str, object]) -> str:
+    """The tag of a launch that brings these expected changes, by dataset."""
+    return json.dumps(given, default=str)
+
+
 def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Declared:
     parsed = [
         parse_contract(value, metric_names(datasets[name]), where.format(name), name) for name, value in given.items()

@@ -78,8 +78,12 @@ def measure_upstreams(
         rows[name] = {day: count for day, (count, _) in measured.items()}
         for day in days:
             totals[day] |= measured[day][1] if day in measured else dict.fromkeys(wanted)
-    # Of the day itself: the days that it looks back at are full of rows when its own upstream day has not come yet.
-    return {day: UpstreamState({name: found.get(day, 0) for name, found in rows.items()}, totals[day]) for day in days}
+    return {day: UpstreamState(rows_of(day, rows), totals[day]) for day in days}
+
+
+def rows_of(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
+    """The rows of each upstream on the day itself: those that it looks back at are there even if its own has not come."""
+    return {name: found.get(day, 0) for name, found in rows.items()}
 
 
 def _measured(

@@ -12,6 +12,7 @@ from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
 from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
+from backfill_assets.lakehouse.road.upstream import rows_of
 from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
 from backfill_assets_tests.unit.published.tables import day, layout
 
@@ -165,3 +166,19 @@ def test_a_day_that_was_built_without_a_row_and_never_released_is_not_outdated(s
     shop.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     shop.released({D2: [5]}, names=("sales",))
     assert shop.outdated.all() == ()
+
+
+def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_others(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=1)
+    shop.released({D1: [1]})
+    unit = shop.unit(D2, D3)
+    shop.world.build(unit, "sales", {D2: [2]})
+    (upstream,) = shop.places.of(unit, "totals", (D2,))
+    assert upstream.places == {PUBLISHED: (D1,), f"_shadow/{unit.id}/3": (D2,)}
+    with pytest.raises(EvidenceError, match=rf"sales {D3} belongs to the same unit .* backfill resume {unit.id}"):
+        shop.places.of(unit, "totals", (D3,))
+    shop.world.close()
+
+
+def test_the_days_that_a_day_looks_back_at_do_not_stand_in_for_its_own() -> None:
+    assert rows_of(D2, {"sales": {D1: 5}, "stock": {D1: 5, D2: 3}}) == {"sales": 0, "stock": 3}

@@ -170,7 +170,7 @@ class World:
             measured = DayMeasurement(d, side(data[d]), side(published.get(d, ())), NOTHING, SourceState(1))
             verdicts = tuple(
                 Verdict(c, d, passed or c != "unique_key", Severity.error, True, "no duplicate", "what is there")
-                for c in CHECKS
+                for c in self.basis.checks(name)
             )
             evidence.append(
                 DayEvidence(

@@ -18,6 +18,7 @@ from backfill_assets.campaigns.doctor import Doctor
 from backfill_assets.campaigns.late_deliveries import LateDeliveries
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.relaunch import Relaunches
 from backfill_assets.campaigns.road import Road
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sweep import GRACE, Sweep
@@ -99,6 +100,10 @@ class Application:
         return self.catalog.dataset(name).dataset
 
     @cached_property
+    def _contracts(self) -> Mapping[str, Dataset]:
+        return {name: loaded.dataset for name, loaded in self.datasets.items()}
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The control state."""
         return open_ledger(self.settings.ledger_url, self.clock)
@@ -119,9 +124,14 @@ class Application:
         return OutdatedDays(self.ledger, self.datasets, self.tables, self.basis)
 
     @cached_property
+    def relaunches(self) -> Relaunches:
+        """Plans what is to be launched again."""
+        return Relaunches(self.ledger, self.tables, self._contracts)
+
+    @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Looks for source files that came after their day was published."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
+        """Looks for source files that published days were not built from."""
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.basis)
 
     @cached_property
     def road(self) -> Road:
@@ -134,13 +144,13 @@ class Application:
         fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
         return Publisher(
             self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis,
-            order=self.catalog.upstream_first,
+            datasets=self._contracts,
         )  # fmt: skip
 
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity)
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity, datasets=self._contracts)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
@@ -149,7 +159,7 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.ledger, self.tables, self.clock)
+        return Reconcile(self.ledger, self.tables, self.clock, self._contracts)
 
     @cached_property
     def doctor(self) -> Doctor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backfill_assets.campaigns.publish_steps import Finisher, publish_locks, unit_or_none
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import LedgerError, PreconditionError
+from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
@@ -45,11 +47,15 @@ _NO_WAIT = dt.timedelta(0)
 
 @dataclass(frozen=True)
 class Reconcile:
-    """Finishes or gives up what a crash left half-way; running it again changes nothing."""
+    """Finishes or gives up what a crash left half-way; running it again changes nothing.
+
+    `datasets` says what is built from what: a downstream is taken back before its upstream, as a publication does it.
+    """
 
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
     clock: Clock
+    datasets: Mapping[str, Dataset] = field(default_factory=dict)
 
     def run(self, datasets: Collection[str] | None = None) -> tuple[Repair, ...]:
         """Settle what is left over and rebuild what the ledger has lost; for all datasets unless some are named."""
@@ -103,7 +109,8 @@ class Reconcile:
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)
                 own = [r.manifest for r in whole if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
-                groups[key] = sorted(own, key=lambda m: m.dataset)
+                rank = upstream_first({m.dataset for m in own}, upstreams_of(self.datasets))
+                groups[key] = sorted(own, key=lambda m: rank.index(m.dataset))
         return list(groups.values())
 
     def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Repair]:

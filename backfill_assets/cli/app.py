@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from backfill_assets.cli import demo, engine, readers, releases, status, units
+from backfill_assets.cli import demo, engine, launches, readers, releases, status, units
 from backfill_assets.cli.output import errors
 from backfill_assets.domain.errors import BackfillError
 
@@ -24,7 +24,7 @@ app = typer.Typer(
 app.add_typer(engine.spark, name="spark")
 app.add_typer(units.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, readers.path, engine.sql, units.resume, units.refresh, units.discard, releases.releases, releases.publish,
+    status.status, readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
     releases.rollback, releases.reconcile, releases.sweep, releases.doctor, demo.demo,
 )  # fmt: skip
 for command in _COMMANDS:

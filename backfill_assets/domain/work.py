@@ -64,13 +64,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Content:
-    """What a set of files holds of a day: the fingerprint of its rows, and the digest of the upstream content behind it.
+    """What a set of files holds of a day: the fingerprint of its rows, and digests of what they were built from.
 
-    `upstream` is empty for a dataset without upstreams.
+    `upstream` is empty for a dataset without upstreams; `inputs` are deliveries and references, none where unknown.
     """
 
     fingerprint: str
     upstream: str
+    inputs: str | None = None
 
 
 @dataclass(frozen=True)

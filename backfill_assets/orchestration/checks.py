@@ -12,13 +12,14 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.materializations import last_materializations
-from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
+from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
 from backfill_assets.orchestration.storage import batched_events
 
 _SHOWN = 20
@@ -52,7 +53,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         yield from _evaluations(context, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
-            raise _failure(unit, dataset.name, days, refusals)
+            raise _failure(unit, dataset.name, len(days), (refusals, _again(application, unit, refusals)))
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
 
@@ -155,18 +156,26 @@ def _cell(value: object) -> str | int | float | bool | None:
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
-def _failure(unit: Unit, name: str, days: Sequence[dt.date], refusals: Sequence[Verdict]) -> dg.Failure:
+def _again(application: Application, unit: Unit, refusals: Sequence[Verdict]) -> str:
+    """What to materialize once more: all datasets of the unit, as one is built from the other."""
+    names = application.catalog.upstream_first(unit.targets)
+    what = "; ".join(f"{in_words(layers_of(application.dataset(name)))} of {name}" for name in names)
+    return f"{what} for {format_days({v.day for v in refusals})}"
+
+
+def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], str]) -> dg.Failure:
+    refusals, again = why
     failed = sorted({v.day for v in refusals})
     shown = [str(v) for v in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
         shown.append(f"… and {len(refusals) - _SHOWN} more")
     listed = "\n".join(shown)
     message = (
-        f"{len(failed)} of {len(days)} days of {name} failed blocking checks ({format_days(failed)}); "
+        f"{len(failed)} of {asked} days of {name} failed blocking checks ({format_days(failed)}); "
         f"nothing of unit {unit.id} is published.\n{listed}\n"
         "Correct the cause, then relaunch what is missing, and only that, with:\n"
         f"    backfill resume {unit.id}\n"
-        f"or in the UI: materialize raw … published of {name} for {format_days(failed)}. "
+        f"(if the change is meant, say so with --expected-change), or in the UI: materialize {again}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))

@@ -8,33 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.basis import CurrentBasis
 from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
-from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
-from backfill_assets.domain.dataset import Dataset, Upstream
-from backfill_assets.domain.errors import EvidenceError
-from backfill_assets.domain.units import Unit
+from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
-from backfill_assets_tests.unit.campaigns.world import CHECKS, World
+from backfill_assets.lakehouse.road.upstream import rows_of
+from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
 from backfill_assets_tests.unit.published.tables import day, layout
 
 D1, D2, D3 = day(1), day(2), day(3)
-
-
-class TwoChecks(CurrentBasis):
-    """The real basis, with the two checks for which the world makes verdicts."""
-
-    def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
-        return CHECKS
-
-
-def _loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
-    return LoadedDataset(dataset, folder, None, Model(Layer.fact, folder / "fact.sql", Language.sql, ""), "c0de")
-
-
-def _derived(dataset: Dataset, lookback: int) -> Dataset:
-    upstream = {"sales": Upstream(lookback_days=lookback)}
-    return dataset.model_copy(update={"source": None, "upstream": upstream})
 
 
 class Shop:
@@ -42,9 +24,9 @@ class Shop:
 
     def __init__(self, folder: Path, lookback: int = 0) -> None:
         self.world = World(folder, ("sales", "totals"))
-        datasets = dict(self.world.datasets)
-        datasets["totals"] = _derived(datasets["totals"], lookback)
-        self.loaded = {name: _loaded(dataset, folder) for name, dataset in datasets.items()}
+        datasets = self.world.datasets
+        datasets["totals"] = derived("totals", "sales", lookback=lookback)
+        self.loaded = {name: loaded(dataset, folder) for name, dataset in datasets.items()}
         self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
         self.world.basis = self.basis
         self.places = UpstreamPlaces(self.world.ledger, self.loaded)
@@ -131,3 +113,72 @@ def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_
     shop.released({D1: [10]}, names=("sales",))
     assert shop.outdated.of("totals").days == (D1, D2)
     shop.world.close()
+
+
+def test_no_upstream_can_be_released_between_the_verification_and_the_commit(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    unit = shop.unit(D1, names=("totals",))
+    shop.world.build(unit, "totals", {D1: [1]})
+    rival = shop.unit(D1, names=("sales",))
+    shop.world.build(rival, "sales", {D1: [100]})
+    refused = []
+
+    def meanwhile(step: str) -> None:
+        if step == "intend":
+            shop.world.wait = dt.timedelta(0)
+            with pytest.raises(LedgerError, match="'publish:sales': held by") as error:
+                shop.world.publisher().release(rival.id)
+            refused.append(error)
+
+    shop.world.publisher(meanwhile).release(unit.id)
+    assert len(refused) == 1
+    assert shop.outdated.all() == ()
+    shop.world.publisher().release(rival.id)
+    assert shop.outdated.of("totals").days == (D1,)
+
+
+def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    second = shop.released({D1: [2], D2: [2]})
+    (sales,) = shop.world.ledger.releases("sales", second.id)
+    back = shop.world.rollback().execute(sales.manifest.release, "wrong", days=frozenset({D1}))
+    with pytest.raises(UnitError, match=rf"sales {D1} was rolled back since\..*launch these days anew"):
+        shop.world.publisher().release(second.id)
+    with pytest.raises(RollbackError, match=f"comes again by a new launch of sales {D1}"):
+        shop.world.rollback().execute(back.release, "not wrong after all")
+    assert shop.world.content("sales") == {D1: [1], D2: [2]}
+
+
+def test_a_day_that_was_released_without_a_row_is_outdated_when_its_upstream_gets_some(shop: Shop) -> None:
+    shop.released({D1: [1], D2: []})
+    assert shop.outdated.all() == ()
+    shop.released({D2: [5]}, names=("sales",))
+    assert shop.outdated.of("totals").days == (D2,)
+    assert shop.outdated.of("totals", (D1, D2)).days == (D2,)
+    shop.released({D2: [5]}, names=("totals",))
+    assert shop.outdated.all() == ()
+
+
+def test_a_day_that_was_built_without_a_row_and_never_released_is_not_outdated(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    unit = shop.unit(D2)
+    shop.world.build(unit, "totals", {D2: []})
+    shop.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    shop.released({D2: [5]}, names=("sales",))
+    assert shop.outdated.all() == ()
+
+
+def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_others(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=1)
+    shop.released({D1: [1]})
+    unit = shop.unit(D2, D3)
+    shop.world.build(unit, "sales", {D2: [2]})
+    (upstream,) = shop.places.of(unit, "totals", (D2,))
+    assert upstream.places == {PUBLISHED: (D1,), f"_shadow/{unit.id}/3": (D2,)}
+    with pytest.raises(EvidenceError, match=rf"sales {D3} belongs to the same unit .* backfill resume {unit.id}"):
+        shop.places.of(unit, "totals", (D3,))
+    shop.world.close()
+
+
+def test_the_days_that_a_day_looks_back_at_do_not_stand_in_for_its_own() -> None:
+    assert rows_of(D2, {"sales": {D1: 5}, "stock": {D1: 5, D2: 3}}) == {"sales": 0, "stock": 3}

@@ -58,8 +58,8 @@ def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: SqlLedge
         measured = replace(evidence.measured, shadow=shadow)
         ledger.add_evidence(attempt.number, [replace(evidence, shadow_files=files, measured=measured, basis=basis)])
         layouts.append(layout_digest(files))
-    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one")}
-    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two")}
+    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one", "i")}
+    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two", "i")}
     assert ledger.contents("flights", {date: "of somebody else"}) == {}
     assert ledger.contents("orders", {date: layouts[0]}) == {}
     assert ledger.contents("flights", {}) == {}

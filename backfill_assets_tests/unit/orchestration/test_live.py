@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.late_deliveries import LateDay
 from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
@@ -141,11 +144,14 @@ class Late:
         return tuple(day for day in self.days if day.dataset == name)
 
 
-def _look(application: Application, *days: LateDay) -> Any:
+def _look(application: Application, *days: LateDay, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
+    """What the sensor says of these days, after runs for some of them (by their tag) that ended so."""
     vars(application)["late_deliveries"] = Late(*days)
     definitions = definitions_of(application)
     repository = definitions.get_repository_def()
     with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
+        for name, status in after:
+            create_run_for_test(instance, job_name="live_rides", status=status, tags={LATE_TAG: name})
         return definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)
 
 
@@ -172,3 +178,34 @@ def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Applicatio
 def test_a_flood_of_late_days_is_run_in_portions(application: Application) -> None:
     days = [LateDay("rides", dt.date(2024, 3, i), ("f",), "d") for i in range(1, 20)]
     assert len(_look(application, *days).run_requests) == 5
+
+
+def _late(number: int, *files: str) -> LateDay:
+    return LateDay("rides", dt.date(2024, 3, number), files, "d")
+
+
+@pytest.mark.parametrize(
+    "status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED]
+)
+def test_days_that_were_run_already_keep_no_others_from_their_turn(
+    application: Application, status: dg.DagsterRunStatus
+) -> None:
+    days = [_late(i, "f") for i in range(1, 10)]
+    data = _look(application, *days, after=[(f"rides:{day.day}:d", status) for day in days[:7]])
+    assert [request.partition_key for request in data.run_requests] == ["2024-03-08", "2024-03-09"]
+
+
+def test_a_run_that_failed_before_landing_is_asked_for_again_three_times(application: Application) -> None:
+    keys = []
+    for failures in range(6):
+        failed = [("rides:2024-03-01:d", dg.DagsterRunStatus.FAILURE)] * failures
+        data = _look(application, _late(1, "f"), after=failed)
+        keys.append([request.run_key for request in data.run_requests or []])
+    name = "rides:2024-03-01:d"
+    assert keys == [[name], [f"{name}:1"], [f"{name}:2"], [f"{name}:3"], [], []]
+
+
+def test_a_run_that_failed_after_landing_is_not_repeated(application: Application) -> None:
+    failed = [("rides:2024-03-01:d", dg.DagsterRunStatus.FAILURE)]
+    assert not _look(application, _late(1), after=failed).run_requests
+    assert _look(application, _late(1)).run_requests[0].tags["backfill_assets/late_files"] == "0"

@@ -29,7 +29,8 @@ class LateDay:
 
     `files` are those that have not landed yet; none if another day's run has landed all. `deliveries` is a digest of all
     files behind the day, landed or not: equal as long as nothing else comes. `waits_for` says what keeps a live run from
-    working on the day: an open unit's claim, or a hold, in any dataset of its release group; empty if nothing does.
+    working on the day: an open unit's claim, or a hold, in any dataset of its release group; empty if nothing does. The
+    unit of an earlier live run of the same day does not: another one goes on with it.
     """
 
     dataset: str
@@ -70,9 +71,10 @@ class LateDeliveries:
         )
 
     def _new(self, loaded: LoadedDataset, window: Days, known: Deliveries) -> _NewFiles:
-        landed = {(d.day, d.path, d.fingerprint) for deliveries in known.values() for d in deliveries}
+        deliveries = [d for found in known.values() for d in found]
+        landed = {(d.day, d.path, d.fingerprint) for d in deliveries}
         new: dict[dt.date, list[SourceFile]] = {}
-        for file in discover(loaded, self.layout, window):
+        for file in discover(loaded, self.layout, window, deliveries):
             if (file.day, file.path, file.fingerprint) not in landed:
                 new.setdefault(file.day, []).append(file)
         return new
@@ -102,15 +104,26 @@ class LateDeliveries:
         # The late dataset last: what is said of it counts before what is said of others.
         members = sorted(next(group for group in groups if name in group), key=lambda member: member == name)
         passes = all(self.datasets[member].dataset.late_data is LateData.publish for member in members)
+        claims = {} if passes else {member: self.ledger.claims(member, days) for member in members}
+        joined = self._joined(claims)
         waits: dict[dt.date, str] = {}
-        for member in members:
+        for member, claimed in claims.items():
             of = "" if member == name else f"{member} is "
-            claims = {} if passes else self.ledger.claims(member, days)
-            waits |= {day: f"{of}claimed by open unit {unit}" for day, unit in claims.items()}
+            waits |= {d: f"{of}claimed by open unit {u}" for d, u in claimed.items() if (d, u) not in joined}
         for member in members:
             of = "" if member == name else f"{member} is "
             waits |= {hold.target[1]: f"{of}on hold: {hold.reason}" for hold in self.ledger.holds(member, days)}
         return waits
+
+    def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
+        """Days with the live units that a live run of the day goes on with: one that failed, and whatever corrects it."""
+        claimed = {(day, unit) for found in claims.values() for day, unit in found.items()}
+        units = {unit: self.ledger.unit(unit) for _, unit in claimed}
+        return {
+            (day, unit)
+            for day, unit in claimed
+            if units[unit].live and set(units[unit].days) == {(member, day) for member in claims}
+        }
 
 
 def _window(dataset: Dataset, days: Iterable[dt.date]) -> Days:

@@ -10,6 +10,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from backfill_assets.application import Application
 from backfill_assets.campaigns.late_deliveries import LateDay
 from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.orchestration.names import asset_key, layers_of
 
@@ -52,13 +53,15 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
         description="Looks for new deliveries of published days and runs these days, before any backfill.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        late = [day for name in application.datasets for day in application.late_deliveries.of(name)]
+        late, faults = _looked(application)
+        for fault in faults:
+            context.log.error(fault)
         # Before they are cut to a portion: days that were run already must not keep others from their turn.
         ready = _unseen(context.instance, [day for day in late if not day.waits_for])
         if held := [day for day in late if day.waits_for]:
             context.log.info("\n".join(["late deliveries that wait:", *map(_waiting, held)]))
         if not ready:
-            return dg.SkipReason("; ".join(map(_waiting, held[:_MOST])) or "no late deliveries")
+            return dg.SkipReason("; ".join([*faults, *map(_waiting, held[:_MOST])]) or "no late deliveries")
         requests = [_request(day, jobs[day.dataset], failed) for day, failed in ready[:_MOST]]
         return dg.SensorResult(run_requests=requests)
 
@@ -95,6 +98,18 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
         yield dg.RunRequest(run_key=f"{group[0]}:{day}", partition_key=day.isoformat(), tags=_TAGS)
 
     return LivePipeline(group, job, schedule)
+
+
+def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
+    """The late days of all datasets, and of which dataset nothing can be said; it must not stop the others."""
+    late: list[LateDay] = []
+    faults: list[str] = []
+    for name in application.datasets:
+        try:
+            late += application.late_deliveries.of(name)
+        except BackfillError as error:
+            faults.append(f"{name}: {error}")
+    return late, faults
 
 
 def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple[LateDay, int]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from backfill_assets.campaigns.late_deliveries import LateDeliveries
 from backfill_assets.domain.dataset import Format, LateData, Live, Reference
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.work import Delivery, Hold
-from backfill_assets.lakehouse.road import discover
+from backfill_assets.lakehouse.road import discover, raw
 from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, loaded
 from backfill_assets_tests.unit.published.tables import day, layout
 
@@ -26,6 +28,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.world = World(folder, ("sales", "totals<sales"))
         self.folder = folder
+        self.written = 1_700_000_000
         self.loaded = {name: loaded(dataset, folder) for name, dataset in self.world.datasets.items()}
         self.world.basis = self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
 
@@ -46,13 +49,16 @@ class Desk:
         file = layout(self.folder).sources / "x" / f"{date}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
+        # The clock of a file system is too coarse to tell two deliveries of one test apart.
+        self.written += 1
+        os.utime(file, (self.written, self.written))
 
     def land(self, *days: dt.date) -> None:
         """What the raw step of these days does: it lands the files of all delivery days behind them."""
         files = discover(self.loaded["sales"], layout(self.folder), self.loaded["sales"].dataset.delivery_days(days))
         now = self.world.clock.now()
         self.world.ledger.add_deliveries(
-            Delivery("sales", f.day, f.path, f.fingerprint, 5, now, now, 1, 0) for f in files
+            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 1, 0) for f in files
         )
 
 
@@ -99,6 +105,49 @@ def test_a_day_waits_for_a_claim_on_any_dataset_of_the_group_that_a_live_run_wor
     assert desk.late.of("sales")[0].waits_for == f"totals is claimed by open unit {unit.id}"
     with pytest.raises(ClaimedDaysError):
         desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
+
+
+def test_a_corrected_file_does_not_wait_for_the_failed_live_unit_of_its_own_day(desk: Desk) -> None:
+    desk.deliver(D2, "id\nbad\n")
+    unit = desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
+    desk.land(D2)
+    desk.deliver(D2, "id\ncorrected\n")
+    assert desk.late.of("sales")[0].waits_for == ""
+    # For a live run of the day would go on with it.
+    assert desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True).id == unit.id
+
+
+@pytest.mark.parametrize(
+    ("targets", "live"),
+    [
+        ({"sales": [D2], "totals": [D2]}, False),
+        ({"sales": [D2]}, True),
+        ({"sales": [D2, D3], "totals": [D2, D3]}, True),
+    ],
+    ids=["no live unit", "not of the whole group", "of other days, too"],
+)
+def test_a_day_waits_for_any_other_unit(desk: Desk, targets: Mapping[str, Sequence[dt.date]], live: object) -> None:
+    unit = desk.world.open_unit(targets, live=bool(live))
+    desk.deliver(D2, "id\n2\n")
+    assert desk.late.of("sales")[0].waits_for.endswith(f"claimed by open unit {unit.id}")
+
+
+def test_files_that_are_known_are_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def sha256_of(path: Path) -> str:
+        read.append(path.name)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(raw, "sha256_of", sha256_of)
+    assert desk.days() == []
+    assert read == []
+    desk.deliver(D2, "id\n2\n")
+    assert desk.days() == [D2]
+    assert read == [f"{D2}.csv"]
+    # Whoever lands them reads them.
+    desk.land(D1)
+    assert read[1:] == [f"{D1}.csv"]
 
 
 def test_a_claim_is_passed_only_if_every_dataset_of_the_group_says_so(desk: Desk) -> None:

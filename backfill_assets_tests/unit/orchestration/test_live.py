@@ -14,6 +14,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.late_deliveries import LateDay
+from backfill_assets.domain.errors import SourceError
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings
@@ -137,16 +138,23 @@ def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
 class Late:
     """Stands in for the look at the files: these days are late."""
 
-    def __init__(self, *days: LateDay) -> None:
+    def __init__(self, *days: LateDay, broken: str = "") -> None:
         self.days = days
+        self.broken = broken
 
     def of(self, name: str) -> tuple[LateDay, ...]:
+        if name == self.broken:
+            raise SourceError("x.csv: fits two days")
         return tuple(day for day in self.days if day.dataset == name)
 
 
 def _look(application: Application, *days: LateDay, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
     """What the sensor says of these days, after runs for some of them (by their tag) that ended so."""
     vars(application)["late_deliveries"] = Late(*days)
+    return _evaluated(application, after)
+
+
+def _evaluated(application: Application, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
     definitions = definitions_of(application)
     repository = definitions.get_repository_def()
     with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
@@ -209,3 +217,13 @@ def test_a_run_that_failed_after_landing_is_not_repeated(application: Applicatio
     failed = [("rides:2024-03-01:d", dg.DagsterRunStatus.FAILURE)]
     assert not _look(application, _late(1), after=failed).run_requests
     assert _look(application, _late(1)).run_requests[0].tags["backfill_assets/late_files"] == "0"
+
+
+def test_a_dataset_that_cannot_be_looked_at_does_not_stop_the_others(application: Application) -> None:
+    vars(application)["late_deliveries"] = Late(_late(1, "f"), broken="ride_totals")
+    (request,) = _evaluated(application).run_requests
+    assert request.partition_key == "2024-03-01"
+    vars(application)["late_deliveries"] = Late(broken="rides")
+    data = _evaluated(application)
+    assert not data.run_requests
+    assert data.skip_message == "rides: x.csv: fits two days"

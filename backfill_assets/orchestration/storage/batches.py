@@ -61,8 +61,9 @@ class BatchedEvents(SqlEventLogStorage):
     """Mixin of an event log storage: two commits for many events, where Dagster commits several times for each.
 
     As in Dagster's own storage the log of the run is committed first, and then what assets and checks are looked up by;
-    each whole or not at all. A worker that is killed loses at most the batch that it had not written; killed between the
-    two commits, it leaves events in its run's log that no asset and no check shows.
+    each whole or not at all. What an exception interrupts is written all the same, at the end of `batched`. A worker
+    that is killed loses at most the batch that it had not written; killed between the two commits, it leaves events in its
+    run's log that no asset and no check shows.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -251,7 +252,9 @@ class BatchedEvents(SqlEventLogStorage):
 def _insert(connection: Connection, entries: Sequence[_Entry]) -> Sequence[int]:
     table = SqlEventLogStorageTable
     insert = table.insert().returning(table.c.id, sort_by_parameter_order=True)
-    return connection.execute(insert, [entry.row for entry in entries]).scalars().all()
+    # SQLAlchemy would cut a large batch into several statements.
+    whole = {"insertmanyvalues_page_size": len(entries)}
+    return connection.execute(insert, [entry.row for entry in entries], execution_options=whole).scalars().all()
 
 
 def _kind(event: dg.EventLogEntry) -> Kind | None:

@@ -182,3 +182,15 @@ def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_o
 
 def test_the_days_that_a_day_looks_back_at_do_not_stand_in_for_its_own() -> None:
     assert rows_of(D2, {"sales": {D1: 5}, "stock": {D1: 5, D2: 3}}) == {"sales": 0, "stock": 3}
+
+
+def test_what_is_to_be_materialized_names_every_dataset_of_the_unit_with_its_own_layers(shop: Shop) -> None:
+    unit = shop.unit(D1, D2)
+    shop.world.build(unit, "sales", {D1: [1], D2: [2]})
+    shop.world.build(unit, "totals", {D2: [2]})
+    with pytest.raises(EvidenceError) as refusal:
+        shop.world.publisher().release(unit.id)
+    assert [line for line in str(refusal.value).splitlines() if line.startswith("  ")] == [
+        f"  raw, staging and shadow of sales with their checks for {D1}",
+        f"  shadow of totals with their checks for {D1}",
+    ]

@@ -11,6 +11,7 @@ import pytest
 from dagster._core.execution.asset_backfill import AssetBackfillData
 
 from backfill_assets.domain.units import UnitState
+from backfill_assets.orchestration.checks import again
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day
@@ -59,6 +60,14 @@ def test_what_is_to_be_materialized_is_said_in_the_layers_that_the_dataset_has(h
     assert "Materialize shadow and published of totals for them together" in _materialize(house, "published/totals")
     said = _materialize(house, "published/sales")
     assert "Materialize raw, staging, shadow and published of sales for them together" in said
+
+
+def test_a_failed_check_says_what_to_materialize_in_every_dataset_of_the_unit(house: House) -> None:
+    unit = house.world.open_unit({"sales": [D1], "totals": [D1]})
+    expected = f"raw, staging, shadow and published of sales; shadow and published of totals for {D1}"
+    assert again(house.application, unit, {D1}) == expected
+    alone = house.world.open_unit({"totals": [D2]})
+    assert again(house.application, alone, {D2}) == f"shadow and published of totals for {D2}"
 
 
 def test_a_look_back_adds_no_days_to_a_backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,10 @@ class Application:
         return {name: loaded.dataset for name, loaded in self.datasets.items()}
 
     @cached_property
+    def _fingerprints(self) -> SparkFingerprints:
+        return SparkFingerprints(self.session, self.datasets, self.layout)
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The control state."""
         return open_ledger(self.settings.ledger_url, self.clock)
@@ -116,7 +120,7 @@ class Application:
     @cached_property
     def basis(self) -> CurrentBasis:
         """What evidence would rest on now."""
-        return CurrentBasis(self.datasets, self.ledger, self.layout, self.tables)
+        return CurrentBasis(self.datasets, self.ledger, self.layout, self.tables, self._fingerprints)
 
     @cached_property
     def outdated(self) -> OutdatedDays:
@@ -141,9 +145,8 @@ class Application:
     @cached_property
     def publisher(self) -> Publisher:
         """Releases units."""
-        fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
         return Publisher(
-            self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis,
+            self.ledger, self.tables, self.clock, self.ids, self.identity, self._fingerprints, self.basis,
             datasets=self._contracts,
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import UNKNOWN_ORIGIN
 from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays
 
 Days = tuple[dt.date, ...]
@@ -78,7 +79,8 @@ class OutdatedDays:
     def of(self, name: str, days: Sequence[dt.date] | None = None) -> Outdated:
         """The outdated days of one dataset, among `days` or all that are published.
 
-        Days whose files nobody of this project built are left out: nothing is known of what they came from.
+        Days whose files nobody of this project built are left out: nothing is known of what they came from. Rows are not
+        read: an upstream whose files somebody else wrote counts as changed if it has another number of rows.
         """
         upstream = tuple(self.datasets[name].dataset.upstream)
         if not upstream or not self.tables[name].exists():
@@ -88,8 +90,8 @@ class OutdatedDays:
         asked = self._history(name, filled) if days is None else days
         empty = dict.fromkeys((day for day in asked if day not in filled), _EMPTY)
         built = self.ledger.contents(name, {**filled, **empty})
-        now = self.basis.upstream(name, tuple(built))
-        behind = {day for day, content in built.items() if content.upstream != now[day]}
+        now = self.basis.supposed_upstream(name, tuple(built))
+        behind = {day for day, content in built.items() if content.upstream not in {now[day], UNKNOWN_ORIGIN}}
         # Also an attempt that never was released may have built no row of a day.
         behind &= filled.keys() | published_among(self.ledger, self.tables[name], name, behind - filled.keys())
         return Outdated(name, tuple(sorted(behind)), upstream)

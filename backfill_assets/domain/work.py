@@ -62,11 +62,16 @@ class Attempt:
         return f"_shadow/{self.unit}/{self.number}"
 
 
+UNKNOWN_ORIGIN = "unknown"
+"""Stands for the upstream content behind files that nobody of this project built."""
+
+
 @dataclass(frozen=True)
 class Content:
     """What a set of files holds of a day: the fingerprint of its rows, and digests of what they were built from.
 
-    `upstream` is empty for a dataset without upstreams; `inputs` are deliveries and references, none where unknown.
+    `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` are deliveries and references,
+    none where unknown.
     """
 
     fingerprint: str

@@ -108,6 +108,15 @@ class WorkRows(DeliveryRows, WorkLedger):
             if layouts.get(row.day) == row.layout
         }
 
+    def add_contents(self, dataset: str, contents: Mapping[dt.date, tuple[str, Content]]) -> None:
+        """Remember what was measured in files that somebody else wrote; what is known already stays as it is."""
+        rows = [
+            {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
+            for day, (layout, content) in contents.items()
+        ]
+        with self._database.write() as connection:
+            upsert(connection, _CONTENTS, rows)
+
     def evidence(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
     ) -> Mapping[DatasetDay, DayEvidence]:

@@ -1,7 +1,7 @@
 """The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import dagster as dg
 
@@ -53,7 +53,9 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         yield from _evaluations(context, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
-            raise _failure(unit, dataset.name, len(days), (refusals, _again(application, unit, refusals)))
+            raise _failure(
+                unit, dataset.name, len(days), (refusals, again(application, unit, {v.day for v in refusals}))
+            )
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
 
@@ -156,15 +158,15 @@ def _cell(value: object) -> str | int | float | bool | None:
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
-def _again(application: Application, unit: Unit, refusals: Sequence[Verdict]) -> str:
-    """What to materialize once more: all datasets of the unit, as one is built from the other."""
+def again(application: Application, unit: Unit, days: Collection[dt.date]) -> str:
+    """What to materialize once more for some days: all datasets of the unit, as one is built from the other."""
     names = application.catalog.upstream_first(unit.targets)
     what = "; ".join(f"{in_words(layers_of(application.dataset(name)))} of {name}" for name in names)
-    return f"{what} for {format_days({v.day for v in refusals})}"
+    return f"{what} for {format_days(days)}"
 
 
 def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], str]) -> dg.Failure:
-    refusals, again = why
+    refusals, remedy = why
     failed = sorted({v.day for v in refusals})
     shown = [str(v) for v in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
@@ -175,7 +177,7 @@ def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], st
         f"nothing of unit {unit.id} is published.\n{listed}\n"
         "Correct the cause, then relaunch what is missing, and only that, with:\n"
         f"    backfill resume {unit.id}\n"
-        f"(if the change is meant, say so with --expected-change), or in the UI: materialize {again}. "
+        f"(if the change is meant, say so with --expected-change), or in the UI: materialize {remedy}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))

@@ -78,10 +78,10 @@ def measure_upstreams(
         rows[name] = {day: count for day, (count, _) in measured.items()}
         for day in days:
             totals[day] |= measured[day][1] if day in measured else dict.fromkeys(wanted)
-    return {day: UpstreamState(rows_of(day, rows), totals[day]) for day in days}
+    return {day: UpstreamState(rows_on(day, rows), totals[day]) for day in days}
 
 
-def rows_of(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
+def rows_on(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
     """The rows of each upstream on the day itself: those that it looks back at are there even if its own has not come."""
     return {name: found.get(day, 0) for name, found in rows.items()}
 

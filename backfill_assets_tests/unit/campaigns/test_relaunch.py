@@ -69,7 +69,7 @@ def test_days_that_a_dataset_of_the_unit_does_not_have_are_launched_without_it(c
 
 
 def _published(world: World, name: str, *days: dt.date) -> None:
-    world.released(dict.fromkeys(days, [1]), name)
+    world.released({date: [1] for date in days}, name)
 
 
 def test_outdated_days_take_the_published_days_downstream_along_and_no_others(chain: World) -> None:

@@ -27,6 +27,7 @@ from backfill_assets.campaigns.planning import Planner
 from backfill_assets.campaigns.preview import Preview
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.relaunch import Relaunches
 from backfill_assets.campaigns.road import Road
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sign_off import SignOff
@@ -117,6 +118,14 @@ class Application:
         return self.catalog.dataset(name).dataset
 
     @cached_property
+    def _contracts(self) -> Mapping[str, Dataset]:
+        return {name: loaded.dataset for name, loaded in self.datasets.items()}
+
+    @cached_property
+    def _fingerprints(self) -> SparkFingerprints:
+        return SparkFingerprints(self.session, self.datasets, self.layout)
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The control state."""
         return open_ledger(self.settings.ledger_url, self.clock)
@@ -129,7 +138,7 @@ class Application:
     @cached_property
     def basis(self) -> CurrentBasis:
         """What evidence would rest on now."""
-        return CurrentBasis(self.datasets, self.ledger, self.layout, self.tables)
+        return CurrentBasis(self.datasets, self.ledger, self.layout, self.tables, self._fingerprints)
 
     @cached_property
     def outdated(self) -> OutdatedDays:
@@ -137,9 +146,14 @@ class Application:
         return OutdatedDays(self.ledger, self.datasets, self.tables, self.basis)
 
     @cached_property
+    def relaunches(self) -> Relaunches:
+        """Plans what is to be launched again."""
+        return Relaunches(self.ledger, self.tables, self._contracts)
+
+    @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Looks for source files that came after their day was published."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
+        """Looks for source files that published days were not built from."""
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.basis)
 
     @cached_property
     def road(self) -> Road:
@@ -149,10 +163,9 @@ class Application:
     @cached_property
     def publisher(self) -> Publisher:
         """Releases units."""
-        fingerprints = SparkFingerprints(self.session, self.datasets, self.layout)
         return Publisher(
-            self.ledger, self.tables, self.clock, self.ids, self.identity, fingerprints, self.basis,
-            order=self.catalog.upstream_first, guard=self.guard, after=self.aftermath,
+            self.ledger, self.tables, self.clock, self.ids, self.identity, self._fingerprints, self.basis,
+            datasets=self._contracts, guard=self.guard, after=self.aftermath,
         )  # fmt: skip
 
     @cached_property
@@ -213,7 +226,10 @@ class Application:
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(self.ledger, self.tables, self.clock, self.ids, self.identity, after=self.aftermath)
+        return Rollback(
+            self.ledger, self.tables, self.clock, self.ids, self.identity,
+            datasets=self._contracts, after=self.aftermath,
+        )  # fmt: skip
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
@@ -222,7 +238,7 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.ledger, self.tables, self.clock, self.aftermath)
+        return Reconcile(self.ledger, self.tables, self.clock, self._contracts, self.aftermath)
 
     @cached_property
     def doctor(self) -> Doctor:

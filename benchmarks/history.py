@@ -23,6 +23,7 @@ from deltalake import write_deltalake
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import table
+from backfill_assets.cli.status import overview
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.evidence import Basis, DayEvidence
@@ -61,8 +62,7 @@ def measure_history(folder: Path, partitions: int) -> dict[str, float]:
     with _timed(seconds, "backfill status (a process)"):
         _run(environ, "-c", "from backfill_assets.cli.app import main; main()", "status")
     with _timed(seconds, "backfill status (the work alone)"):
-        application.publisher.missing(third.id)
-        application.outdated.all()
+        overview(application)
     application.ledger.move(third.id, {UnitState.open}, UnitState.discarded)
     with _timed(seconds, "roll all back"):
         application.rollback.execute(done.releases[_NAME], "measured")

@@ -84,8 +84,13 @@ class Results:
         return self.road.wall / self.floor_seconds
 
     @property
+    def sampled(self) -> int:
+        """How many runs of one day the extrapolation rests on: the first warms up and is left out."""
+        return self.by_the_day.runs - 1
+
+    @property
     def extrapolated_seconds(self) -> float:
-        """What a run per day would take for all days of the road, from the sample; the first run is left out."""
+        """What a run per day would take for all days of the road, from the sample."""
         return self.by_the_day.per_run * self.road.days
 
     @property
@@ -100,6 +105,7 @@ class Results:
             "times_floor": self.times_floor,
             "seconds_per_day": self.road.wall / self.road.days,
             "run_per_day_extrapolated_seconds": self.extrapolated_seconds,
+            "run_per_day_sampled": self.sampled,
             "times_faster_than_a_run_per_day": self.extrapolated_seconds / self.road.wall,
             "validation_of_build": self.validation_of_build,
             "validation_share": self.road.share(("checks",)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill_assets.campaigns.data_releases import DataReleases
-from backfill_assets.campaigns.publish_steps import is_rollback
+from backfill_assets.campaigns.publish_steps import is_rollback, taken_back
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.ports import Ledger
@@ -63,6 +63,9 @@ class Aftermath:
                 groups.setdefault((manifest.unit, manifest.kind, manifest.created_at), []).append(record)
         for (unit, kind, _), members in groups.items():
             campaign = self.ledger.campaign_of(unit)
+            if taken_back(self.ledger.releases(unit=unit)) & {r.manifest.release for r in members}:
+                # Readers have seen it for the blink of an eye; to people it never was.
+                continue
             if campaign is not None and self._noted(campaign, kind, members):
                 published = kind is ReleaseKind.publish
                 text = self._published(campaign, members) if published else _rolled_back(campaign, members[0].manifest)

@@ -68,7 +68,7 @@ class Approving:
         unit = self._unit(campaign)
         name = self._approver(campaign, unit, by)
         if faults := self.publisher.missing(unit.id):
-            raise EvidenceError(refusal(unit, faults))
+            raise EvidenceError(refusal(unit, faults, self.publisher.datasets))
         found = current_evidence(self.ledger, unit)
         pending = self._pending(unit, found)
         self._require_hash(campaign, pending, evidence)

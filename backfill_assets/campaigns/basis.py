@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from backfill_assets.campaigns.contents import Contents
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.inputs import by_delivery_day, fact_inputs, staged_inputs
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.ports import Ledger, PublishedTable
-from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.ports import ContentFingerprints, Ledger, PublishedTable
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.references import reference_fingerprints
+
+_ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class CurrentBasis:
     ledger: Ledger
     layout: Layout
     tables: Mapping[str, PublishedTable]
+    fingerprints: ContentFingerprints | None = None
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Digest of what each day's fact would be built from now."""
@@ -40,10 +43,17 @@ class CurrentBasis:
 
         Content, not files: an upstream that was compacted, or built again with the same result, moves nothing.
         """
+        return self._upstream(dataset, days, lambda name, wanted: self._contents(name, wanted, unit))
+
+    def supposed_upstream(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """The same of what is published, without reading a row, for looks that must be quick; see `Contents.supposed`."""
+        return self._upstream(dataset, days, self._published.supposed)
+
+    def _upstream(self, dataset: str, days: Collection[dt.date], contents_of: _ContentsOf) -> Mapping[dt.date, str]:
         found = self.datasets[dataset].dataset
         if not found.upstream:
             return dict.fromkeys(days, "")
-        contents = {name: self._contents(name, found.upstream_days(name, tuple(days)), unit) for name in found.upstream}
+        contents = {name: contents_of(name, found.upstream_days(name, tuple(days))) for name in found.upstream}
         return {day: _upstream_digest(found, day, contents) for day in days}
 
     def code(self, dataset: str) -> str:
@@ -61,17 +71,11 @@ class CurrentBasis:
         contents = dict.fromkeys(own, "not built yet")
         # Evidence without verdicts has no fingerprint yet: whatever was built from it would have to be built again.
         contents |= {day: e.measured.shadow.fingerprint for (_, day), e in built.items() if e.verdicts}
-        return contents | self._published(name, tuple(day for day in days if day not in held))
+        return contents | self._published.of(name, tuple(day for day in days if day not in held))
 
-    def _published(self, name: str, days: tuple[dt.date, ...]) -> dict[dt.date, str]:
-        if not days or not self.tables[name].exists():
-            return dict.fromkeys(days, "")
-        active = self.tables[name].active(days)
-        layouts = {day: layout_digest(files) for day, files in active.items() if files}
-        known = self.ledger.contents(name, layouts)
-        # Files that somebody else wrote: nobody measured them, so that they only equal themselves.
-        unknown = {day: f"files {layout}" for day, layout in layouts.items() if day not in known}
-        return dict.fromkeys(days, "") | unknown | {day: content.fingerprint for day, content in known.items()}
+    @property
+    def _published(self) -> Contents:
+        return Contents(self.ledger, self.tables, self.fingerprints)
 
     def _digests(self, name: str, days: Collection[dt.date], *, lookback: bool) -> Mapping[dt.date, str]:
         loaded = self.datasets[name]

@@ -11,6 +11,7 @@ from backfill_assets.campaigns.publish import AlreadyReleased, Publisher, Releas
 from backfill_assets.campaigns.publish_survey import Survey, refusal
 from backfill_assets.domain.campaign import Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import DataFile
 from backfill_assets.domain.units import Unit, UnitState
@@ -82,10 +83,10 @@ class CampaignRelease:
         survey = self.publisher.survey(unit.id)
         refusals = [str(r) for r in self.guard.consenting(outside_window).refusals(campaign, survey)]
         if survey.faults:
-            refusals.insert(0, refusal(unit, survey.faults))
+            refusals.insert(0, refusal(unit, survey.faults, self.publisher.datasets))
         if unit.state in {UnitState.published, UnitState.discarded}:
             refusals.insert(0, f"campaign {campaign_id} is {unit.state.value}{_told(self._last(campaign_id))}")
-        changes = tuple(_change(survey, name) for name in self.publisher.order(unit.targets))
+        changes = tuple(_change(survey, name) for name in upstream_first(unit.targets, upstreams_of(self.publisher.datasets)))
         return ReleasePlan(campaign.id, unit.id, survey.hash, changes, tuple(refusals))
 
     def publish(self, campaign_id: str, *, reason: str = "", outside_window: str = "") -> Publication:

@@ -91,7 +91,9 @@ class Control:
         """
         campaign = self.ledger.campaign(campaign_id)
         if not campaign.unit:
-            raise CampaignError(f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}")
+            raise CampaignError(
+                f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}"
+            )
         return self.conductor.publisher.missing(campaign.unit)
 
     def resume(self, campaign_id: str, reason: str = "") -> Campaign:
@@ -106,7 +108,9 @@ class Control:
         campaign = self.ledger.campaign(campaign_id)
         require_phase(campaign, _RESUMABLE, "resume", self._last(campaign_id))
         if not campaign.unit:
-            raise CampaignError(f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}")
+            raise CampaignError(
+                f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}"
+            )
         if campaign.phase in WORKING and self.conductor.backfills.active(campaign_id):
             raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is at work")
         changed = self._planned_anew(campaign)
@@ -133,9 +137,7 @@ class Control:
         entry = self._entry(campaign, Action.set, reason, before=vars(campaign.knobs), after=vars(knobs))
         return self.ledger.change_campaign(replace(campaign, knobs=knobs), allowed, entry)
 
-    def _turn_to(
-        self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]
-    ) -> Campaign:
+    def _turn_to(self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]) -> Campaign:
         campaign = self.ledger.campaign(campaign_id)
         action, reason = why
         require_phase(campaign, allowed, phase.value, self._last(campaign_id))

@@ -1,26 +1,36 @@
-"""Late deliveries: source files that nobody has landed yet, for days that are published already."""
+"""Late deliveries: source files that published days were not built from, landed or not."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.standing import effective, published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.dataset import LateData
+from backfill_assets.domain.dataset import Dataset, LateData
 from backfill_assets.domain.days import ONE_DAY, day_range
+from backfill_assets.domain.inputs import Deliveries, by_delivery_day
+from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.release import layout_digest
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import SourceFile, discover
+
+Days = tuple[dt.date, ...]
+_NewFiles = Mapping[dt.date, Sequence[SourceFile]]
 
 
 @dataclass(frozen=True)
 class LateDay:
-    """A published day for which something new has been delivered.
+    """A published day for which something has been delivered that it was not built from.
 
-    `deliveries` is a digest of the new files: equal as long as nothing else comes. `waits_for` says what keeps a live run
-    from working on the day: an open unit's claim, or a hold; empty if nothing does.
+    `files` are those that have not landed yet; none if another day's run has landed all. `deliveries` is a digest of all
+    files behind the day, landed or not: equal as long as nothing else comes. `waits_for` says what keeps a live run from
+    working on the day: an open unit's claim, or a hold, in any dataset of its release group; empty if nothing does. The
+    unit of an earlier live run of the same day does not: another one goes on with it.
     """
 
     dataset: str
@@ -38,6 +48,7 @@ class LateDeliveries:
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
     layout: Layout
+    basis: CurrentBasis
 
     def of(self, name: str) -> tuple[LateDay, ...]:
         """The late days of one dataset; none before its first release, and none without a source."""
@@ -48,29 +59,79 @@ class LateDeliveries:
             return ()
         newest = max(published)
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
-        new = self._new(loaded, dataset.delivery_days(tuple(watched)))
-        days = {day: [f for d in dataset.delivery_days((day,)) for f in new.get(d, ())] for day in watched}
-        waits = self._waits(name, tuple(day for day, files in days.items() if files))
+        known = by_delivery_day(self.ledger.deliveries(name, _window(dataset, watched)))
+        new = self._new(loaded, dataset.delivery_days(tuple(watched)), known)
+        files = {day: [f for d in dataset.delivery_days((day,)) for f in new.get(d, ())] for day in watched}
+        late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known)
+        days = tuple(sorted(published_among(self.ledger, table, name, late)))
+        waits = self._waits(name, days)
         return tuple(
-            LateDay(name, day, tuple(f.path for f in files), _digest(files), waits.get(day, ""))
-            for day, files in days.items()
-            if files
+            LateDay(name, d, tuple(f.path for f in files[d]), _digest(dataset, d, known, new), waits.get(d, ""))
+            for d in days
         )
 
-    def _new(self, loaded: LoadedDataset, window: tuple[dt.date, ...]) -> Mapping[dt.date, list[SourceFile]]:
-        known = {(d.day, d.path, d.fingerprint) for d in self.ledger.deliveries(loaded.name, window)}
+    def _new(self, loaded: LoadedDataset, window: Days, known: Deliveries) -> _NewFiles:
+        deliveries = [d for found in known.values() for d in found]
+        landed = {(d.day, d.path, d.fingerprint) for d in deliveries}
         new: dict[dt.date, list[SourceFile]] = {}
-        for file in discover(loaded, self.layout, window):
-            if (file.day, file.path, file.fingerprint) not in known:
+        for file in discover(loaded, self.layout, window, deliveries):
+            if (file.day, file.path, file.fingerprint) not in landed:
                 new.setdefault(file.day, []).append(file)
         return new
 
-    def _waits(self, name: str, days: tuple[dt.date, ...]) -> Mapping[dt.date, str]:
-        held = {h.target[1]: f"on hold: {h.reason}" for h in self.ledger.holds(name, days)} if days else {}
-        if self.datasets[name].dataset.late_data is LateData.publish:
-            return held
-        return {day: f"claimed by open unit {unit}" for day, unit in self.ledger.claims(name, days).items()} | held
+    def _overtaken(self, dataset: Dataset, days: Collection[dt.date], known: Deliveries) -> set[dt.date]:
+        """Days of which a delivery has landed since their release, by the run of another day that it may hold rows of."""
+        name = dataset.name
+        active = self.tables[name].active(days)
+        contents = self.ledger.contents(name, {day: layout_digest(active.get(day, ())) for day in days})
+        built = {day: found.inputs for day, found in contents.items() if found.inputs is not None}
+        now = self.basis.inputs(name, tuple(built)) if built else {}
+        moved = [day for day, inputs in built.items() if inputs != now[day]]
+        releases = effective(self.ledger.releases(name)) if moved else {}
+        # Inputs are references as well, and a new one of those is no delivery.
+        return {
+            day
+            for day in moved
+            if day in releases
+            and any(d.landed_at > releases[day].created_at for w in _window(dataset, (day,)) for d in known.get(w, ()))
+        }
+
+    def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
+        """What a live run of each day would be refused for: it works on all datasets of the release group."""
+        if not days:
+            return {}
+        groups = release_groups(upstreams_of({n: loaded.dataset for n, loaded in self.datasets.items()}))
+        # The late dataset last: what is said of it counts before what is said of others.
+        members = sorted(next(group for group in groups if name in group), key=lambda member: member == name)
+        passes = all(self.datasets[member].dataset.late_data is LateData.publish for member in members)
+        claims = {} if passes else {member: self.ledger.claims(member, days) for member in members}
+        joined = self._joined(claims)
+        waits: dict[dt.date, str] = {}
+        for member, claimed in claims.items():
+            of = "" if member == name else f"{member} is "
+            waits |= {d: f"{of}claimed by open unit {u}" for d, u in claimed.items() if (d, u) not in joined}
+        for member in members:
+            of = "" if member == name else f"{member} is "
+            waits |= {hold.target[1]: f"{of}on hold: {hold.reason}" for hold in self.ledger.holds(member, days)}
+        return waits
+
+    def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
+        """Days with the live units that a live run of the day goes on with: one that failed, and whatever corrects it."""
+        claimed = {(day, unit) for found in claims.values() for day, unit in found.items()}
+        units = {unit: self.ledger.unit(unit) for _, unit in claimed}
+        return {
+            (day, unit)
+            for day, unit in claimed
+            if units[unit].live and set(units[unit].days) == {(member, day) for member in claims}
+        }
 
 
-def _digest(files: list[SourceFile]) -> str:
-    return digest(sorted((file.path, file.fingerprint) for file in files))[:16]
+def _window(dataset: Dataset, days: Iterable[dt.date]) -> Days:
+    """The delivery days behind the facts of these days."""
+    return dataset.delivery_days(dataset.with_lookback(tuple(days)))
+
+
+def _digest(dataset: Dataset, day: dt.date, known: Deliveries, new: _NewFiles) -> str:
+    window = _window(dataset, (day,))
+    landed = [(d.path, d.fingerprint) for w in window for d in known.get(w, ())]
+    return digest(sorted([*landed, *((f.path, f.fingerprint) for w in window for f in new.get(w, ()))]))[:16]

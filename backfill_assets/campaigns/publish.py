@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backfill_assets.campaigns.publish_steps import (
@@ -19,11 +19,14 @@ from backfill_assets.campaigns.publish_steps import (
     no_checkpoint,
     publish_locks,
     require_tables,
+    undone_days,
 )
 from backfill_assets.campaigns.publish_survey import Guard, Sanction, Survey, Surveyor, no_guard, refusal
 from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.domain.evidence import DayFault
+from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.ports import (
     BasisNow,
     Clock,
@@ -34,7 +37,7 @@ from backfill_assets.domain.ports import (
     PublishedTable,
 )
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
-from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.units import Unit, UnitState, shown_days
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ _Kind = TypeVar("_Kind", bound=_Outcome)
 class Publisher:
     """Releases units whose every day has complete, passing and fresh evidence.
 
-    `order` sorts the datasets of a unit, upstream first; `wait` is how long another release of one of them may take;
-    `guard` may refuse a unit whose evidence is complete, and `after` is told of what is released.
+    `datasets` says what is built from what; `wait` is how long another release of one of the tables may take; `guard`
+    may refuse a unit whose evidence is complete, and `after` is told of what is released.
     """
 
     ledger: Ledger
@@ -81,7 +84,7 @@ class Publisher:
     identity: Identity
     fingerprints: ContentFingerprints
     basis: BasisNow
-    order: Callable[[Iterable[str]], Sequence[str]] = sorted
+    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
     guard: Guard = no_guard
@@ -115,7 +118,7 @@ class Publisher:
         `evidence_hash` is the evidence that somebody approved: no other will do.
 
         Raises:
-            UnitError: there is no such unit, or it was discarded.
+            UnitError: there is no such unit, it was discarded, or days of it were rolled back since it was published.
             EvidenceError: evidence is missing, failed, stale or not the approved one; names days and remedy.
             ApprovalError: its campaign does not allow it now.
             PreconditionError: a table or shadow is not what the release needs.
@@ -124,12 +127,16 @@ class Publisher:
         """
         names = tuple(self.ledger.unit(unit_id).targets)
         require_tables(self.tables, names)
-        Reconcile(self.ledger, self.tables, self.clock, self.after).settle(names, self.wait)
-        with publish_locks(self.ledger, names, self.wait):
+        Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after).settle(names, self.wait)
+        # The upstreams as well: what the days were built from must stand still from the verification to the commit.
+        with publish_locks(self.ledger, {*names, *self._read_by(names)}, self.wait):
             outcome = self._rounds(unit_id, evidence_hash, reason)
         if isinstance(outcome, Released):
             self.after(tuple(outcome.releases.values()))
         return outcome
+
+    def _read_by(self, names: Sequence[str]) -> set[str]:
+        return {above for name in names if name in self.datasets for above in self.datasets[name].upstream}
 
     @property
     def _surveyor(self) -> Surveyor:
@@ -170,7 +177,7 @@ class Publisher:
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
         survey = self._surveyor.survey(unit)
         if survey.faults:
-            raise EvidenceError(refusal(unit, survey.faults))
+            raise EvidenceError(refusal(unit, survey.faults, self.datasets))
         if evidence_hash is not None and evidence_hash != survey.hash:
             raise EvidenceError(
                 f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "
@@ -206,7 +213,7 @@ class Publisher:
                 approved_by=sanction.approved_by,
                 source_range=sanction.source_range,
             )
-            for name in self.order(survey.unit.targets)
+            for name in upstream_first(survey.unit.targets, upstreams_of(self.datasets))
         )
 
     @contextmanager
@@ -248,7 +255,14 @@ class Publisher:
         self.after(())
 
     def _already(self, unit: Unit) -> AlreadyReleased:
-        records = last_publish(self.ledger.releases(unit=unit.id))
+        history = self.ledger.releases(unit=unit.id)
+        records = last_publish(history)
+        undone = {(r.manifest.dataset, day) for r in records for day in undone_days(history, r.manifest.release)}
+        if undone:
+            raise UnitError(
+                f"unit {unit.id} was published, and of it {shown_days(undone)} was rolled back since. A unit is released "
+                "whole or not at all, and the rest of this one still stands; launch these days anew for a new unit"
+            )
         versions = {r.manifest.release: r.version for r in records if r.version is not None}
         return _outcome(AlreadyReleased, unit.id, [r.manifest for r in records], versions)
 

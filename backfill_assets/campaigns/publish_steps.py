@@ -96,9 +96,14 @@ def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.
 
 def is_rollback(record: ReleaseRecord) -> bool:
     """Whether somebody has rolled back a release: not the undoing of a publication that got only half-way."""
-    manifest = record.manifest
-    finalized = record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.rollback
-    return finalized and manifest.release != manifest.undoes + _UNDO
+    finalized = record.state is ReleaseState.finalized and record.manifest.kind is ReleaseKind.rollback
+    return finalized and not taken_back([record])
+
+
+def taken_back(records: Iterable[ReleaseRecord]) -> frozenset[str]:
+    """The releases that were undone because another dataset of their unit could not be released."""
+    undoings = (r.manifest for r in records if r.state is ReleaseState.finalized and r.manifest.undoes)
+    return frozenset(m.undoes for m in undoings if m.release == m.undoes + _UNDO)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import (
     Basis,
@@ -17,6 +18,8 @@ from backfill_assets.domain.evidence import (
     faults_of,
     unit_hash,
 )
+from backfill_assets.domain.lineage import upstream_first, upstreams_of
+from backfill_assets.domain.names import in_words
 from backfill_assets.domain.ports import BasisNow, ContentFingerprints, Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Unit
@@ -112,18 +115,20 @@ class Surveyor:
         return [DayFault(name, f.day, Fault.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
 
 
-def refusal(unit: Unit, faults: Sequence[DayFault]) -> str:
+def refusal(unit: Unit, faults: Sequence[DayFault], datasets: Mapping[str, Dataset]) -> str:
     """Why a unit is not released, and what to do about it."""
-    days = {name: sorted({f.day for f in faults if f.dataset == name}) for name in sorted(unit.targets)}
-    return f"unit {unit.id} is not released:\n{explain_faults(faults)}\n{relaunch_hint(unit, days)}"
+    hint = relaunch_hint(unit, {fault.day for fault in faults}, datasets)
+    return f"unit {unit.id} is not released:\n{explain_faults(faults)}\n{hint}"
 
 
-def relaunch_hint(unit: Unit, days: Mapping[str, Sequence[dt.date]]) -> str:
-    """How to get the evidence that is lacking, for days by dataset."""
+def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, Dataset]) -> str:
+    """How to get the evidence that is lacking on some days, in all datasets of the unit: one is built from the other."""
+    held = {name: [day for day in found if day in days] for name, found in unit.targets.items()}
     lines = [
-        f"  raw, staging and shadow of {name} with their checks for {format_days(found)}"
-        for name, found in days.items()
-        if found
+        f"  {in_words(datasets[name].built_layers if name in datasets else ('shadow',))} of {name} with their checks "
+        f"for {format_days(held[name])}"
+        for name in upstream_first(held, upstreams_of(datasets))
+        if held[name]
     ]
     return "\n".join(
         [

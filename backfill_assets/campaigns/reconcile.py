@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backfill_assets.campaigns.publish_steps import After, Finisher, no_after, publish_locks, unit_or_none
 from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import LedgerError, PreconditionError
+from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
@@ -47,11 +49,15 @@ _NO_WAIT = dt.timedelta(0)
 
 @dataclass(frozen=True)
 class Reconcile:
-    """Finishes or gives up what a crash left half-way; running it again changes nothing."""
+    """Finishes or gives up what a crash left half-way; running it again changes nothing.
+
+    `datasets` says what is built from what: a downstream is taken back before its upstream, as a publication does it.
+    """
 
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
     clock: Clock
+    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     after: After = no_after
 
     def run(self, datasets: Collection[str] | None = None) -> tuple[Repair, ...]:
@@ -61,7 +67,7 @@ class Reconcile:
         """
         names = tuple(self.tables if datasets is None else datasets)
         done = (*self.settle(names), *self.rebuild(names))
-        records = [r for name in names for r in self.ledger.releases(name) if r.state is ReleaseState.finalized]
+        records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
         mended = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
         return (*done, *([Repair(DATA_RELEASES, "all datasets", RepairKind.projected)] if mended else []))
 
@@ -115,7 +121,8 @@ class Reconcile:
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)
                 own = [r.manifest for r in whole if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
-                groups[key] = sorted(own, key=lambda m: m.dataset)
+                rank = upstream_first({m.dataset for m in own}, upstreams_of(self.datasets))
+                groups[key] = sorted(own, key=lambda m: rank.index(m.dataset))
         return list(groups.values())
 
     def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Repair]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backfill_assets.campaigns.publish_steps import (
     ROUNDS,
@@ -16,8 +16,11 @@ from backfill_assets.campaigns.publish_steps import (
     no_checkpoint,
     publish_locks,
     require_tables,
+    unit_or_none,
 )
 from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.standing import effective
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ReadBackError, RollbackError, TableMovedError
 from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger, PublishedTable
@@ -30,6 +33,7 @@ from backfill_assets.domain.release import (
     plan_rollback,
 )
 from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseRecord
 
 Days = frozenset[dt.date]
@@ -77,6 +81,7 @@ class Rollback:
     identity: Identity
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
+    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     after: After = no_after
 
     def plan(self, release_id: str, days: Days | None = None) -> Proposal:
@@ -95,8 +100,8 @@ class Rollback:
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
         planned = plan_rollback(manifest, active, days)
-        top = _effective(self.ledger.releases(manifest.dataset))
-        swaps = tuple(s for s in planned.swaps if top.get(s.day) == release_id)
+        top = effective(self.ledger.releases(manifest.dataset))
+        swaps = tuple(s for s in planned.swaps if s.day in top and top[s.day].release == release_id)
         returning = _days(swaps)
         others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in returning]
         back = {s.day for s in others if _same(active.get(s.day, ()), s.remove)}
@@ -124,7 +129,7 @@ class Rollback:
         """
         dataset = self.ledger.release(release_id).manifest.dataset
         require_tables(self.tables, (dataset,))
-        Reconcile(self.ledger, self.tables, self.clock, self.after).settle((dataset,), self.wait)
+        Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after).settle((dataset,), self.wait)
         with publish_locks(self.ledger, (dataset,), self.wait):
             done = self._rounds(release_id, reason, days, consent_rewritten)
         self.after((done.release,))
@@ -185,10 +190,7 @@ class Rollback:
     def _window(self, record: ReleaseRecord, keep_for: dt.timedelta) -> dt.datetime:
         release = record.manifest.release
         if record.manifest.kind is not ReleaseKind.publish:
-            raise RollbackError(
-                f"release {release} is itself a rollback; publish its unit again instead: "
-                f"backfill publish {record.manifest.unit}"
-            )
+            raise RollbackError(f"release {release} is itself a rollback; {self._instead(record.manifest)}")
         if record.state is not ReleaseState.finalized or record.committed_at is None:
             raise RollbackError(f"release {release} is {record.state.value}, not finalized; see: backfill releases")
         until = restorable_until(record.committed_at, keep_for)
@@ -198,6 +200,13 @@ class Rollback:
                 "its files may be gone: build the days anew and publish them"
             )
         return until
+
+    def _instead(self, manifest: Manifest) -> str:
+        unit = unit_or_none(self.ledger, manifest.unit)
+        if unit is not None and unit.state is UnitState.rolled_back:
+            return f"publish its unit again instead: backfill publish {unit.id}"
+        days = format_days(swap.day for swap in manifest.days)
+        return f"what it took back comes again by a new launch of {manifest.dataset} {days}"
 
 
 def _require_own_days(manifest: Manifest, days: Days | None) -> None:
@@ -237,23 +246,6 @@ def _require_files(proposal: Proposal, missing: Sequence[DataFile]) -> None:
             f"release {proposal.record.manifest.release}: {len(missing)} files to restore are gone or altered: {names}; "
             f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
         )
-
-
-def _effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, str]:
-    """The release whose state each day should show: the newest one that has not been rolled back for that day."""
-    stacks: dict[dt.date, list[str]] = {}
-    for record in reversed(records):
-        manifest = record.manifest
-        if record.state is not ReleaseState.finalized:
-            continue
-        for swap in manifest.days:
-            stack = stacks.setdefault(swap.day, [])
-            if manifest.kind is ReleaseKind.publish:
-                stack.append(manifest.release)
-            elif manifest.undoes in stack:
-                # Everything on top of it went with it, by consent.
-                del stack[stack.index(manifest.undoes) :]
-    return {day: stack[-1] for day, stack in stacks.items() if stack}
 
 
 def _same(one: Sequence[DataFile], other: Sequence[DataFile]) -> bool:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from backfill_assets.campaigns.basis import CurrentBasis
+from backfill_assets.campaigns.standing import published_among
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.days import format_days
+from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import UNKNOWN_ORIGIN
 from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays
 
 Days = tuple[dt.date, ...]
+_EMPTY: Final = layout_digest(())
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class UpstreamPlaces:
         return tuple(self._places(unit, name, above, dataset.upstream_days(above, days)) for above in dataset.upstream)
 
     def _places(self, unit: Unit, name: str, upstream: str, days: Days) -> UpstreamDays:
-        own = tuple(day for day in days if unit.holds(upstream, frozenset((day,))))
+        held = frozenset(unit.targets.get(upstream, ()))
+        own = tuple(day for day in days if day in held)
         evidence = self.ledger.evidence(unit.id, upstream, own) if own else {}
         good = {day: e for (_, day), e in evidence.items() if e.verdicts and e.passed}
         if lacking := [day for day in own if day not in good]:
@@ -74,16 +79,29 @@ class OutdatedDays:
     def of(self, name: str, days: Sequence[dt.date] | None = None) -> Outdated:
         """The outdated days of one dataset, among `days` or all that are published.
 
-        Days whose files nobody of this project built are left out: nothing is known of what they came from.
+        Days whose files nobody of this project built are left out: nothing is known of what they came from. Rows are not
+        read: an upstream whose files somebody else wrote counts as changed if it has another number of rows.
         """
         upstream = tuple(self.datasets[name].dataset.upstream)
         if not upstream or not self.tables[name].exists():
             return Outdated(name, (), upstream)
         active = self.tables[name].active(days)
-        layouts = {day: layout_digest(files) for day, files in active.items() if files}
-        built = self.ledger.contents(name, layouts)
-        now = self.basis.upstream(name, tuple(built))
-        return Outdated(name, tuple(sorted(d for d, c in built.items() if c.upstream != now[d])), upstream)
+        filled = {day: layout_digest(files) for day, files in active.items() if files}
+        asked = self._history(name, filled) if days is None else days
+        empty = dict.fromkeys((day for day in asked if day not in filled), _EMPTY)
+        built = self.ledger.contents(name, {**filled, **empty})
+        now = self.basis.supposed_upstream(name, tuple(built))
+        behind = {day for day, content in built.items() if content.upstream not in {now[day], UNKNOWN_ORIGIN}}
+        # Also an attempt that never was released may have built no row of a day.
+        behind &= filled.keys() | published_among(self.ledger, self.tables[name], name, behind - filled.keys())
+        return Outdated(name, tuple(sorted(behind)), upstream)
+
+    def _history(self, name: str, filled: Collection[dt.date]) -> Days:
+        """The days that may have been released without a row: up to the newest that the dataset or an upstream has."""
+        dataset = self.datasets[name].dataset
+        tables = (self.tables[above] for above in dataset.upstream)
+        newest = (max(table.active(), default=dataset.start) for table in tables if table.exists())
+        return day_range(dataset.start, max([*newest, *filled], default=dataset.start))
 
     def all(self) -> tuple[Outdated, ...]:
         """The outdated days of every dataset that has some."""

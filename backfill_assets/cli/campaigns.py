@@ -134,9 +134,7 @@ def list_campaigns(json: Json = False) -> None:  # a command-line flag
     table(columns, [tuple(row.values()) for row in rows], "Campaigns")
 
 
-def resume_campaign(
-    application: Application, campaign: str, how: tuple[str, bool, bool], webserver: str
-) -> None:
+def resume_campaign(application: Application, campaign: str, how: tuple[str, bool, bool], webserver: str) -> None:
     """Go on with a campaign; `how` is (reason, only explain, watch)."""
     reason, only_explain, watch = how
     with opened_desk(application, webserver) as desk:

@@ -60,15 +60,26 @@ def publish(
     dry_run: DryRun = False,
 ) -> None:
     """Release a complete unit in one atomic commit per table; refused unless every day's evidence is there and fresh."""
-    from backfill_assets.orchestration.reporting import report_release  # loads Dagster
-
     application = Application.from_env()
     if unit in {campaign.id for campaign in application.ledger.campaigns()}:
         _say_outdated(application, publish_campaign(application, unit, (reason, outside_window, dry_run)))
         return
     if outside_window or dry_run:
-        raise CampaignError(f"--outside-window and --dry-run are for campaigns, and {unit!r} is none; see: backfill list")
-    _require_approval(application, unit, evidence)
+        raise CampaignError(
+            f"--outside-window and --dry-run are for campaigns, and {unit!r} is none; see: backfill list"
+        )
+    if not evidence and needs_approval(application, unit):
+        raise EvidenceError(
+            f"unit {unit} is released only after approval: review it with `backfill status {unit}`, and name the "
+            "evidence hash that it shows with --evidence"
+        )
+    release_now(application, unit, evidence, reason)
+
+
+def release_now(application: Application, unit: str, evidence: str = "", reason: str = "") -> None:
+    """Release a unit, tell Dagster, and say what was released and what is to be done next."""
+    from backfill_assets.orchestration.reporting import report_release  # loads Dagster
+
     outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
     report_release(application, outcome)
     for name, days in outcome.days.items():
@@ -110,7 +121,8 @@ def _say_outdated(application: Application, changed: Iterable[str]) -> None:
     for name in application.catalog.downstream_of(changed):
         if days := application.outdated.of(name).days:
             say(
-                f"{name} {format_days(days)} was built from what has changed now; bring it up to date: backfill refresh {name}"
+                f"{name} {format_days(days)} was built from what has changed now; bring it up to date: "
+                f"backfill refresh {name}, with --expected-change if its figures must change"
             )
 
 
@@ -143,13 +155,10 @@ def doctor(json: Json = False) -> None:  # a command-line flag
         raise typer.Exit(1)
 
 
-def _require_approval(application: Application, unit: str, evidence: str) -> None:
+def needs_approval(application: Application, unit: str) -> bool:
+    """Whether a person has to approve the evidence of a unit before it is released."""
     datasets = [application.dataset(name) for name in application.ledger.unit(unit).targets]
-    if not evidence and any(d.publication is Publication.approval for d in datasets):
-        raise EvidenceError(
-            f"unit {unit} is released only after approval: review it with `backfill status {unit}`, and name the "
-            "evidence hash that it shows with --evidence"
-        )
+    return any(d.publication is Publication.approval for d in datasets)
 
 
 def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:

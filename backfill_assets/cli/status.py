@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypedDict
 
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.upstream import Outdated
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
@@ -16,6 +17,15 @@ from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, e
 from backfill_assets.domain.units import Unit, UnitState
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+class Overview(TypedDict):
+    """What `backfill status` shows, or prints as JSON."""
+
+    datasets: list[dict[str, object]]
+    outdated: Sequence[Outdated]
+    units: list[dict[str, object]]
+    not_loaded: list[str]
 
 
 def status(
@@ -34,25 +44,36 @@ def status(
     if unit:
         _one_unit(application, application.ledger.unit(unit), json)
         return
-    datasets = [_dataset(application, name) for name in sorted(application.datasets)]
-    outdated = application.outdated.all()
-    units = [_unit(application, u) for u in application.ledger.units(states={UnitState.open})]
+    found = overview(application)
     if json:
-        faults = [str(f) for f in application.catalog.faults]
-        as_json({"datasets": datasets, "outdated": outdated, "units": units, "not_loaded": faults})
+        as_json(found)
         return
+    _show(found)
+
+
+def overview(application: Application) -> Overview:
+    """How all datasets and open units stand."""
+    return {
+        "datasets": [_dataset(application, name) for name in sorted(application.datasets)],
+        "outdated": application.outdated.all(),
+        "units": [_unit(application, u) for u in application.ledger.units(states={UnitState.open})],
+        "not_loaded": [str(f) for f in application.catalog.faults],
+    }
+
+
+def _show(found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
-    table(about_datasets, [tuple(d.values()) for d in datasets], "Datasets")
-    if outdated:
-        rows = [(o.dataset, format_days(o.days, most=3), ", ".join(o.upstream)) for o in outdated]
+    table(about_datasets, [tuple(d.values()) for d in found["datasets"]], "Datasets")
+    if found["outdated"]:
+        rows = [(o.dataset, format_days(o.days, most=3), ", ".join(o.upstream)) for o in found["outdated"]]
         table(
             ("dataset", "outdated days", "built from an older"),
             rows,
             "Outdated: bring up to date with `backfill refresh`",
         )
     about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
-    table(about_units, [tuple(u.values()) for u in units], "Open units")
-    for fault in application.catalog.faults:
+    table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
+    for fault in found["not_loaded"]:
         say(f"not loaded: {fault}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -106,10 +106,12 @@ class Contract:
         """What the contract says of one dataset."""
         return Contract(tuple(clause for clause in self.clauses if clause.dataset in {"", dataset}))
 
-    def updated(self, newer: Contract) -> Contract:
-        """This contract with all that it says of the newer one's datasets replaced by what that one says."""
-        named = {clause.dataset for clause in newer.clauses}
-        return Contract((*(c for c in self.clauses if c.dataset not in named), *newer.clauses))
+    def updated(self, newer: Contract, spoken_of: Collection[str]) -> Contract:
+        """This contract with all that it says of some datasets replaced by what the newer one says, be it nothing.
+
+        Clauses of no dataset, which speak of all, are replaced where `spoken_of` holds the empty name.
+        """
+        return Contract((*(c for c in self.clauses if c.dataset not in spoken_of), *newer.clauses))
 
     @property
     def hash(self) -> str:

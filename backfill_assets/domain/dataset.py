@@ -225,6 +225,11 @@ class Dataset(_Part):
         return self.source
 
     @property
+    def built_layers(self) -> tuple[str, ...]:
+        """The layers up to the shadow; a dataset that is built from upstream alone has only that."""
+        return ("shadow",) if self.source is None else ("raw", "staging", "shadow")
+
+    @property
     def reconciled(self) -> tuple[str, ...]:
         """The metrics whose staging total must equal the fact's."""
         declared = self.checks.reconciliation.metrics

@@ -124,7 +124,7 @@ def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Cont
             return _reconciliation(check.subject, dataset, m, m.staging.metrics, "staging")
         case CheckKind.upstream_total:
             upstream = dataset.checks.reconciliation.totals[check.subject].upstream
-            return _reconciliation(check.subject, dataset, m, m.upstream.totals, upstream)
+            return _reconciliation(check.subject, dataset, m, _upstream_totals(m), upstream)
         case origin:
             return _judge_origin(origin, dataset, m)
 
@@ -233,6 +233,12 @@ def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, totals: Fi
     return _Found(
         passed, f"{_figure(old)} as in {origin}", _figure(new), format_percent(tolerance) if tolerance else ""
     )
+
+
+def _upstream_totals(m: DayMeasurement) -> Figures:
+    # A day without a row has no group to count in, and is one of no rows all the same; of all else it has nothing.
+    totals = m.upstream.totals
+    return {**totals, ROW_COUNT: totals.get(ROW_COUNT) or Decimal(0)}
 
 
 def _figure(value: Decimal | None) -> str:

@@ -30,7 +30,7 @@ class SourceState:
 
 @dataclass(frozen=True)
 class UpstreamState:
-    """What the upstreams hold for a day: their rows in the days that it is built from, and the totals to compare with."""
+    """What the upstreams hold for a day: their rows on the day itself, and the totals to compare with."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     totals: Figures = field(default_factory=dict)

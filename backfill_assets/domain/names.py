@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from backfill_assets.domain.errors import InvalidNameError
 
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """Lower-case ASCII letters, digits and underscores; begins with a letter; at most 63 characters."""
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Names as people list them: `raw, staging and shadow`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def checked_name(value: str, what: str) -> str:

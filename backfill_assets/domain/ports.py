@@ -148,6 +148,10 @@ class WorkLedger(Protocol):
         """What is known to be in each day's files, given their layout digests; days whose files nobody measured lack."""
         ...
 
+    def add_contents(self, dataset: str, contents: Mapping[dt.date, tuple[str, Content]]) -> None:
+        """Remember what was measured in files that somebody else wrote, by day: the layout digest and the content."""
+        ...
+
 
 class ReleaseLedger(Protocol):
     """Releases and locks."""

@@ -115,7 +115,7 @@ def assign_unit(
     claiming units that a live run opened: its retry goes on with them.
 
     Raises:
-        UnitError: the tag names no such unit, a unit that is over, or one without these days.
+        UnitError: the tag names no such unit, one that was discarded or rolled back, or one without these days.
         ClaimedDaysError: the days are claimed by another unit, or partly so.
         HeldDaysError: a live launch asks for days that are on hold.
     """
@@ -160,10 +160,9 @@ def _usable(launch: Launch, unit: Unit | None) -> str:
             f"unit {unit.id} does not hold {shown_days(strangers)}; launch only its own days "
             f"({shown_days(unit.days)}) or drop the tag {UNIT_TAG}"
         )
-    if unit.state is not UnitState.open and launch.named_unit is not None:
-        raise UnitError(
-            f"unit {unit.id} is {unit.state.value}, not open; launch without the tag {UNIT_TAG} for a new unit"
-        )
+    # Published is no fault: a step of the same launch may have completed the unit, and there is nothing left to do.
+    if unit.state in {UnitState.discarded, UnitState.rolled_back} and launch.named_unit is not None:
+        raise UnitError(f"unit {unit.id} is {unit.state.value}; launch without the tag {UNIT_TAG} for a new unit")
     return unit.id
 
 

@@ -76,15 +76,21 @@ class Attempt:
         return f"_shadow/{self.unit}/{self.number}"
 
 
+UNKNOWN_ORIGIN = "unknown"
+"""Stands for the upstream content behind files that nobody of this project built."""
+
+
 @dataclass(frozen=True)
 class Content:
-    """What a set of files holds of a day: the fingerprint of its rows, and the digest of the upstream content behind it.
+    """What a set of files holds of a day: the fingerprint of its rows, and digests of what they were built from.
 
-    `upstream` is empty for a dataset without upstreams.
+    `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` are deliveries and references,
+    none where unknown.
     """
 
     fingerprint: str
     upstream: str
+    inputs: str | None = None
 
 
 @dataclass(frozen=True)

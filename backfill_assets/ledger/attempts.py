@@ -99,14 +99,27 @@ class WorkRows(DeliveryRows, WorkLedger):
             if rows:
                 connection.execute(insert(_EVIDENCE), rows)
             measured = [_content(e) for e in given if e.verdicts]
-            upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream"])
+            upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream", "inputs"])
 
     def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:
         """What is known to be in each day's files, given their layout digests."""
         asked = (_CONTENTS.c.dataset == dataset) & span(_CONTENTS.c.day, layouts)
         with self._database.read() as connection:
             rows = connection.execute(select(_CONTENTS).where(asked)).all()
-        return {row.day: Content(row.fingerprint, row.upstream) for row in rows if layouts.get(row.day) == row.layout}
+        return {
+            row.day: Content(row.fingerprint, row.upstream, row.inputs)
+            for row in rows
+            if layouts.get(row.day) == row.layout
+        }
+
+    def add_contents(self, dataset: str, contents: Mapping[dt.date, tuple[str, Content]]) -> None:
+        """Remember what was measured in files that somebody else wrote; what is known already stays as it is."""
+        rows = [
+            {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
+            for day, (layout, content) in contents.items()
+        ]
+        with self._database.write() as connection:
+            upsert(connection, _CONTENTS, rows)
 
     def evidence(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
@@ -137,6 +150,7 @@ def _content(evidence: DayEvidence) -> dict[str, object]:
         "layout": layout_digest(evidence.shadow_files),
         "fingerprint": evidence.measured.shadow.fingerprint,
         "upstream": evidence.basis.upstream,
+        "inputs": evidence.basis.inputs,
     }
 
 

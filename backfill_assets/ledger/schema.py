@@ -192,8 +192,9 @@ contents = Table(
     Column("layout", String(64), primary_key=True),
     Column("fingerprint", Text, nullable=False),
     Column("upstream", Text, nullable=False),
+    Column("inputs", Text),
 )
-"""What was measured of each set of files that ever was a day: its content, and the upstream content it came from."""
+"""What was measured of each set of files that ever was a day: its content, and what it came from."""
 
 releases = Table(
     "releases",

@@ -51,9 +51,7 @@ def desk_of(application: Application, instance: dg.DagsterInstance, webserver: s
     )
     backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
     tell = application.notifier.tell
-    conductor = Conductor(
-        application.ledger, application.clock, application.publisher, gatekeeper, backfills, tell
-    )
+    conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, tell)
     control = Control(
         application.ledger, application.catalog, application.clock, application.ids, application.identity,
         conductor, application.planner.plan, tell, Path.cwd(),

@@ -1,7 +1,7 @@
 """The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import dagster as dg
 
@@ -11,13 +11,14 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
-from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
+from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
 
 _SHOWN = 20
 
@@ -50,7 +51,9 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         yield from evaluations(context.instance, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
-            raise _failure(unit, dataset.name, days, refusals)
+            raise _failure(
+                unit, dataset.name, len(days), (refusals, again(application, unit, {v.day for v in refusals}))
+            )
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
 
@@ -103,18 +106,26 @@ def _attempt(application: Application, unit: Unit, name: str, run: str) -> Attem
     return mine[-1] if mine else None
 
 
-def _failure(unit: Unit, name: str, days: Sequence[dt.date], refusals: Sequence[Verdict]) -> dg.Failure:
+def again(application: Application, unit: Unit, days: Collection[dt.date]) -> str:
+    """What to materialize once more for some days: all datasets of the unit, as one is built from the other."""
+    names = application.catalog.upstream_first(unit.targets)
+    what = "; ".join(f"{in_words(layers_of(application.dataset(name)))} of {name}" for name in names)
+    return f"{what} for {format_days(days)}"
+
+
+def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], str]) -> dg.Failure:
+    refusals, remedy = why
     failed = sorted({v.day for v in refusals})
     shown = [str(v) for v in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
         shown.append(f"… and {len(refusals) - _SHOWN} more")
     listed = "\n".join(shown)
     message = (
-        f"{len(failed)} of {len(days)} days of {name} failed blocking checks ({format_days(failed)}); "
+        f"{len(failed)} of {asked} days of {name} failed blocking checks ({format_days(failed)}); "
         f"nothing of unit {unit.id} is published.\n{listed}\n"
         "Correct the cause, then relaunch what is missing, and only that, with:\n"
         f"    backfill resume {unit.id}\n"
-        f"or in the UI: materialize raw … published of {name} for {format_days(failed)}. "
+        f"(if the change is meant, say so with --expected-change), or in the UI: materialize {remedy}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -13,17 +14,31 @@ from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import ContractError
 from backfill_assets.domain.measurement import metric_names
-from backfill_assets.domain.units import CONTRACT_TAG
+from backfill_assets.domain.units import CONTRACT_TAG, Unit
 from backfill_assets.orchestration.names import op_name
 
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 
-def contract_of(context: Context, datasets: Sequence[Dataset]) -> Contract | None:
+@dataclass(frozen=True)
+class Declared:
+    """What a launch says of some of its datasets; an empty contract withdraws what was said of them before."""
+
+    contract: Contract
+    datasets: frozenset[str]
+
+    def added_to(self, unit: Unit) -> Contract:
+        """The contract of a unit after this."""
+        # A clause of no dataset is one of the only dataset: such units were opened before clauses had names.
+        nameless = {""} if len(unit.targets) == 1 else set()
+        return unit.contract.updated(self.contract, self.datasets | nameless)
+
+
+def contract_of(context: Context, datasets: Sequence[Dataset]) -> Declared | None:
     """The expected change that the launch brings for the datasets that it builds; none if it brings none.
 
     Run config stands at each dataset's shadow. A tag is about the one dataset of the launch; where there are several, it
-    is a mapping from dataset to its expected change.
+    is a mapping from dataset to its expected change. An empty mapping says that nothing is expected any more.
 
     Raises:
         ContractError: both are given, the file cannot be read, or the contract cannot be understood.
@@ -40,11 +55,28 @@ def contract_of(context: Context, datasets: Sequence[Dataset]) -> Contract | Non
     return None
 
 
-def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Contract:
+def expected_changes(text: str, datasets: Sequence[Dataset]) -> Mapping[str, object]:
+    """The expected change by dataset that a text brings: JSON, or the name of a YAML file.
+
+    Raises:
+        ContractError: it cannot be read, speaks of other datasets, or cannot be understood.
+    """
+    by_name = {dataset.name: dataset for dataset in datasets}
+    given = _by_dataset(_tagged(text), by_name)
+    _joined(by_name, given, f"tag {CONTRACT_TAG}")
+    return given
+
+
+def as_tag(given: Mapping[str, object]) -> str:
+    """The tag of a launch that brings these expected changes, by dataset."""
+    return json.dumps(given, default=str)
+
+
+def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Declared:
     parsed = [
         parse_contract(value, metric_names(datasets[name]), where.format(name), name) for name, value in given.items()
     ]
-    return Contract(tuple(clause for contract in parsed for clause in contract.clauses))
+    return Declared(Contract(tuple(clause for contract in parsed for clause in contract.clauses)), frozenset(given))
 
 
 def _configured(context: Context, dataset: Dataset) -> object:
@@ -55,7 +87,7 @@ def _configured(context: Context, dataset: Dataset) -> object:
 def _by_dataset(content: object, datasets: Mapping[str, Dataset]) -> Mapping[str, object]:
     if isinstance(content, Mapping) and content and set(content) <= set(datasets):
         return content
-    if len(datasets) == 1:
+    if len(datasets) == 1 or content == {}:
         return dict.fromkeys(datasets, content)
     raise ContractError(
         f"tag {CONTRACT_TAG}: this launch builds {', '.join(datasets)}; say which of them must change by how much, as a "

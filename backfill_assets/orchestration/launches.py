@@ -14,7 +14,7 @@ from backfill_assets.domain.dataset import Dataset, LateData, Publication
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.orchestration.launch_contracts import contract_of
+from backfill_assets.orchestration.launch_contracts import Declared, contract_of
 from backfill_assets.orchestration.names import asset_key, days_of
 
 BACKFILL_TAG = "dagster/backfill"
@@ -70,7 +70,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     targets = built_together(context, application, dataset.name)
     members = [application.dataset(name) for name in targets]
     target = targets[dataset.name]
-    contract = contract_of(context, members)
+    declared = contract_of(context, members)
     live = target.tags.get(LIVE_TAG) == "true"
     passes = all(member.late_data is LateData.publish for member in members)
     released = _released_by_runs(targets, members)
@@ -88,10 +88,10 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         by=application.identity.name(),
         targets={name: found.days for name, found in targets.items()},
         mode=ReleaseMode.auto if released else ReleaseMode.manual,
-        contract=contract or Contract(),
+        contract=declared.contract if declared else Contract(),
         live=live,
     )
-    return _updated(application, application.ledger.assign(launch, proposal), contract, released=released)
+    return _updated(application, application.ledger.assign(launch, proposal), declared, released=released)
 
 
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:
@@ -105,9 +105,9 @@ def work_tag(context: Context, step: str, dataset: str) -> str:
     return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
 
 
-def _updated(application: Application, unit: Unit, contract: Contract | None, *, released: bool) -> Unit:
-    if contract is not None and unit.contract.updated(contract).hash != unit.contract.hash:
-        unit = application.ledger.set_contract(unit.id, unit.contract.updated(contract))
+def _updated(application: Application, unit: Unit, declared: Declared | None, *, released: bool) -> Unit:
+    if declared is not None and declared.added_to(unit).hash != unit.contract.hash:
+        unit = application.ledger.set_contract(unit.id, declared.added_to(unit))
     if released and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
         unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
     return unit

@@ -10,6 +10,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from backfill_assets.application import Application
 from backfill_assets.campaigns.late_deliveries import LateDay
 from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.orchestration.names import asset_key, layers_of
 
@@ -18,8 +19,12 @@ _TAGS = {
     # Before every queued backfill; and the run queue keeps a slot that backfills cannot take.
     "dagster/priority": "10",
 }
+LATE_TAG = "backfill_assets/late_deliveries"
+"""Run tag that names the late day and its deliveries; runs that ask for the same have the same."""
 _MOST = 5
 """How many late days one look of the sensor runs: a whole re-delivered month must not flood the queue."""
+_AGAIN = 3
+"""How often a run that failed before anything landed is asked for again."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,17 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
         description="Looks for new deliveries of published days and runs these days, before any backfill.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        late = [day for name in application.datasets for day in application.late_deliveries.of(name)]
-        ready = [day for day in late if not day.waits_for]
+        late, faults = _looked(application)
+        for fault in faults:
+            context.log.error(fault)
+        # Before they are cut to a portion: days that were run already must not keep others from their turn.
+        ready = _unseen(context.instance, [day for day in late if not day.waits_for])
         if held := [day for day in late if day.waits_for]:
             context.log.info("\n".join(["late deliveries that wait:", *map(_waiting, held)]))
         if not ready:
-            return dg.SkipReason("; ".join(map(_waiting, held[:_MOST])) or "no late deliveries")
-        return dg.SensorResult(run_requests=[_request(day, jobs[day.dataset]) for day in ready[:_MOST]])
+            return dg.SkipReason("; ".join([*faults, *map(_waiting, held[:_MOST])]) or "no late deliveries")
+        requests = [_request(day, jobs[day.dataset], failed) for day, failed in ready[:_MOST]]
+        return dg.SensorResult(run_requests=requests)
 
     return sensor
 
@@ -81,7 +90,8 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         moment = context.scheduled_execution_time.astimezone(members[0].zone)
-        day = moment.date() - ONE_DAY
+        # A negative `end_offset` keeps the newest days out of the partitions: yesterday would be none.
+        day = moment.date() - ONE_DAY + min(0, members[0].end_offset) * ONE_DAY
         if day < members[0].start:
             yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
             return
@@ -90,15 +100,50 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
     return LivePipeline(group, job, schedule)
 
 
-def _request(late: LateDay, job: UnresolvedAssetJobDefinition) -> dg.RunRequest:
+def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
+    """The late days of all datasets, and of which dataset nothing can be said; it must not stop the others."""
+    late: list[LateDay] = []
+    faults: list[str] = []
+    for name in application.datasets:
+        try:
+            late += application.late_deliveries.of(name)
+        except BackfillError as error:
+            faults.append(f"{name}: {error}")
+    return late, faults
+
+
+def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple[LateDay, int]]:
+    """The days that are to be run, each with the number of runs for the same deliveries that failed before landing any.
+
+    A run that landed them is not repeated, whatever its checks said, until something else comes.
+    """
+    names = [_name(day) for day in days]
+    runs: dict[str, list[dg.DagsterRun]] = {name: [] for name in names}
+    for run in instance.get_runs(dg.RunsFilter(tags={LATE_TAG: names})) if names else ():
+        # Dagster's own retries of a run are part of it.
+        if run.root_run_id is None:
+            runs[run.tags[LATE_TAG]].append(run)
+    return [
+        (day, len(earlier))
+        for day, earlier in zip(days, runs.values(), strict=True)
+        if not earlier
+        or (day.files and len(earlier) <= _AGAIN and all(run.status is dg.DagsterRunStatus.FAILURE for run in earlier))
+    ]
+
+
+def _name(late: LateDay) -> str:
+    return f"{late.dataset}:{late.day}:{late.deliveries}"
+
+
+def _request(late: LateDay, job: UnresolvedAssetJobDefinition, failed: int) -> dg.RunRequest:
     return dg.RunRequest(
-        # Once for each set of deliveries: a run that fails its checks is not repeated until something else comes.
-        run_key=f"{late.dataset}:{late.day}:{late.deliveries}",
+        # Dagster takes each key once.
+        run_key=f"{_name(late)}:{failed}" if failed else _name(late),
         job_name=job.name,
         partition_key=late.day.isoformat(),
-        tags={**_TAGS, "backfill_assets/late_files": str(len(late.files))},
+        tags={**_TAGS, LATE_TAG: _name(late), "backfill_assets/late_files": str(len(late.files))},
     )
 
 
 def _waiting(late: LateDay) -> str:
-    return f"{late.dataset} {late.day} ({', '.join(late.files)}) waits: {late.waits_for}"
+    return f"{late.dataset} {late.day} ({', '.join(late.files) or 'landed already'}) waits: {late.waits_for}"

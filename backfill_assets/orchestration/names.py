@@ -22,8 +22,8 @@ def asset_key(layer: str, dataset: str) -> dg.AssetKey:
 
 def layers_of(dataset: Dataset) -> tuple[str, ...]:
     """The layers of a dataset that can be launched: no raw and staging without a source, no published with approval."""
-    first = LAYERS if dataset.source is not None else LAYERS[2:]
-    return first if dataset.publication is Publication.auto else first[:-1]
+    built = dataset.built_layers
+    return (*built, "published") if dataset.publication is Publication.auto else built
 
 
 def op_name(layer: str, dataset: str) -> str:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.standing import published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.evidence import DatasetDay
@@ -71,10 +72,9 @@ def report_downstream(
 
 def _behind(application: Application, name: str, changed: Mapping[str, Collection[dt.date]]) -> tuple[dt.date, ...]:
     """The published days of a dataset that are built from days that changed, directly or through others."""
-    published = application.tables[name].active() if application.tables[name].exists() else {}
     reach = sum(u.lookback_days for u in application.dataset(name).upstream.values())
     touched = {day + i * ONE_DAY for days in changed.values() for day in days for i in range(reach + 1)}
-    return tuple(sorted(day for day, files in published.items() if files and day in touched))
+    return tuple(sorted(published_among(application.ledger, application.tables[name], name, touched)))
 
 
 def _evaluations(
@@ -84,9 +84,9 @@ def _evaluations(
         return
     outdated = application.outdated.of(name, days)
     targets = last_materializations(instance, asset_key("published", name), days)
-    upstream = ", ".join(outdated.upstream)
+    upstream, left_behind = ", ".join(outdated.upstream), frozenset(outdated.days)
     for day in days:
-        behind = day in outdated.days
+        behind = day in left_behind
         yield dg.AssetCheckEvaluation(
             asset_key=asset_key("published", name),
             check_name=CHECK,

@@ -1,7 +1,7 @@
 """The published asset: the one step that releases a unit, and only a unit whose evidence is complete."""
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -12,9 +12,10 @@ from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.evidence import Fault, explain_faults
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.orchestration.launches import Target, built_together, target_of, unit_of
-from backfill_assets.orchestration.names import asset_key, days_of
+from backfill_assets.domain.names import in_words
+from backfill_assets.domain.units import Unit, UnitState, shown_days
+from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
+from backfill_assets.orchestration.names import asset_key, days_of, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
 from backfill_assets.orchestration.storage import batched_events
@@ -111,17 +112,23 @@ def _units(
     if unclaimed:
         raise EvidenceError(
             f"{dataset.name} {format_days(unclaimed)}: no open unit holds evidence for these days, so nothing is "
-            f"published. Materialize raw, staging, shadow and published of {dataset.name} for them together."
+            f"published. Materialize {in_words(layers_of(dataset))} of {dataset.name} for them together."
         )
     units = tuple(application.ledger.unit(u) for u in sorted(set(claims.values())))
     for unit in units:
-        outside = [d for d in unit.targets.get(dataset.name, ()) if d not in target.days]
-        if outside:
-            raise EvidenceError(
-                f"unit {unit.id} also holds {dataset.name} {format_days(outside)}, and a unit is released whole. Launch "
-                f"published for all of {format_days(unit.targets[dataset.name])}, or run: backfill publish {unit.id}"
-            )
+        _require_whole(unit, targets_of(context, tuple(unit.targets)))
     return units
+
+
+def _require_whole(unit: Unit, targets: Mapping[str, Target]) -> None:
+    """Refuse a launch of published alone that leaves out days, or whole datasets, of the unit that it would release."""
+    launched = {(name, day) for name, found in targets.items() if found.published for day in found.days}
+    left_out = set(unit.days) - launched
+    if left_out:
+        raise EvidenceError(
+            f"unit {unit.id} also holds {shown_days(left_out)}, and a unit is released whole. Launch published for all of "
+            f"{shown_days(unit.days)}, or run: backfill publish {unit.id}"
+        )
 
 
 def _released_here(context: dg.AssetExecutionContext, dataset: Dataset, day: dt.date, target: Target) -> bool:

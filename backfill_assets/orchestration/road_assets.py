@@ -137,19 +137,15 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
     return decorate(shadow)
 
 
-def _origins(loaded: LoadedDataset) -> list[dg.AssetDep]:
-    """What a shadow is built from: its staging, and the shadows of its upstreams, which a unit may hold as well."""
+def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
+    """What a shadow is built from: its staging, and the shadows of its upstreams, which a unit may hold as well.
+
+    Day by day also where a day looks back: with an offset Dagster would add days to every backfill and part its runs.
+    Evidence names the upstream days behind a day in any case.
+    """
     dataset = loaded.dataset
-    own = [dg.AssetDep(asset_key("staging", dataset.name))] if dataset.source is not None else []
-    mappings = {
-        name: dg.TimeWindowPartitionMapping(start_offset=-upstream.lookback_days)
-        for name, upstream in dataset.upstream.items()
-    }
-    return own + [
-        # Without an offset Dagster's own mapping is the same, and lets a chunk of both be one run.
-        dg.AssetDep(asset_key("shadow", name), partition_mapping=mapping if mapping.start_offset else None)
-        for name, mapping in mappings.items()
-    ]
+    own = [asset_key("staging", dataset.name)] if dataset.source is not None else []
+    return own + [asset_key("shadow", name) for name in dataset.upstream]
 
 
 def _build(

@@ -1,10 +1,11 @@
-"""A live run does not wait for a long backfill: it starts while the backfill's next batch would have."""
+"""A live run does not wait for a long backfill: not where a slot is kept for it, nor where both want the same one."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -13,9 +14,15 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, started, wait_for
 
-DATASET = "tickets_beside_live"
+DATASET = "tickets_live"
 HISTORY = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 15))
 TODAY = dt.date(2024, 5, 16)
+LIMITS: dict[str, dict[str, Any]] = {
+    # As shipped: one slot of the queue is for live runs alone.
+    "beside": {},
+    # One slot for all: only the priority brings the live run before the chunks that were queued earlier.
+    "before": {"max_concurrent_runs": 1, "tag_concurrency_limits": []},
+}
 LAUNCH = """
 mutation Live($params: ExecutionParams!) {
   launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
@@ -23,32 +30,26 @@ mutation Live($params: ExecutionParams!) {
 """
 
 
-@pytest.fixture
-def lab(spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
-    """An installation of its own, with the run limits that the project ships."""
+@pytest.fixture(params=LIMITS)
+def lab(request: pytest.FixtureRequest, spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
+    """An installation of its own; the warehouse is the session's, so that each has another dataset."""
     lab = Lab(tmp_path, spark_server.folder.root.parent)
-    lab.set_up(renamed=("tickets", DATASET), run_limits={})
+    lab.set_up(renamed=("tickets", f"{DATASET}_{request.param}"), run_limits=LIMITS[request.param])
     with started(lab):
         yield lab
 
 
-def _launch_live(lab: Lab, day: dt.date) -> str:
-    """Launch the live job for a day, as its schedule does."""
+def _launch_live(lab: Lab, dataset: str, day: dt.date) -> str:
+    """Launch the live job for a day, with no tags but the job's own."""
     answer = lab.graphql(
         LAUNCH,
         params={
             "selector": {
                 "repositoryLocationName": "backfill_assets.definitions",
                 "repositoryName": "__repository__",
-                "jobName": f"live_{DATASET}",
+                "jobName": f"live_{dataset}",
             },
-            "executionMetadata": {
-                "tags": [
-                    {"key": "dagster/partition", "value": str(day)},
-                    {"key": "dagster/priority", "value": "10"},
-                    {"key": "backfill_assets/live", "value": "true"},
-                ]
-            },
+            "executionMetadata": {"tags": [{"key": "dagster/partition", "value": str(day)}]},
         },
     )["launchRun"]
     assert answer["__typename"] == "LaunchRunSuccess", answer
@@ -56,12 +57,13 @@ def _launch_live(lab: Lab, day: dt.date) -> str:
 
 
 def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None:
+    (dataset,) = lab.application.datasets
     for day in (*HISTORY, TODAY):
-        lab.deliver(DATASET, day, [(1, 7)])
-    backfill = lab.launch(DATASET, HISTORY)
+        lab.deliver(dataset, day, [(1, 7)])
+    backfill = lab.launch(dataset, HISTORY)
     with lab.instance as instance:
         wait_for(lambda: len(lab.runs(backfill)) == len(HISTORY) // 3, "all chunks to be queued", 60)
-        live = _launch_live(lab, TODAY)
+        live = _launch_live(lab, dataset, TODAY)
 
         def record() -> dg.RunRecord:
             found = instance.get_run_record_by_id(live)
@@ -70,7 +72,7 @@ def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None
 
         wait_for(lambda: record().dagster_run.is_finished, "the live run to end", 300)
         assert record().dagster_run.status is dg.DagsterRunStatus.SUCCESS
-        assert amounts(lab, DATASET, [TODAY]) == {TODAY: 7}
+        assert amounts(lab, dataset, [TODAY]) == {TODAY: 7}
         assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
         runs = instance.get_run_records(dg.RunsFilter(tags={"dagster/backfill": backfill}))
         queued, started = record().create_timestamp.timestamp(), record().start_time or 0

@@ -97,7 +97,8 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_every_setting_says_which_variable_sets_it() -> None:
     for name, field in Settings.model_fields.items():
         assert field.description is not None
-        assert field.description.startswith(f"BACKFILL_ASSETS_{name.upper()}: ")
+        variable = {"computes": "SPARK_URL_<NAME>"}.get(name, name.upper())
+        assert field.description.startswith(f"BACKFILL_ASSETS_{variable}: ")
 
 
 def test_roles_name_their_users() -> None:

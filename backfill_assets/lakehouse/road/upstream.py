@@ -14,8 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.checks_config import Total
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.measurement import Figures, UpstreamState
 from backfill_assets.lakehouse.layout import Layout
@@ -66,7 +64,7 @@ def measure_upstreams(
     days: Sequence[dt.date],
     upstreams: Sequence[UpstreamDays],
 ) -> Mapping[dt.date, UpstreamState]:
-    """Rows of each upstream behind each day, and the totals that the day must equal; one pass per upstream.
+    """Rows of each upstream on each day, and the totals that the day must equal; one pass per upstream.
 
     Raises:
         DatasetError: a total of `dataset.yaml` cannot be evaluated.
@@ -80,7 +78,12 @@ def measure_upstreams(
         rows[name] = {day: count for day, (count, _) in measured.items()}
         for day in days:
             totals[day] |= measured[day][1] if day in measured else dict.fromkeys(wanted)
-    return {day: UpstreamState(_rows_behind(loaded.dataset, day, rows), totals[day]) for day in days}
+    return {day: UpstreamState(rows_on(day, rows), totals[day]) for day in days}
+
+
+def rows_on(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
+    """The rows of each upstream on the day itself: those that it looks back at are there even if its own has not come."""
+    return {name: found.get(day, 0) for name, found in rows.items()}
 
 
 def _measured(
@@ -98,11 +101,3 @@ def _measured(
     return {
         row[partition]: (int(row[_ROWS]), {metric: figure(row[_TOTAL + metric]) for metric in totals}) for row in rows
     }
-
-
-def _rows_behind(dataset: Dataset, day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
-    counts = {}
-    for name, found in rows.items():
-        back = dataset.upstream[name].lookback_days
-        counts[name] = sum(found.get(day - i * ONE_DAY, 0) for i in range(back + 1))
-    return counts

@@ -1,4 +1,4 @@
-"""Many events in one transaction, for every SQL event log of Dagster."""
+"""Many events in few transactions, for every SQL event log of Dagster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterEventType as Kind
-from dagster._core.events import ASSET_EVENTS
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus as Status
+from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-from sqlalchemy import Connection, bindparam
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection
+
+from backfill_assets.orchestration.storage.check_rows import Row, evaluated_row, planned_rows, upsert
 
 BATCH_VARIABLE = "DAGSTER_EVENT_BATCH_SIZE"
 """Dagster's own switch: above 0 it hands materializations and planned events to the storage in batches of this size."""
@@ -26,10 +26,7 @@ _SIZE = 500
 _SECONDS = 1.0
 """How long an event may stay unseen by other processes while a batch fills up."""
 _ASSETS = ASSET_EVENTS & {Kind.ASSET_MATERIALIZATION, Kind.ASSET_OBSERVATION, Kind.ASSET_MATERIALIZATION_PLANNED}
-_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_UNIQUE = ("asset_key", "check_name", "run_id", "partition")
 _log = logging.getLogger("backfill_assets")
-Row = dict[str, Any]
 
 
 def batched_events(instance: dg.DagsterInstance) -> AbstractContextManager[None]:
@@ -42,18 +39,31 @@ def batched_events(instance: dg.DagsterInstance) -> AbstractContextManager[None]
     return storage.batched() if isinstance(storage, BatchedEvents) else nullcontext()
 
 
+@dataclass(eq=False)
+class _Entry:
+    """An event on its way into the storage: `logged` is its id in the log of its run, 0 before it stands there."""
+
+    event: dg.EventLogEntry
+    row: Row = field(default_factory=dict)
+    logged: int = 0
+    indexed: bool = False
+
+
 @dataclass
 class _Batch:
     """What a thread holds back."""
 
-    events: list[dg.EventLogEntry] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
     since: float = 0.0
 
 
 class BatchedEvents(SqlEventLogStorage):
-    """Mixin of an event log storage: one transaction for many events, where Dagster commits several times for each.
+    """Mixin of an event log storage: two commits for many events, where Dagster commits several times for each.
 
-    A worker that is killed loses at most the batch that it had not written; a batch is written whole or not at all.
+    As in Dagster's own storage the log of the run is committed first, and then what assets and checks are looked up by;
+    each whole or not at all. What an exception interrupts is written all the same, at the end of `batched`. A worker
+    that is killed loses at most the batch that it had not written; killed between the two commits, it leaves events in its
+    run's log that no asset and no check shows.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -75,34 +85,47 @@ class BatchedEvents(SqlEventLogStorage):
             yield
         finally:
             self._local.batch = None
-            self._flush(batch)
+            self._finish(batch)
 
     def store_event(self, event: dg.EventLogEntry) -> None:
         """Store an event: at once, or inside `batched` together with those that follow."""
-        batch = self._batch
+        batch, refused = self._batch, self._refused.pop(id(event), None)
+        if refused is not None:
+            self._store_alone(refused)
+            return
         if batch is None or (event.is_dagster_event and not _fits(event)):
             self.flush()
             if not event.run_id and _kind(event) is Kind.ASSET_CHECK_EVALUATION and _fits(event):
                 # Dagster itself stores one such result per partition, and refuses the second for ever.
-                self._write([event])
+                self._write([_Entry(event)])
             else:
                 super().store_event(event)
             return
-        if not batch.events or batch.events[0].run_id != event.run_id:
+        if not batch.entries or batch.entries[0].event.run_id != event.run_id:
             self._flush(batch)
             batch.since = time.monotonic()
-        batch.events.append(event)
-        if len(batch.events) >= _SIZE or time.monotonic() - batch.since >= _SECONDS:
+        batch.entries.append(_Entry(event))
+        if len(batch.entries) >= _SIZE or time.monotonic() - batch.since >= _SECONDS:
             self._flush(batch)
 
     def store_event_batch(self, events: Sequence[dg.EventLogEntry]) -> None:
-        """Store events together; should this raise, nothing is stored, and Dagster stores them one by one."""
+        """Store events together; should this raise, Dagster stores them one by one: only what is missing by then."""
         self.flush()
-        if all(_fits(event) and event.run_id == events[0].run_id for event in events):
-            self._write(events)
-        else:
+        self._refused.clear()
+        if not all(_fits(event) and event.run_id == events[0].run_id for event in events):
             for event in events:
                 super().store_event(event)
+            return
+        batch = _Batch([_Entry(event) for event in events])
+        try:
+            self._write(batch.entries)
+        except Exception:
+            # Each holds its event, so that no other can come by the same id.
+            self._refused.update({id(entry.event): entry for entry in batch.entries})
+            raise
+        except BaseException:
+            self._finish(batch)
+            raise
 
     def flush(self) -> None:
         """Write what this thread holds back; to be called before anything else is read or written."""
@@ -114,39 +137,97 @@ class BatchedEvents(SqlEventLogStorage):
         batch: _Batch | None = getattr(self._local, "batch", None)
         return batch
 
+    @property
+    def _refused(self) -> dict[int, _Entry]:
+        """Events of the last batch that Dagster was told to store one by one, by the identity of the event."""
+        refused: dict[int, _Entry] = self._local.__dict__.setdefault("refused", {})
+        return refused
+
+    def _finish(self, batch: _Batch) -> None:
+        """Write a batch that nobody will flush again."""
+        try:
+            self._flush(batch)
+        except Exception:
+            raise
+        except BaseException:
+            # Dagster cancels a run by an exception in whatever is being done; what happened until then is still told.
+            self._flush(batch)
+            raise
+
     def _flush(self, batch: _Batch) -> None:
-        held, batch.events = batch.events, []
+        held, batch.entries = batch.entries, []
         if not held:
             return
         try:
-            self._write(held)
+            self._store(held)
+        except Exception:
+            raise
+        except BaseException:
+            batch.entries = [entry for entry in held if not entry.indexed]
+            raise
+
+    def _store(self, entries: Sequence[_Entry]) -> None:
+        """Write events together or, if that is refused, each as far as it is missing; raises the first error at the end."""
+        try:
+            self._write(entries)
         except Exception:  # noqa: BLE001 - whatever it is, Dagster's own way has the last word
-            _log.warning("a batch of %d events was refused; storing them one by one", len(held), exc_info=True)
-            for event in held:
-                super().store_event(event)
-
-    def _write(self, events: Sequence[dg.EventLogEntry]) -> None:
-        """Write events of one run in one transaction, or not at all."""
-        batch = [(event, self._event_to_row(event)) for event in events]
-        if not self.is_run_sharded:
-            with self.index_transaction() as connection:
-                self._index(connection, batch)
+            _log.warning("a batch of %d events was refused; storing them one by one", len(entries), exc_info=True)
+        else:
             return
-        # Neither is committed before both are complete, so a refused batch leaves nothing behind in either.
-        with self.run_connection(events[0].run_id) as connection:
-            connection.execute(SqlEventLogStorageTable.insert(), [row for _, row in batch])
-            indexed = [(event, row) for event, row in batch if event.is_dagster_event]
-            if indexed:
-                with self.index_transaction() as index:
-                    self._index(index, indexed)
+        errors = []
+        for entry in entries:
+            try:
+                self._store_alone(entry)
+            except Exception as error:  # noqa: BLE001 - one that cannot be stored must not take the rest with it
+                errors.append(error)
+            entry.indexed = True
+        if errors:
+            raise errors[0]
 
-    def _index(self, connection: Connection, batch: Sequence[tuple[dg.EventLogEntry, Row]]) -> None:
-        """Insert events, and what Dagster looks assets and checks up by."""
-        ids = connection.execute(
-            SqlEventLogStorageTable.insert().returning(SqlEventLogStorageTable.c.id, sort_by_parameter_order=True),
-            [row for _, row in batch],
-        ).scalars()
-        stored = [(event, row, number) for (event, row), number in zip(batch, ids, strict=True)]
+    def _write(self, entries: Sequence[_Entry]) -> None:
+        """Write events of one run: first to the run's log, then to the index, each in one transaction."""
+        new = [entry for entry in entries if not entry.logged]
+        if new:
+            self._log_together(new)
+        to_index = [entry for entry in entries if entry.event.is_dagster_event]
+        if to_index:
+            with self.index_transaction() as connection:
+                self._index(connection, to_index)
+        for entry in entries:
+            entry.indexed = True
+
+    def _log_together(self, entries: Sequence[_Entry]) -> None:
+        for entry in entries:
+            entry.row = self._event_to_row(entry.event)
+        # Committed at once. In Postgres that is one statement: whoever reads on from the highest id that he saw would miss
+        # ids that were taken before it but become visible later, and indexing takes long.
+        with self.run_connection(entries[0].event.run_id) as connection:
+            numbers = _insert(connection, entries)
+        for entry, number in zip(entries, numbers, strict=True):
+            entry.logged = number
+
+    def _store_alone(self, entry: _Entry) -> None:
+        """Dagster's own way, but without what is stored already."""
+        event = entry.event
+        if not entry.logged:
+            super().store_event(event)
+        elif event.is_dagster_event:
+            with self.index_transaction() as connection:
+                (number,) = self._numbers(connection, [entry])
+                if _kind(event) in _ASSETS:
+                    self._store_asset_event_tags(connection, [event], [number])
+                    self._store_asset_event(connection, event, number)
+            if _kind(event) in ASSET_CHECK_EVENTS:
+                self.store_asset_check_event(event, number)
+
+    def _numbers(self, connection: Connection, entries: Sequence[_Entry]) -> Sequence[int]:
+        """The ids that everything else refers to; where each run has a log of its own, the index holds copies."""
+        return _insert(connection, entries) if self.is_run_sharded else [entry.logged for entry in entries]
+
+    def _index(self, connection: Connection, entries: Sequence[_Entry]) -> None:
+        """Store what Dagster looks assets and checks up by."""
+        numbers = self._numbers(connection, entries)
+        stored = [(entry.event, entry.row, number) for entry, number in zip(entries, numbers, strict=True)]
         assets = [(event, number) for event, _, number in stored if _kind(event) in _ASSETS]
         if assets:
             self._store_asset_event_tags(connection, *map(list, zip(*assets, strict=True)))
@@ -156,13 +237,24 @@ class BatchedEvents(SqlEventLogStorage):
         for _, (event, number) in sorted(newest.items(), key=lambda item: (str(item[0][0]), item[1][1])):
             self._store_asset_event(connection, event, number)
         planned = [
-            r for e, row, n in stored if _kind(e) is Kind.ASSET_CHECK_EVALUATION_PLANNED for r in _planned(e, row, n)
+            r
+            for found in stored
+            if _kind(found[0]) is Kind.ASSET_CHECK_EVALUATION_PLANNED
+            for r in planned_rows(*found)
         ]
         if planned:
             connection.execute(AssetCheckExecutionsTable.insert(), planned)
-        evaluated = [_evaluated(e, row, n) for e, row, n in stored if _kind(e) is Kind.ASSET_CHECK_EVALUATION]
+        evaluated = [evaluated_row(*found) for found in stored if _kind(found[0]) is Kind.ASSET_CHECK_EVALUATION]
         if evaluated:
-            _upsert(connection, evaluated)
+            upsert(connection, evaluated)
+
+
+def _insert(connection: Connection, entries: Sequence[_Entry]) -> Sequence[int]:
+    table = SqlEventLogStorageTable
+    insert = table.insert().returning(table.c.id, sort_by_parameter_order=True)
+    # SQLAlchemy would cut a large batch into several statements.
+    whole = {"insertmanyvalues_page_size": len(entries)}
+    return connection.execute(insert, [entry.row for entry in entries], execution_options=whole).scalars().all()
 
 
 def _kind(event: dg.EventLogEntry) -> Kind | None:
@@ -176,47 +268,3 @@ def _fits(event: dg.EventLogEntry) -> bool:
         # Without partition the index that the upsert needs does not tell two results apart.
         return event.get_dagster_event().asset_check_evaluation_data.partition is not None
     return kind in _ASSETS or kind is Kind.ASSET_CHECK_EVALUATION_PLANNED
-
-
-def _planned(event: dg.EventLogEntry, row: Row, number: int) -> Iterator[Row]:
-    data = event.get_dagster_event().asset_check_planned_data
-    keys = data.partitions_subset.get_partition_keys() if data.partitions_subset else [None]
-    for key in keys:
-        yield _execution(row, number, key, Status.PLANNED) | {
-            "asset_key": data.asset_key.to_string(),
-            "check_name": data.check_name,
-        }
-
-
-def _evaluated(event: dg.EventLogEntry, row: Row, number: int) -> Row:
-    data = event.get_dagster_event().asset_check_evaluation_data
-    target = data.target_materialization_data
-    return _execution(row, number, data.partition, Status.SUCCEEDED if data.passed else Status.FAILED) | {
-        "asset_key": data.asset_key.to_string(),
-        "check_name": data.check_name,
-        "materialization_event_storage_id": target.storage_id if target else None,
-    }
-
-
-def _execution(row: Row, number: int, partition: str | None, status: Status) -> Row:
-    return {
-        "run_id": row["run_id"],
-        "partition": partition,
-        "execution_status": status.value,
-        "evaluation_event": row["event"],
-        "evaluation_event_timestamp": row["timestamp"],
-        "evaluation_event_storage_id": number,
-    }
-
-
-def _upsert(connection: Connection, rows: Sequence[Row]) -> None:
-    # One statement must not touch a row twice; the last result of a check is the one that counts.
-    last = {tuple(row[name] for name in _UNIQUE): row for row in rows}
-    runless = [{name: row[name] for name in _UNIQUE} for row in last.values() if not row["run_id"]]
-    if runless:
-        # Dagster takes the row with the highest id for the newest, so that a changed one would stay behind those of runs.
-        same = [AssetCheckExecutionsTable.c[name] == bindparam(name) for name in _UNIQUE]
-        connection.execute(AssetCheckExecutionsTable.delete().where(*same), runless)
-    insert: Any = _INSERT[connection.dialect.name](AssetCheckExecutionsTable)
-    changed = {name: insert.excluded[name] for name in rows[0] if name not in _UNIQUE}
-    connection.execute(insert.on_conflict_do_update(index_elements=list(_UNIQUE), set_=changed), list(last.values()))

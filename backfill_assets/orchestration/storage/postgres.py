@@ -15,7 +15,7 @@ from backfill_assets.orchestration.storage.batches import BatchedEvents
 
 
 class BatchedPostgresEventLogStorage(BatchedEvents, PostgresEventLogStorage):
-    """Dagster's Postgres event log, same tables, with many events in one transaction."""
+    """Dagster's Postgres event log, same tables, with many events at once."""
 
     def _connect(self) -> AbstractContextManager[Connection]:
         self.flush()

@@ -38,7 +38,7 @@ class BatchedSqliteEventLogStorage(BatchedEvents, SqliteEventLogStorage):
         self._obs: Any = None  # Dagster declares it without a type
         self._open: OrderedDict[str, Engine] = OrderedDict()
         self._tables: set[str] = set()
-        # Reentrant: a batch writes to its run's database and to the index at the same time.
+        # Reentrant: who writes to the index asks meanwhile which tables it has.
         self._opening = threading.RLock()
         super().__init__(base_dir, inst_data)
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOCK_INTERVAL_SECONDS
+from benchmarks.bench import machine
 from benchmarks.files import Bytes, bytes_of, copied, data_files
 from benchmarks.release import ReleaseTimes
 from benchmarks.results import Pass, Results, StageCost, pass_of
+from benchmarks.show import show
 from benchmarks.stages import Span
 from benchmarks.usage import Cpu, CpuMeter
 
@@ -22,7 +25,25 @@ BURN = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'x = 0\\nw
 
 def a_pass(name: str, wall: float, days: int = 10, per_run: float = 0.0, **stages: float) -> Pass:
     costs = tuple(StageCost(stage, seconds, Cpu(1, 2)) for stage, seconds in stages.items())
-    return Pass(name, days, 2, per_run, wall, Cpu(3, 4), costs)
+    return Pass(name, days, days if per_run else 2, per_run, wall, Cpu(3, 4), costs)
+
+
+def found() -> Results:
+    release = ReleaseTimes(10, 20, 0.1, 0.2, 0)
+    road = a_pass("road", 30, raw=4, staging=4, shadow=2, checks=5, daemon=5, **{"events stored": 10})
+    return Results(
+        scale=1,
+        rows=100,
+        machine=machine(),
+        floors=(a_pass("before", 12), a_pass("after", 8)),
+        road=road,
+        correction=road,
+        by_the_day=a_pass("by the day", 70, days=3, per_run=20),
+        first_release=release,
+        release=release,
+        written={},
+        growth=(),
+    )
 
 
 def test_what_a_process_used_is_not_lost_when_it_ends() -> None:
@@ -77,30 +98,32 @@ def test_spans_are_summed_by_stage_and_the_distance_of_runs_is_a_mean() -> None:
 
 
 def test_the_figures_that_follow_are_those_of_the_table() -> None:
-    release = ReleaseTimes(10, 20, 0.1, 0.2, 0)
-    road = a_pass("road", 30, raw=4, staging=4, shadow=2, checks=5, daemon=5, **{"events stored": 10})
-    results = Results(
-        scale=1,
-        rows=100,
-        machine={},
-        floors=(a_pass("before", 12), a_pass("after", 8)),
-        road=road,
-        correction=road,
-        by_the_day=a_pass("by the day", 70, days=3, per_run=20),
-        first_release=release,
-        release=release,
-        written={},
-        growth=(),
-    )
-    assert results.derived() == pytest.approx(
+    assert found().derived() == pytest.approx(
         {
             "floor_seconds": 10,
             "times_floor": 3,
             "seconds_per_day": 3,
             "run_per_day_extrapolated_seconds": 200,
+            "run_per_day_sampled": 2,
             "times_faster_than_a_run_per_day": 200 / 30,
             "validation_of_build": 0.5,
             "validation_share": 5 / 30,
             "orchestration_share": 0.5,
         }
     )
+
+
+def test_the_table_says_on_how_many_runs_the_extrapolation_rests(capsys: pytest.CaptureFixture[str]) -> None:
+    show(found())
+    assert "a run per day (extrapolated from 2 of 10 days)" in capsys.readouterr().out
+
+
+def test_the_table_says_how_often_its_daemon_looks_for_backfills_and_so_does_the_readme(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(found())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"daemon looks for backfills every {BACKFILL_INTERVAL_SECONDS} s ({STOCK_INTERVAL_SECONDS} s in" in shown
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    assert f"looks for launched backfills every {STOCK_INTERVAL_SECONDS} s" in readme
+    assert f"every {BACKFILL_INTERVAL_SECONDS} s instead" in readme

@@ -21,7 +21,7 @@ _CONTEXT.set_forkserver_preload([__name__])
 
 def start(world: World, what: str, target: str, where: str = "never:1", first_id: int = 1000) -> BaseProcess:
     """`where` is a step and which occurrence of it is the last, such as `commit:2`; `never:1` lives on."""
-    arguments = (world.folder, tuple(world.homes), (what, target), where, first_id)
+    arguments = (world.folder, world.described, (what, target), where, first_id)
     process = _CONTEXT.Process(target=_run, args=arguments)
     process.start()
     return process

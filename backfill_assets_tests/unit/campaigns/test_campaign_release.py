@@ -8,13 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from backfill_assets.campaigns.campaign_release import Publication
 from backfill_assets.domain.campaign import Action, Phase
-from backfill_assets.domain.errors import ApprovalError, BackfillError, CampaignError, RollbackError, UnitError
+from backfill_assets.domain.errors import (
+    ApprovalError,
+    BackfillError,
+    CampaignError,
+    PreconditionError,
+    RollbackError,
+    UnitError,
+)
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
+from backfill_assets_tests.unit.published.tables import layout
 
 NIGHT = ["22:00-05:00"]
 BEFORE, AFTER = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
@@ -286,3 +295,32 @@ def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: Campaign
     for thread in threads:
         thread.join()
     assert campaigns.actions(campaign).count(Action.published) == 1
+
+
+def test_a_publication_that_got_only_half_way_is_not_told_of_and_keeps_its_approval(tmp_path: Path) -> None:
+    world = CampaignWorld(tmp_path, ("orders", "sales"))
+    try:
+        campaign, unit = world.validated(targets={"orders": DAYS, "sales": DAYS}, **TOLD)
+        world.clock.advance(HOUR)
+        world.approve(campaign)
+
+        def lose_the_second(step: str) -> None:
+            if step == "intend":
+                for path in world.homes["sales"].rglob("*.parquet"):
+                    path.rename(path.with_suffix(".away"))
+
+        with pytest.raises(PreconditionError):
+            replace(world.guarded(), checkpoint=lose_the_second).release(unit.id)
+        assert {r["state"] for r in DeltaTable(layout(tmp_path).data_releases_path()).to_pyarrow_table().to_pylist()} == {
+            "finalized", "abandoned",
+        }  # fmt: skip
+        world.mender().run()
+        assert Action.published not in world.actions(campaign)
+        assert Action.rolled_back not in world.actions(campaign)
+        for path in world.homes["sales"].rglob("*.away"):
+            path.rename(path.with_suffix(".parquet"))
+        world.release().publish(NAME)
+        assert world.actions(campaign).count(Action.published) == 1
+        assert world.data_releases.differing() == ()
+    finally:
+        world.close()

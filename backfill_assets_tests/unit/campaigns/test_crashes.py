@@ -117,6 +117,21 @@ def test_half_a_unit_is_taken_back(two: World) -> None:
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
 
 
+def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(tmp_path: Path) -> None:
+    names = ("zones", "sales", "areas")
+    world = World(tmp_path, ("zones", "sales<zones", "areas<sales"))
+    unit = world.open_unit(dict.fromkeys(names, DAYS))
+    for name in names:
+        world.build(unit, name, NEW)
+    die(world, "publish", unit.id, "commit:2")
+    assert (world.content("zones"), world.content("sales"), world.content("areas")) == (NEW, NEW, {})
+    world.reconcile().run()
+    assert [world.content(name) for name in names] == [{}, {}, {}]
+    undone = [r.manifest.dataset for r in world.ledger.releases(unit=unit.id) if r.manifest.undoes]
+    assert list(reversed(undone)) == ["sales", "zones"]
+    world.close()
+
+
 def test_a_whole_unit_of_two_datasets_is_finished(two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
@@ -202,4 +217,4 @@ def lost_ledger(world: World) -> World:
     world.close()
     for path in Path(world.folder).glob("ledger.db*"):
         shutil.move(path, path.with_name(f"lost_{path.name}"))
-    return World(world.folder, tuple(world.homes), 5000)
+    return World(world.folder, world.described, 5000)

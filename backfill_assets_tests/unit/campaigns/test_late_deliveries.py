@@ -3,66 +3,75 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from backfill_assets.campaigns.late_deliveries import LateDeliveries
-from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
-from backfill_assets.domain.dataset import LateData, Live
+from backfill_assets.domain.dataset import Format, LateData, Live, Reference
+from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.work import Delivery, Hold
-from backfill_assets.lakehouse.road import discover
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets.lakehouse.road import discover, raw
+from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, loaded
 from backfill_assets_tests.unit.published.tables import day, layout
 
 D1, D2, D3, D4 = (day(i) for i in range(1, 5))
 
 
-@dataclass(frozen=True)
 class Desk:
-    """Where files arrive."""
+    """Where files of `sales` arrive; `totals` is built from it."""
 
-    world: World
-    folder: Path
-    late_data: LateData = LateData.hold
-    watch_days: int = 30
-
-    @property
-    def loaded(self) -> LoadedDataset:
-        live = Live(watch_days=self.watch_days)
-        dataset = self.world.datasets["sales"].model_copy(update={"late_data": self.late_data, "live": live})
-        model = Model(Layer.fact, self.folder / "fact.sql", Language.sql, "")
-        return LoadedDataset(dataset, self.folder, model, model, "c0de")
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder, ("sales", "totals<sales"))
+        self.folder = folder
+        self.written = 1_700_000_000
+        self.loaded = {name: loaded(dataset, folder) for name, dataset in self.world.datasets.items()}
+        self.world.basis = self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
 
     @property
     def late(self) -> LateDeliveries:
-        return LateDeliveries(self.world.ledger, {"sales": self.loaded}, self.world.tables, layout(self.folder))
+        return LateDeliveries(self.world.ledger, self.loaded, self.world.tables, layout(self.folder), self.basis)
+
+    def says(self, name: str = "sales", **what: object) -> None:
+        """Change what the contract of a dataset says."""
+        dataset = self.world.datasets[name].model_copy(update=what)
+        self.world.datasets[name] = dataset
+        self.loaded[name] = loaded(dataset, self.folder)
+
+    def days(self) -> list[dt.date]:
+        return [late.day for late in self.late.of("sales")]
 
     def deliver(self, date: dt.date, content: str = "id\n1\n") -> None:
         file = layout(self.folder).sources / "x" / f"{date}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
+        # The clock of a file system is too coarse to tell two deliveries of one test apart.
+        self.written += 1
+        os.utime(file, (self.written, self.written))
 
     def land(self, *days: dt.date) -> None:
-        files = discover(self.loaded, layout(self.folder), days)
+        """What the raw step of these days does: it lands the files of all delivery days behind them."""
+        files = discover(self.loaded["sales"], layout(self.folder), self.loaded["sales"].dataset.delivery_days(days))
         now = self.world.clock.now()
         self.world.ledger.add_deliveries(
-            Delivery("sales", f.day, f.path, f.fingerprint, 5, now, now, 1, 0) for f in files
+            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 1, 0) for f in files
         )
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    world = World(tmp_path)
-    desk = Desk(world, tmp_path)
+    desk = Desk(tmp_path)
     for date in (D1, D2, D3):
         desk.deliver(date)
     desk.land(D1, D2, D3)
-    world.released({D1: [1], D2: [2], D3: [3]})
+    desk.world.released({D1: [1], D2: [2], D3: [3]})
+    desk.world.clock.advance(dt.timedelta(minutes=1))
     yield desk
-    world.close()
+    desk.world.close()
 
 
 def test_nothing_is_late_when_all_that_was_delivered_has_landed(desk: Desk) -> None:
@@ -79,6 +88,8 @@ def test_a_new_file_for_a_published_day_is_late_and_the_next_day_is_not(desk: De
     desk.deliver(D2, "id\n3\n")
     assert desk.late.of("sales")[0].deliveries != late.deliveries
     desk.land(D2)
+    assert desk.late.of("sales")[0].files == ()
+    desk.world.released({D2: [3]})
     assert desk.late.of("sales") == ()
 
 
@@ -86,28 +97,140 @@ def test_a_day_waits_for_the_open_unit_that_has_claimed_it(desk: Desk) -> None:
     desk.deliver(D2, "id\n2\n")
     unit = desk.world.open_unit({"sales": [D2]})
     assert desk.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
-    passing = Desk(desk.world, desk.folder, LateData.publish)
-    assert passing.late.of("sales")[0].waits_for == ""
 
 
-def test_a_day_on_hold_waits_whatever_the_dataset_says(desk: Desk) -> None:
+def test_a_day_waits_for_a_claim_on_any_dataset_of_the_group_that_a_live_run_works_on(desk: Desk) -> None:
     desk.deliver(D2, "id\n2\n")
-    desk.world.ledger.hold([Hold(("sales", D2), "rolled back", "ada", desk.world.clock.now())])
-    for late_data in LateData:
-        waits = Desk(desk.world, desk.folder, late_data).late.of("sales")[0].waits_for
-        assert waits == "on hold: rolled back"
+    unit = desk.world.open_unit({"totals": [D2]})
+    assert desk.late.of("sales")[0].waits_for == f"totals is claimed by open unit {unit.id}"
+    with pytest.raises(ClaimedDaysError):
+        desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
+
+
+def test_a_corrected_file_does_not_wait_for_the_failed_live_unit_of_its_own_day(desk: Desk) -> None:
+    desk.deliver(D2, "id\nbad\n")
+    unit = desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
+    desk.land(D2)
+    desk.deliver(D2, "id\ncorrected\n")
+    assert desk.late.of("sales")[0].waits_for == ""
+    # For a live run of the day would go on with it.
+    assert desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True).id == unit.id
+
+
+@pytest.mark.parametrize(
+    ("targets", "live"),
+    [
+        ({"sales": [D2], "totals": [D2]}, False),
+        ({"sales": [D2]}, True),
+        ({"sales": [D2, D3], "totals": [D2, D3]}, True),
+    ],
+    ids=["no live unit", "not of the whole group", "of other days, too"],
+)
+def test_a_day_waits_for_any_other_unit(desk: Desk, targets: Mapping[str, Sequence[dt.date]], live: object) -> None:
+    unit = desk.world.open_unit(targets, live=bool(live))
+    desk.deliver(D2, "id\n2\n")
+    assert desk.late.of("sales")[0].waits_for.endswith(f"claimed by open unit {unit.id}")
+
+
+def test_files_that_are_known_are_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def sha256_of(path: Path) -> str:
+        read.append(path.name)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(raw, "sha256_of", sha256_of)
+    assert desk.days() == []
+    assert read == []
+    desk.deliver(D2, "id\n2\n")
+    assert desk.days() == [D2]
+    assert read == [f"{D2}.csv"]
+    # Whoever lands them reads them.
+    desk.land(D1)
+    assert read[1:] == [f"{D1}.csv"]
+
+
+def test_a_claim_is_passed_only_if_every_dataset_of_the_group_says_so(desk: Desk) -> None:
+    desk.deliver(D2, "id\n2\n")
+    unit = desk.world.open_unit({"sales": [D2]})
+    desk.says(late_data=LateData.publish)
+    assert desk.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
+    desk.says("totals", late_data=LateData.publish)
+    assert desk.late.of("sales")[0].waits_for == ""
+
+
+@pytest.mark.parametrize(
+    ("held", "said"), [("sales", "on hold: rolled back"), ("totals", "totals is on hold: rolled back")]
+)
+@pytest.mark.parametrize("late_data", LateData)
+def test_a_day_on_hold_waits_whatever_the_datasets_say(desk: Desk, held: str, said: str, late_data: LateData) -> None:
+    desk.deliver(D2, "id\n2\n")
+    desk.says(late_data=late_data)
+    desk.says("totals", late_data=late_data)
+    desk.world.ledger.hold([Hold((held, D2), "rolled back", "ada", desk.world.clock.now())])
+    assert desk.late.of("sales")[0].waits_for == said
+
+
+def test_one_file_for_several_days_leaves_none_of_them_behind(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    source = desk.world.datasets["sales"].landing.model_copy(update={"late_days": 2})
+    desk.says(source=source)
+    for date in (D1, D2, D3):
+        desk.deliver(date)
+    desk.land(D1, D2, D3)
+    desk.world.released({D1: [1], D2: [2], D3: [3]})
+    desk.world.clock.advance(dt.timedelta(minutes=1))
+    assert desk.days() == []
+    desk.deliver(D3, "id\n3\n")
+    assert desk.days() == [D1, D2, D3]
+    before = {late.day: late.deliveries for late in desk.late.of("sales")}
+    desk.land(D1)
+    desk.world.released({D1: [1, 3]})
+    assert [(late.day, late.files) for late in desk.late.of("sales")] == [(D2, ()), (D3, ())]
+    assert {late.day: late.deliveries for late in desk.late.of("sales")}.items() <= before.items()
+    desk.world.released({D2: [2], D3: [3]})
+    assert desk.days() == []
+    desk.world.close()
+
+
+def test_a_new_reference_is_no_late_delivery(desk: Desk, tmp_path: Path) -> None:
+    cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
+    (layout(tmp_path).sources / "cities.csv").write_text("city\nParis\n", encoding="utf-8")
+    desk.says(references={"cities": cities})
+    inputs = desk.basis.inputs("sales", [D1])
+    desk.world.released({D1: [1]})
+    desk.world.clock.advance(dt.timedelta(minutes=1))
+    (layout(tmp_path).sources / "cities.csv").write_text("city\nRoma\n", encoding="utf-8")
+    assert desk.basis.inputs("sales", [D1]) != inputs
+    assert desk.days() == []
+
+
+def test_days_of_which_nobody_knows_the_inputs_are_not_late(desk: Desk) -> None:
+    with sqlite3.connect(desk.folder / "ledger.db") as ledger:
+        ledger.execute("UPDATE contents SET inputs = NULL")
+    ledger.close()
+    desk.deliver(D2, "id\n2\n")
+    desk.land(D2)
+    assert desk.days() == []
 
 
 def test_only_the_watched_days_are_looked_at(desk: Desk) -> None:
     desk.deliver(D1, "id\n2\n")
     desk.deliver(D3, "id\n2\n")
-    assert [late.day for late in Desk(desk.world, desk.folder, watch_days=2).late.of("sales")] == [D3]
-    assert [late.day for late in Desk(desk.world, desk.folder, watch_days=3).late.of("sales")] == [D1, D3]
+    desk.says(live=Live(watch_days=2))
+    assert desk.days() == [D3]
+    desk.says(live=Live(watch_days=3))
+    assert desk.days() == [D1, D3]
 
 
-def test_before_the_first_release_nothing_is_late(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    desk = Desk(world, tmp_path)
-    desk.deliver(D1)
-    assert desk.late.of("sales") == ()
-    world.close()
+def test_only_published_days_are_late(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    for date in (D1, D2, D3, D4):
+        desk.deliver(date)
+    assert desk.days() == []
+    desk.land(D3, D4)
+    desk.world.released({D3: [], D4: [1]})
+    assert desk.days() == []
+    desk.deliver(D3, "id\n3\n")
+    assert desk.days() == [D3]
+    desk.world.close()

@@ -62,7 +62,7 @@ def test_an_unknown_release_is_refused_with_those_that_there_are(world: World) -
 
 
 def test_a_release_of_another_dataset_is_refused_by_its_name(tmp_path: Path) -> None:
-    world = World(tmp_path, names=("sales", "stock"))
+    world = World(tmp_path, ("sales", "stock"))
     release = world.released({day(0): [1]}, "stock")
     world.released({day(0): [1]}, "sales")
     with pytest.raises(TimeTravelError, match=f"release {release} is one of stock, not of sales"):

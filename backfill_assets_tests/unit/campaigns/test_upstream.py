@@ -7,34 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 
-from backfill_assets.campaigns.basis import CurrentBasis
 from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
-from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
-from backfill_assets.domain.dataset import Dataset, Upstream
-from backfill_assets.domain.errors import EvidenceError
-from backfill_assets.domain.units import Unit
+from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
+from backfill_assets.domain.evidence import Fault
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
-from backfill_assets_tests.unit.campaigns.world import CHECKS, World
-from backfill_assets_tests.unit.published.tables import day, layout
+from backfill_assets.lakehouse.road.upstream import rows_on
+from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
+from backfill_assets_tests.unit.published.tables import day, layout, rows_of
 
 D1, D2, D3 = day(1), day(2), day(3)
-
-
-class TwoChecks(CurrentBasis):
-    """The real basis, with the two checks for which the world makes verdicts."""
-
-    def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
-        return CHECKS
-
-
-def _loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
-    return LoadedDataset(dataset, folder, None, Model(Layer.fact, folder / "fact.sql", Language.sql, ""), "c0de")
-
-
-def _derived(dataset: Dataset, lookback: int) -> Dataset:
-    upstream = {"sales": Upstream(lookback_days=lookback)}
-    return dataset.model_copy(update={"source": None, "upstream": upstream})
 
 
 class Shop:
@@ -42,10 +26,15 @@ class Shop:
 
     def __init__(self, folder: Path, lookback: int = 0) -> None:
         self.world = World(folder, ("sales", "totals"))
-        datasets = dict(self.world.datasets)
-        datasets["totals"] = _derived(datasets["totals"], lookback)
-        self.loaded = {name: _loaded(dataset, folder) for name, dataset in datasets.items()}
-        self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
+        datasets = self.world.datasets
+        datasets["totals"] = derived("totals", "sales", lookback=lookback)
+        self.loaded = {name: loaded(dataset, folder) for name, dataset in datasets.items()}
+        self._wire(folder)
+
+    def _wire(self, folder: Path) -> None:
+        self.basis = TwoChecks(
+            self.loaded, self.world.ledger, layout(folder), self.world.tables, self.world.fingerprints
+        )
         self.world.basis = self.basis
         self.places = UpstreamPlaces(self.world.ledger, self.loaded)
         self.outdated = OutdatedDays(self.world.ledger, self.loaded, self.world.tables, self.basis)
@@ -59,6 +48,15 @@ class Shop:
             self.world.build(unit, name, amounts)
         self.world.publisher().release(unit.id)
         return unit
+
+
+class Chain(Shop):
+    """`sales` built from `zones`, and `areas` built from `sales`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder, ("zones", "sales<zones", "areas<sales"))
+        self.loaded = {name: loaded(dataset, folder) for name, dataset in self.world.datasets.items()}
+        self._wire(folder)
 
 
 @pytest.fixture
@@ -131,3 +129,130 @@ def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_
     shop.released({D1: [10]}, names=("sales",))
     assert shop.outdated.of("totals").days == (D1, D2)
     shop.world.close()
+
+
+def test_no_upstream_can_be_released_between_the_verification_and_the_commit(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    unit = shop.unit(D1, names=("totals",))
+    shop.world.build(unit, "totals", {D1: [1]})
+    rival = shop.unit(D1, names=("sales",))
+    shop.world.build(rival, "sales", {D1: [100]})
+    refused = []
+
+    def meanwhile(step: str) -> None:
+        if step == "intend":
+            shop.world.wait = dt.timedelta(0)
+            with pytest.raises(LedgerError, match="'publish:sales': held by") as error:
+                shop.world.publisher().release(rival.id)
+            refused.append(error)
+
+    shop.world.publisher(meanwhile).release(unit.id)
+    assert len(refused) == 1
+    assert shop.outdated.all() == ()
+    shop.world.publisher().release(rival.id)
+    assert shop.outdated.of("totals").days == (D1,)
+
+
+def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    second = shop.released({D1: [2], D2: [2]})
+    (sales,) = shop.world.ledger.releases("sales", second.id)
+    back = shop.world.rollback().execute(sales.manifest.release, "wrong", days=frozenset({D1}))
+    with pytest.raises(UnitError, match=rf"sales {D1} was rolled back since\..*launch these days anew"):
+        shop.world.publisher().release(second.id)
+    with pytest.raises(RollbackError, match=f"comes again by a new launch of sales {D1}"):
+        shop.world.rollback().execute(back.release, "not wrong after all")
+    assert shop.world.content("sales") == {D1: [1], D2: [2]}
+
+
+def test_a_day_that_was_released_without_a_row_is_outdated_when_its_upstream_gets_some(shop: Shop) -> None:
+    shop.released({D1: [1], D2: []})
+    assert shop.outdated.all() == ()
+    shop.released({D2: [5]}, names=("sales",))
+    assert shop.outdated.of("totals").days == (D2,)
+    assert shop.outdated.of("totals", (D1, D2)).days == (D2,)
+    shop.released({D2: [5]}, names=("totals",))
+    assert shop.outdated.all() == ()
+
+
+def test_a_day_that_was_built_without_a_row_and_never_released_is_not_outdated(shop: Shop) -> None:
+    shop.released({D1: [1]})
+    unit = shop.unit(D2)
+    shop.world.build(unit, "totals", {D2: []})
+    shop.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    shop.released({D2: [5]}, names=("sales",))
+    assert shop.outdated.all() == ()
+
+
+def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_others(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=1)
+    shop.released({D1: [1]})
+    unit = shop.unit(D2, D3)
+    shop.world.build(unit, "sales", {D2: [2]})
+    (upstream,) = shop.places.of(unit, "totals", (D2,))
+    assert upstream.places == {PUBLISHED: (D1,), f"_shadow/{unit.id}/3": (D2,)}
+    with pytest.raises(EvidenceError, match=rf"sales {D3} belongs to the same unit .* backfill resume {unit.id}"):
+        shop.places.of(unit, "totals", (D3,))
+    shop.world.close()
+
+
+def test_the_days_that_a_day_looks_back_at_do_not_stand_in_for_its_own() -> None:
+    assert rows_on(D2, {"sales": {D1: 5}, "stock": {D1: 5, D2: 3}}) == {"sales": 0, "stock": 3}
+
+
+def test_what_is_to_be_materialized_names_every_dataset_of_the_unit_with_its_own_layers(shop: Shop) -> None:
+    unit = shop.unit(D1, D2)
+    shop.world.build(unit, "sales", {D1: [1], D2: [2]})
+    shop.world.build(unit, "totals", {D2: [2]})
+    with pytest.raises(EvidenceError) as refusal:
+        shop.world.publisher().release(unit.id)
+    assert [line for line in str(refusal.value).splitlines() if line.startswith("  ")] == [
+        f"  raw, staging and shadow of sales with their checks for {D1}",
+        f"  shadow of totals with their checks for {D1}",
+    ]
+
+
+def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
+    """Somebody else writes a whole published table anew."""
+    write_deltalake(shop.world.homes[name], rows_of(data), mode="overwrite")
+
+
+def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(shop: Shop) -> None:
+    shop.released({D1: [1, 2], D2: [3]})
+    unit = shop.unit(D1, D2, names=("totals",))
+    shop.world.build(unit, "totals", {D1: [10], D2: [3]})
+    _rewritten(shop, "sales", {D1: [2, 1], D2: [3]})
+    assert shop.outdated.all() == ()
+    assert shop.world.fingerprints.asked == []
+    assert shop.world.publisher().missing(unit.id) == ()
+    assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
+    shop.world.publisher().release(unit.id)
+    assert shop.outdated.all() == ()
+    assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
+
+
+def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(shop: Shop) -> None:
+    shop.released({D1: [1], D2: [2]})
+    unit = shop.unit(D1, D2, names=("totals",))
+    shop.world.build(unit, "totals", {D1: [1], D2: [2]})
+    _rewritten(shop, "sales", {D1: [1, 1], D2: [9]})
+    # Another number of rows is seen at once, other rows as soon as somebody has to read them.
+    assert shop.outdated.of("totals").days == (D1,)
+    faults = shop.world.publisher().missing(unit.id)
+    assert [(f.day, f.fault) for f in faults] == [(D1, Fault.upstream_moved), (D2, Fault.upstream_moved)]
+    assert shop.outdated.of("totals").days == (D1, D2)
+
+
+def test_a_compacted_day_in_the_middle_is_still_known_to_be_outdated(tmp_path: Path) -> None:
+    chain = Chain(tmp_path)
+    chain.released({D1: [1]}, ("zones", "sales", "areas"))
+    home = chain.world.homes["sales"]
+    write_deltalake(home, rows_of({D1: [1]}), mode="overwrite")
+    chain.basis.upstream("areas", (D1,))
+    assert chain.outdated.all() == ()
+    chain.released({D1: [7]}, ("zones",))
+    assert [o.dataset for o in chain.outdated.all()] == ["sales"]
+    write_deltalake(home, rows_of({D1: [5]}), mode="overwrite")
+    chain.basis.upstream("areas", (D1,))
+    assert [o.dataset for o in chain.outdated.all()] == ["areas"]
+    chain.world.close()

@@ -17,8 +17,9 @@ from backfill_assets.campaigns.publish_steps import no_checkpoint
 from backfill_assets.campaigns.reconcile import Reconcile
 from backfill_assets.campaigns.rollback import Rollback
 from backfill_assets.campaigns.sweep import Sweep
+from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.dataset import LateData
+from backfill_assets.domain.dataset import Dataset, LateData, Upstream
 from backfill_assets.domain.evidence import Basis, DayEvidence
 from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.domain.release import layout_digest
@@ -96,31 +97,36 @@ def fingerprint(amounts: Sequence[int]) -> str:
 
 
 class World:
-    """Everything that a release needs, below one folder; a second one on the same folder is another process."""
+    """Everything that a release needs, below one folder; a second one on the same folder is another process.
 
-    def __init__(self, folder: Path, names: Sequence[str] = ("sales",), first_id: int = 0) -> None:
+    A name such as `sales<orders` is a dataset that is built from another one.
+    """
+
+    def __init__(self, folder: Path, described: Sequence[str] = ("sales",), first_id: int = 0) -> None:
+        names = [name.split("<")[0] for name in described]
+        self.described = tuple(described)
         self.folder = folder
+        self.wait = dt.timedelta(seconds=30)
         self.clock = TestClock()
         self.ids = CountedIds(first_id)
         self.basis: SetBasis | CurrentBasis = SetBasis()
-        self.datasets = {name: dataset(name) for name in names}
+        self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
         self.homes = {name: layout(folder).published_path(name) for name in names}
-        self.tables = {name: DeltaPublishedTable(layout(folder), dataset(name), self.clock) for name in names}
+        self.tables = {name: DeltaPublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = TableFingerprints(self.homes)
         self.ledger: SqlLedger = open_ledger(f"sqlite:///{folder / 'ledger.db'}", self.clock, lock_pace=QUICK)
 
     def publisher(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Publisher:
         return Publisher(
             self.ledger, self.tables, self.clock, self.ids, Ada(), self.fingerprints, self.basis,
-            wait=dt.timedelta(seconds=30), checkpoint=checkpoint,
+            datasets=self.datasets, wait=self.wait, checkpoint=checkpoint,
         )  # fmt: skip
 
     def rollback(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Rollback:
-        wait = dt.timedelta(seconds=30)
-        return Rollback(self.ledger, self.tables, self.clock, self.ids, Ada(), wait, checkpoint)
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, Ada(), self.wait, checkpoint, self.datasets)
 
     def reconcile(self) -> Reconcile:
-        return Reconcile(self.ledger, self.tables, self.clock)
+        return Reconcile(self.ledger, self.tables, self.clock, self.datasets)
 
     def sweep(self) -> Sweep:
         return Sweep(self.ledger, self.tables, self.clock)
@@ -164,7 +170,7 @@ class World:
             measured = DayMeasurement(d, side(data[d]), side(published.get(d, ())), NOTHING, SourceState(1))
             verdicts = tuple(
                 Verdict(c, d, passed or c != "unique_key", Severity.error, True, "no duplicate", "what is there")
-                for c in CHECKS
+                for c in self.basis.checks(name)
             )
             evidence.append(
                 DayEvidence(
@@ -185,6 +191,25 @@ class World:
 
     def close(self) -> None:
         self.ledger.close()
+
+
+class TwoChecks(CurrentBasis):
+    """The real basis, with the two checks for which the world makes verdicts."""
+
+    def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
+        return CHECKS
+
+
+def loaded(dataset: Dataset, folder: Path) -> LoadedDataset:
+    """A dataset as if its folder had been loaded; there are no models in it."""
+    fact = Model(Layer.fact, folder / "fact.sql", Language.sql, "")
+    return LoadedDataset(dataset, folder, None if dataset.source is None else fact, fact, "c0de")
+
+
+def derived(name: str, *upstream: str, lookback: int = 0) -> Dataset:
+    """A dataset, built from others instead of deliveries if some are named."""
+    above = {other: Upstream(lookback_days=lookback) for other in upstream}
+    return dataset(name).model_copy(update={"source": None, "upstream": above} if above else {})
 
 
 def side(amounts: Sequence[int]) -> Side:

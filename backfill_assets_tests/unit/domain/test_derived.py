@@ -68,6 +68,15 @@ def test_a_day_without_upstream_rows_fails_unless_the_dataset_lets_it_pass() -> 
     assert verdicts(empty, lenient)["upstream_present"].passed
 
 
+def test_no_rows_out_of_no_rows_agree() -> None:
+    counted = {"reconciliation": {"totals": {"row_count": {"upstream": "trips", "sql": "count(*)"}}}}
+    lenient = totals(upstream={"trips": {"on_missing": "pass"}}, checks=counted)
+    nothing = replace(MEASURED, shadow=NOTHING, upstream=UpstreamState({"trips": 0}, {"row_count": None}))
+    assert verdicts(nothing, lenient)["reconciles_row_count"].passed
+    found = verdicts(replace(nothing, shadow=MEASURED.shadow), lenient)["reconciles_row_count"]
+    assert (found.passed, found.expected, found.found) == (False, "0 as in trips", "1")
+
+
 def test_upstream_days_reach_back_but_not_before_the_history() -> None:
     assert totals().upstream_days("trips", (DAY,)) == tuple(DAY - dt.timedelta(i) for i in (2, 1, 0))
     assert totals().upstream_days("trips", (dt.date(2024, 3, 2),)) == (dt.date(2024, 3, 1), dt.date(2024, 3, 2))
@@ -96,9 +105,12 @@ def test_what_a_derived_dataset_cannot_say_is_refused(changes: dict[str, object]
 
 def test_a_contract_of_several_datasets_speaks_to_each_of_its_own() -> None:
     trips = parse_contract({"row_count": "-50%"}, ["row_count"], dataset="trips")
-    both = trips.updated(parse_contract({"fare": "unchanged"}, ["fare"], dataset="totals"))
+    both = trips.updated(parse_contract({"fare": "unchanged"}, ["fare"], dataset="totals"), ["totals"])
     assert both.of("trips").expected("row_count", DAY) == Change(Decimal("-0.5"), Decimal("-0.5"))
     assert both.of("totals").expected("row_count", DAY) is None
-    newer = both.updated(parse_contract({"row_count": "-25%"}, ["row_count"], dataset="trips"))
+    newer = both.updated(parse_contract({"row_count": "-25%"}, ["row_count"], dataset="trips"), ["trips"])
     assert newer.of("trips").expected("row_count", DAY) == Change(Decimal("-0.25"), Decimal("-0.25"))
     assert newer.of("totals").hash == both.of("totals").hash
+    withdrawn = newer.updated(Contract(), ["trips"])
+    assert not withdrawn.of("trips")
+    assert withdrawn.of("totals").hash == both.of("totals").hash

@@ -10,7 +10,7 @@ import pytest
 from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Launch
-from backfill_assets.domain.work import Content, Hold
+from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content, Hold
 from backfill_assets.ledger import SqlLedger
 from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_launch, a_unit, march, some_evidence
 
@@ -58,11 +58,24 @@ def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: SqlLedge
         measured = replace(evidence.measured, shadow=shadow)
         ledger.add_evidence(attempt.number, [replace(evidence, shadow_files=files, measured=measured, basis=basis)])
         layouts.append(layout_digest(files))
-    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one")}
-    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two")}
+    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one", "i")}
+    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two", "i")}
     assert ledger.contents("flights", {date: "of somebody else"}) == {}
     assert ledger.contents("orders", {date: layouts[0]}) == {}
     assert ledger.contents("flights", {}) == {}
+
+
+def test_what_was_measured_in_files_of_somebody_else_is_known_and_changes_nothing_that_is_known(
+    ledger: SqlLedger,
+) -> None:
+    first, second = march(1, 2)
+    ledger.add_contents(
+        "flights", {first: ("moved", Content("one", "from one", "i")), second: ("x", Content("two", ""))}
+    )
+    ledger.add_contents("flights", {first: ("moved", Content("other", UNKNOWN_ORIGIN))})
+    found = ledger.contents("flights", {first: "moved", second: "x"})
+    assert found == {first: Content("one", "from one", "i"), second: Content("two", "", None)}
+    ledger.add_contents("flights", {})
 
 
 def test_evidence_may_be_asked_for_by_dataset_and_days(ledger: SqlLedger) -> None:

@@ -110,6 +110,17 @@ def test_a_named_unit_is_joined_or_refused(ledger: SqlLedger) -> None:
         ledger.assign(named, a_unit(march(2), "b_2"))
 
 
+def test_a_named_unit_that_a_sibling_step_has_just_published_is_joined(ledger: SqlLedger) -> None:
+    unit = ledger.assign(a_launch(march(1, 3)), a_unit(march(1, 3))).id
+    ledger.move(unit, {UnitState.open}, UnitState.published)
+    found = ledger.assign(a_launch(march(2), "b_2", named=unit), a_unit(march(2), "b_2"))
+    assert (found.id, found.state) == (unit, UnitState.published)
+    for state in (UnitState.discarded, UnitState.rolled_back):
+        ledger.move(unit, set(UnitState), state)
+        with pytest.raises(UnitError, match=f"is {state.value}; launch without the tag"):
+            ledger.assign(a_launch(march(2), "b_2", named=unit), a_unit(march(2), "b_2"))
+
+
 def test_a_launch_whose_unit_is_over_is_told_so_and_opens_no_second_one(ledger: SqlLedger) -> None:
     unit = opened(ledger, march(1, 2))
     ledger.move(unit, OPEN, UnitState.published)

@@ -11,7 +11,7 @@ import yaml
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
-from dagster._core.events import DagsterEvent
+from dagster._core.events import DagsterEvent, StepMaterializationData
 
 from backfill_assets.orchestration.storage import batched_events
 
@@ -35,6 +35,12 @@ def open_instance(home: Path, storage: Mapping[str, Any]) -> dg.DagsterInstance:
 def stock_sqlite(home: Path) -> dict[str, Any]:
     """Dagster's own SQLite storage."""
     return {"sqlite": {"base_dir": str(home / "state")}}
+
+
+def batched_postgres(url: str) -> dict[str, Any]:
+    """Dagster's Postgres storage, written in batches."""
+    module = {"module": "backfill_assets.orchestration.storage.postgres", "class": "BatchedPostgresStorage"}
+    return {"custom": {**module, "config": {"postgres_url": url}}}
 
 
 def batched_sqlite(home: Path) -> dict[str, Any]:
@@ -119,6 +125,12 @@ def judged(key: str, *, passed: bool = True, check: str = CHECKS[0]) -> DagsterE
     """The event of one check result."""
     evaluation = _evaluation(check, key, passed=passed)
     return DagsterEvent(dg.DagsterEventType.ASSET_CHECK_EVALUATION.value, "job", event_specific_data=evaluation)
+
+
+def built(key: str) -> DagsterEvent:
+    """The event of one materialization."""
+    said = StepMaterializationData(dg.AssetMaterialization(SHADOW, partition=key))
+    return DagsterEvent(dg.DagsterEventType.ASSET_MATERIALIZATION.value, "job", event_specific_data=said)
 
 
 def picture(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:

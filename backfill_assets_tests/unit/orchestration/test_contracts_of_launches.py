@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from backfill_assets.catalog import load_folder
-from backfill_assets.domain.contract import Change
+from backfill_assets.domain.contract import Change, Contract, parse_contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import ContractError
-from backfill_assets.domain.units import CONTRACT_TAG
+from backfill_assets.domain.units import CONTRACT_TAG, ReleaseMode, Unit
 from backfill_assets.orchestration.launch_contracts import Context, contract_of
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
@@ -39,10 +39,10 @@ def test_a_launch_without_a_word_brings_no_contract(dataset: Dataset) -> None:
 
 
 def test_run_config_carries_the_expected_change(dataset: Dataset) -> None:
-    contract = contract_of(_launch({"amount": "-50%"}), [dataset])
-    assert contract is not None
-    assert contract.expected("amount", DAY) == Change(Decimal("-0.5"), Decimal("-0.5"))
-    assert contract.expected("row_count", DAY) is None
+    declared = contract_of(_launch({"amount": "-50%"}), [dataset])
+    assert declared is not None
+    assert declared.contract.expected("amount", DAY) == Change(Decimal("-0.5"), Decimal("-0.5"))
+    assert declared.contract.expected("row_count", DAY) is None
 
 
 def test_a_tag_may_hold_json_or_name_a_file_below_the_working_folder(
@@ -54,7 +54,7 @@ def test_a_tag_may_hold_json_or_name_a_file_below_the_working_folder(
     by_json = contract_of(_launch(tag='{"amount": "-1.5% to -0.8%"}'), [dataset])
     assert by_file is not None
     assert by_json is not None
-    assert by_file.hash == by_json.hash
+    assert by_file == by_json
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,35 @@ def test_a_tag_that_cannot_be_used_is_refused_with_the_reason(
 def test_two_contracts_for_one_launch_are_refused(dataset: Dataset) -> None:
     with pytest.raises(ContractError, match="give one"):
         contract_of(_launch({"amount": "-50%"}, tag='{"amount": "-50%"}'), [dataset])
+
+
+def _unit(contract: Contract, *names: str) -> Unit:
+    opened = dt.datetime(2024, 1, 2, tzinfo=dt.UTC)
+    return Unit("u_1", "b_1", opened, "ada", dict.fromkeys(names, (DAY,)), ReleaseMode.auto, contract)
+
+
+@pytest.mark.parametrize("launch", [_launch({}), _launch(tag="{}"), _launch(tag='{"tickets": {}}')])
+def test_an_empty_expected_change_withdraws_the_one_before(dataset: Dataset, launch: Context) -> None:
+    before = parse_contract({"amount": "-50%"}, ["amount"], dataset="tickets")
+    other = parse_contract({"amount": "-50%"}, ["amount"], dataset="orders")
+    declared = contract_of(launch, [dataset])
+    assert declared is not None
+    assert not declared.added_to(_unit(before, "tickets"))
+    both = _unit(Contract((*before.clauses, *other.clauses)), "orders", "tickets")
+    assert declared.added_to(both).hash == other.hash
+
+
+def test_an_empty_tag_withdraws_what_was_expected_of_all_datasets(dataset: Dataset) -> None:
+    orders = load_folder(DATASETS).datasets["orders"].dataset
+    declared = contract_of(_launch(tag="{}"), [dataset, orders])
+    assert declared is not None
+    before = parse_contract({"amount": "-50%"}, ["amount"], dataset="orders")
+    assert not declared.added_to(_unit(before, "orders", "tickets"))
+
+
+def test_a_clause_without_a_name_does_not_outlive_a_newer_one_of_the_only_dataset(dataset: Dataset) -> None:
+    nameless = parse_contract({"amount": "-50%"}, ["amount"])
+    declared = contract_of(_launch({"amount": "-10%"}), [dataset])
+    assert declared is not None
+    newer = declared.added_to(_unit(nameless, "tickets"))
+    assert newer.of("tickets").expected("amount", DAY) == Change(Decimal("-0.1"), Decimal("-0.1"))

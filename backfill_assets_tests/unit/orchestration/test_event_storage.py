@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -28,6 +26,7 @@ from backfill_assets_tests.unit.orchestration.event_lab import (
     CHECKS,
     DAYS,
     SHADOW,
+    batched_postgres,
     batched_sqlite,
     judged,
     open_instance,
@@ -39,26 +38,6 @@ from backfill_assets_tests.unit.orchestration.event_lab import (
 ROOT = Path(__file__).resolve().parents[3]
 KEY = dg.AssetCheckKey(SHADOW, CHECKS[0])
 MONTH = DAYS.get_partition_keys()[:15]
-KILLED = """
-import os, signal, sys
-import dagster as dg
-from backfill_assets.orchestration.storage import BatchedEvents, batched_events
-from backfill_assets_tests.unit.orchestration.event_lab import judged
-
-instance = dg.DagsterInstance.from_config(sys.argv[1])
-with batched_events(instance):
-    for day in ("2024-01-01", "2024-01-02"):
-        instance.report_dagster_event(judged(day), "killed")
-index = BatchedEvents._index
-
-def die(*arguments):
-    index(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-BatchedEvents._index = die
-with batched_events(instance):
-    instance.report_dagster_event(judged("2024-01-03"), "killed")
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,12 +64,6 @@ def postgres_url() -> Iterator[str]:
         pytest.skip(reason)
     with postgres.cluster() as url:
         yield url
-
-
-def storage_of(instance: dg.DagsterInstance) -> BatchedSqliteEventLogStorage:
-    storage = instance.event_log_storage
-    assert isinstance(storage, BatchedSqliteEventLogStorage)
-    return storage
 
 
 def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
@@ -134,11 +107,9 @@ def test_a_run_shows_the_same_as_in_dagsters_own_storage(tmp_path: Path, fail_on
 def test_a_run_shows_the_same_in_postgres(tmp_path: Path, postgres_url: str) -> None:
     from backfill_assets.orchestration.storage.postgres import BatchedPostgresEventLogStorage
 
-    module = {"module": "backfill_assets.orchestration.storage.postgres", "class": "BatchedPostgresStorage"}
     stock_config = {"postgres": {"postgres_url": postgres_url}}
-    batched_config = {"custom": {**module, "config": {"postgres_url": postgres_url}}}
     shown = []
-    for name, config in (("stock", stock_config), ("batched", batched_config)):
+    for name, config in (("stock", stock_config), ("batched", batched_postgres(postgres_url))):
         with open_instance(tmp_path / name, config) as instance:
             assert isinstance(instance.event_log_storage, BatchedPostgresEventLogStorage) == (name == "batched")
             shown.append(picture(instance, run_chunk(instance, MONTH, "2024-01-07")))
@@ -181,17 +152,6 @@ def test_events_held_back_are_stored_before_what_follows_them(instance: dg.Dagst
     assert len(instance.event_log_storage.get_records_for_run("other run").records) == 1
 
 
-def test_events_before_an_exception_are_stored(instance: dg.DagsterInstance) -> None:
-    def interrupted() -> None:
-        with batched_events(instance):
-            instance.report_dagster_event(judged("2024-01-01"), "run")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert results(instance) == {"2024-01-01": "SUCCEEDED"}
-
-
 def test_the_last_of_two_results_of_a_check_counts(instance: dg.DagsterInstance) -> None:
     with batched_events(instance):
         instance.report_dagster_event(judged("2024-01-01", passed=False), "run")
@@ -211,19 +171,6 @@ def test_a_later_result_without_a_run_is_the_newest(instance: dg.DagsterInstance
     assert (newest.run_id, newest.status.value) == ("", "FAILED")
     (info,) = instance.event_log_storage.get_asset_check_partition_info([KEY])
     assert info.latest_execution_status.value == "FAILED"
-
-
-def test_a_refused_batch_is_stored_one_by_one(
-    instance: dg.DagsterInstance, home: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with storage_of(instance).index_connection() as connection:
-        connection.execute(sa.text("DROP INDEX idx_asset_check_executions_unique"))
-    with batched_events(instance):
-        for day in MONTH[:5]:
-            instance.report_dagster_event(judged(day), "run")
-    assert "a batch of 5 events was refused" in caplog.text
-    assert results(instance) == dict.fromkeys(MONTH[:5], "SUCCEEDED")
-    assert len(instance.event_log_storage.get_records_for_run("run").records) == 5
 
 
 def test_ten_thousand_partitions_can_be_planned_and_judged(instance: dg.DagsterInstance) -> None:
@@ -352,20 +299,3 @@ def test_two_processes_write_at_once(home: Path) -> None:
         assert [len(instance.event_log_storage.get_records_for_run(run).records) for run in runs] == [
             len(instance.event_log_storage.get_records_for_run(runs[0]).records)
         ] * 2
-
-
-@pytest.mark.slow
-def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(home: Path) -> None:
-    with open_instance(home, batched_sqlite(home)):
-        pass
-    done = subprocess.run([sys.executable, "-c", KILLED, str(home)], cwd=ROOT, check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    for name in ("index", "killed"):
-        with sqlite3.connect(home / f"state/history/runs/{name}.db") as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        assert results(instance) == dict.fromkeys(("2024-01-01", "2024-01-02"), "SUCCEEDED")
-        assert len(instance.event_log_storage.get_records_for_run("killed").records) == 2
-        with batched_events(instance):
-            instance.report_dagster_event(judged("2024-01-03"), "killed")
-        assert len(results(instance)) == 3

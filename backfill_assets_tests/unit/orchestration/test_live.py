@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.late_deliveries import LateDay
+from backfill_assets.domain.errors import SourceError
 from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
@@ -98,6 +102,18 @@ def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(application: App
     assert request.partition_key == str(moment.date() - dt.timedelta(days=1))
 
 
+@pytest.mark.parametrize(("offset", "newest"), [(-2, "2024-03-08"), (0, "2024-03-10"), (1, "2024-03-10")])
+def test_the_schedule_takes_the_newest_whole_day_that_is_a_partition(
+    tmp_path: Path, application: Application, offset: int, newest: str
+) -> None:
+    for name in ("rides", "ride_totals"):
+        file = tmp_path / "datasets" / name / "dataset.yaml"
+        file.write_text(f"{file.read_text(encoding='utf-8')}end_offset: {offset}\n", encoding="utf-8")
+    data = _tick(Application(application.settings), dt.datetime(2024, 3, 11, 9, 30, tzinfo=dt.UTC))
+    (request,) = data.run_requests or []
+    assert request.partition_key == newest
+
+
 def test_before_the_history_begins_nothing_is_run(application: Application) -> None:
     data = _tick(application, dt.datetime(2024, 1, 1, 9, 30, tzinfo=dt.UTC))
     assert not data.run_requests
@@ -122,18 +138,28 @@ def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
 class Late:
     """Stands in for the look at the files: these days are late."""
 
-    def __init__(self, *days: LateDay) -> None:
+    def __init__(self, *days: LateDay, broken: str = "") -> None:
         self.days = days
+        self.broken = broken
 
     def of(self, name: str) -> tuple[LateDay, ...]:
+        if name == self.broken:
+            raise SourceError("x.csv: fits two days")
         return tuple(day for day in self.days if day.dataset == name)
 
 
-def _look(application: Application, *days: LateDay) -> Any:
+def _look(application: Application, *days: LateDay, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
+    """What the sensor says of these days, after runs for some of them (by their tag) that ended so."""
     vars(application)["late_deliveries"] = Late(*days)
+    return _evaluated(application, after)
+
+
+def _evaluated(application: Application, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
     definitions = definitions_of(application)
     repository = definitions.get_repository_def()
     with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
+        for name, status in after:
+            create_run_for_test(instance, job_name="live_rides", status=status, tags={LATE_TAG: name})
         return definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)
 
 
@@ -160,3 +186,44 @@ def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Applicatio
 def test_a_flood_of_late_days_is_run_in_portions(application: Application) -> None:
     days = [LateDay("rides", dt.date(2024, 3, i), ("f",), "d") for i in range(1, 20)]
     assert len(_look(application, *days).run_requests) == 5
+
+
+def _late(number: int, *files: str) -> LateDay:
+    return LateDay("rides", dt.date(2024, 3, number), files, "d")
+
+
+@pytest.mark.parametrize(
+    "status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED]
+)
+def test_days_that_were_run_already_keep_no_others_from_their_turn(
+    application: Application, status: dg.DagsterRunStatus
+) -> None:
+    days = [_late(i, "f") for i in range(1, 10)]
+    data = _look(application, *days, after=[(f"rides:{day.day}:d", status) for day in days[:7]])
+    assert [request.partition_key for request in data.run_requests] == ["2024-03-08", "2024-03-09"]
+
+
+def test_a_run_that_failed_before_landing_is_asked_for_again_three_times(application: Application) -> None:
+    keys = []
+    for failures in range(6):
+        failed = [("rides:2024-03-01:d", dg.DagsterRunStatus.FAILURE)] * failures
+        data = _look(application, _late(1, "f"), after=failed)
+        keys.append([request.run_key for request in data.run_requests or []])
+    name = "rides:2024-03-01:d"
+    assert keys == [[name], [f"{name}:1"], [f"{name}:2"], [f"{name}:3"], [], []]
+
+
+def test_a_run_that_failed_after_landing_is_not_repeated(application: Application) -> None:
+    failed = [("rides:2024-03-01:d", dg.DagsterRunStatus.FAILURE)]
+    assert not _look(application, _late(1), after=failed).run_requests
+    assert _look(application, _late(1)).run_requests[0].tags["backfill_assets/late_files"] == "0"
+
+
+def test_a_dataset_that_cannot_be_looked_at_does_not_stop_the_others(application: Application) -> None:
+    vars(application)["late_deliveries"] = Late(_late(1, "f"), broken="ride_totals")
+    (request,) = _evaluated(application).run_requests
+    assert request.partition_key == "2024-03-01"
+    vars(application)["late_deliveries"] = Late(broken="rides")
+    data = _evaluated(application)
+    assert not data.run_requests
+    assert data.skip_message == "rides: x.csv: fits two days"

@@ -1,0 +1,94 @@
+"""What published days hold, by content and not by files: also where somebody else, such as a compaction, wrote the files."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.standing import effective
+from backfill_assets.domain.ports import ContentFingerprints, Ledger, PublishedTable
+from backfill_assets.domain.release import DataFile, layout_digest
+from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content
+
+_Files = Mapping[dt.date, tuple[DataFile, ...]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Finds the content of published days: empty for a day without files.
+
+    Without `fingerprints` nothing is ever read: files that nobody measured only equal themselves.
+    """
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    fingerprints: ContentFingerprints | None = None
+
+    def of(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
+        """The contents as they are; files that nobody has measured are read once, and remembered."""
+        active = self._active(name, days)
+        known = self._known(name, active)
+        unknown = {day: files for day, files in active.items() if day not in known}
+        if unknown and self.fingerprints is not None:
+            known |= self._measured(name, unknown, self.fingerprints)
+        return dict.fromkeys(days, "") | _unlike_all(unknown) | {day: c.fingerprint for day, c in known.items()}
+
+    def supposed(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
+        """The same without reading any rows: unmeasured files with as many rows as were released count as what was released."""
+        active = self._active(name, days)
+        known = self._known(name, active)
+        unknown = {day: files for day, files in active.items() if day not in known}
+        released = self._released(name, unknown)
+        alike = {day: files for day, files in released.items() if _rows(files) == _rows(unknown[day]) is not None}
+        known |= self._known(name, alike)
+        return dict.fromkeys(days, "") | _unlike_all(unknown) | {day: c.fingerprint for day, c in known.items()}
+
+    def _measured(self, name: str, unknown: _Files, fingerprints: ContentFingerprints) -> dict[dt.date, Content]:
+        before = self._known(name, self._released(name, unknown))
+        found = fingerprints.of(name, tuple(unknown))
+        # Read after the files were listed: where these have moved since, nobody knows which ones were read.
+        still = self._active(name, unknown)
+        measured = {
+            day: before[day]
+            if day in before and before[day].fingerprint == found[day]
+            else _of_unknown_origin(found[day])
+            for day, files in unknown.items()
+            if layout_digest(still.get(day, ())) == layout_digest(files)
+        }
+        self.ledger.add_contents(name, {day: (layout_digest(unknown[day]), c) for day, c in measured.items()})
+        return measured
+
+    def _active(self, name: str, days: Collection[dt.date]) -> _Files:
+        table = self.tables[name]
+        active = table.active(days) if days and table.exists() else {}
+        return {day: files for day, files in active.items() if files}
+
+    def _known(self, name: str, files: _Files) -> dict[dt.date, Content]:
+        return dict(self.ledger.contents(name, {day: layout_digest(own) for day, own in files.items()}))
+
+    def _released(self, name: str, days: Collection[dt.date]) -> _Files:
+        """The files that the release behind each of these days brought."""
+        if not days:
+            return {}
+        standing = effective(self.ledger.releases(name))
+        wanted = {release.release: release for day in days if (release := standing.get(day)) is not None}
+        return {
+            swap.day: swap.add
+            for release in wanted.values()
+            for swap in release.days
+            if swap.day in days and standing[swap.day] is release and swap.add
+        }
+
+
+def _rows(files: Collection[DataFile]) -> int | None:
+    counts = [file.rows for file in files]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _of_unknown_origin(fingerprint: str) -> Content:
+    return Content(fingerprint, UNKNOWN_ORIGIN)
+
+
+def _unlike_all(files: _Files) -> dict[dt.date, str]:
+    return {day: f"files {layout_digest(own)}" for day, own in files.items()}

@@ -1,0 +1,86 @@
+"""What is to be launched again: what an open unit lacks, and what an upstream has left behind."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.standing import published_among
+from backfill_assets.campaigns.upstream import Outdated
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.lineage import downstream_of, release_groups, upstream_first, upstreams_of
+from backfill_assets.domain.ports import PublishedTable, ReleaseLedger
+from backfill_assets.domain.units import Unit
+
+_Need = dict[str, set[dt.date]]
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """One launch: these datasets, upstream first, all of them over these days."""
+
+    datasets: tuple[str, ...]
+    days: tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class Relaunches:
+    """Plans launches; launches nothing."""
+
+    ledger: ReleaseLedger
+    tables: Mapping[str, PublishedTable]
+    datasets: Mapping[str, Dataset]
+
+    def of_unit(self, unit: Unit, lacking: Collection[DatasetDay]) -> tuple[Relaunch, ...]:
+        """What brings a unit the days that it lacks, and those of its days that are built from them.
+
+        One launch, whose runs leave out what needs no work; several only if the datasets of the unit differ in their days.
+        """
+        need: _Need = {}
+        for name, day in lacking:
+            need.setdefault(name, set()).add(day)
+        upstreams = upstreams_of(self.datasets)
+        for name in upstream_first(unit.targets, upstreams):
+            for above in upstreams.get(name, ()):
+                behind = self._behind(name, above, need.get(above, ())) & set(unit.targets[name])
+                if behind:
+                    need.setdefault(name, set()).update(behind)
+        days = set().union(*need.values())
+        return self._rectangles({name: days & set(unit.targets[name]) for name in need})
+
+    def of_outdated(self, outdated: Iterable[Outdated]) -> tuple[Relaunch, ...]:
+        """What brings outdated days up to date, together with the published days of the same date that are built from them.
+
+        Days that only look back at them are outdated once they are released, and not before.
+        """
+        upstreams = upstreams_of(self.datasets)
+        found = {one.dataset: set(one.days) for one in outdated}
+        plans: list[Relaunch] = []
+        for group in release_groups(upstreams):
+            need = {name: found[name] for name in group if name in found}
+            for name in group:
+                above = {day for n, days in need.items() if name in downstream_of((n,), upstreams) for day in days}
+                along = published_among(self.ledger, self.tables[name], name, above)
+                if along:
+                    need[name] = need.get(name, set()) | along
+            plans += self._rectangles(need)
+        return tuple(plans)
+
+    def _behind(self, name: str, above: str, days: Iterable[dt.date]) -> set[dt.date]:
+        reach = self.datasets[name].upstream[above].lookback_days
+        return {day + i * ONE_DAY for day in days for i in range(reach + 1)}
+
+    def _rectangles(self, need: Mapping[str, Collection[dt.date]]) -> tuple[Relaunch, ...]:
+        """Dagster launches the same days of all assets: one launch for each set of datasets that share days."""
+        by_day: dict[dt.date, set[str]] = {}
+        for name, days in need.items():
+            for day in days:
+                by_day.setdefault(day, set()).add(name)
+        together: dict[tuple[str, ...], list[dt.date]] = {}
+        for day in sorted(by_day):
+            together.setdefault(tuple(sorted(by_day[day])), []).append(day)
+        upstreams = upstreams_of(self.datasets)
+        return tuple(Relaunch(upstream_first(names, upstreams), tuple(days)) for names, days in together.items())

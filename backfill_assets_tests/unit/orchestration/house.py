@@ -1,0 +1,79 @@
+"""A house of two datasets as users have it: folders, settings, an application; days are built without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.application import Application
+from backfill_assets.domain.units import Unit
+from backfill_assets_tests.unit.campaigns.world import World
+
+_SALES = """\
+name: sales
+partition_column: day
+start: 2026-01-01
+end: 2026-01-10
+key: [id]
+publication: {publication}
+columns: {{id: {{type: long}}, day: {{type: date}}, amount: {{type: long}}}}
+measures: {{amount: {{}}}}
+source: {{format: csv, path: "x/{{day}}.csv", columns: {{id: long}}}}
+"""
+_TOTALS = """\
+name: totals
+partition_column: day
+start: 2026-01-01
+end: 2026-01-10
+key: [id]
+publication: {publication}
+columns: {{id: {{type: long}}, day: {{type: date}}, amount: {{type: long}}}}
+measures: {{amount: {{}}}}
+upstream: {{sales: {{lookback_days: {lookback}}}}}
+"""
+BOTH = ("sales", "totals")
+
+
+class House:
+    """`sales`, and `totals` built from it; whoever opens an application by the environment opens this one."""
+
+    def __init__(
+        self, folder: Path, environ: pytest.MonkeyPatch, *, lookback: int = 0, publication: str = "auto"
+    ) -> None:
+        models = {"sales": _SALES, "totals": _TOTALS}
+        for name, text in models.items():
+            home = folder / "datasets" / name
+            home.mkdir(parents=True)
+            (home / "dataset.yaml").write_text(text.format(lookback=lookback, publication=publication))
+            (home / "fact.sql").write_text(f"SELECT id, day, amount FROM {'staging' if name == 'sales' else 'sales'}")
+        (folder / "datasets" / "sales" / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
+        self.world = World(folder, ("sales", "totals<sales"))
+        settings = {
+            "STATE": folder / "state", "WAREHOUSE": folder / "warehouse", "SOURCES": folder / "sources",
+            "DATASETS": folder / "datasets", "LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}",
+        }  # fmt: skip
+        for name, value in settings.items():
+            environ.setenv(f"BACKFILL_ASSETS_{name}", str(value))
+        environ.delenv("DAGSTER_HOME", raising=False)
+        self.application = Application.from_env()
+        self.application.catalog.require_all()
+        self.world.basis = self.application.basis
+
+    def unit(self, data: Mapping[dt.date, Sequence[int]], names: Sequence[str] = BOTH) -> Unit:
+        """An open unit with passing evidence of everything."""
+        unit = self.world.open_unit(dict.fromkeys(names, tuple(data)))
+        for name in names:
+            self.world.build(unit, name, data)
+        return unit
+
+    def released(self, data: Mapping[dt.date, Sequence[int]], names: Sequence[str] = BOTH) -> Unit:
+        unit = self.unit(data, names)
+        self.world.publisher().release(unit.id)
+        return unit
+
+    def close(self) -> None:
+        self.world.close()
+        self.application.ledger.close()  # type: ignore[attr-defined]

@@ -1,0 +1,121 @@
+"""`backfill resume` and `backfill refresh`: what they launch with which tags, and what they do without a launch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from backfill_assets.cli.app import app
+from backfill_assets.domain.errors import ContractError, UnitError
+from backfill_assets.domain.units import CONTRACT_TAG, UNIT_TAG, UnitState
+from backfill_assets.orchestration import backfills
+from backfill_assets.orchestration.backfills import Backfill
+from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.published.tables import day
+
+D1, D2, D3 = day(1), day(2), day(3)
+
+
+class Dagster:
+    """Stands where Dagster takes backfills, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.taken: list[Backfill] = []
+
+    def launch(self, backfill: Backfill, webserver: str | None = None) -> str:
+        assert webserver is None
+        self.taken.append(backfill)
+        return f"b_{len(self.taken)}"
+
+    def asked(self) -> list[tuple[list[str], list[str]]]:
+        """The assets and the partitions of each backfill."""
+        params = [backfill.params() for backfill in self.taken]
+        return [(["/".join(key["path"]) for key in p["assetSelection"]], p["partitionNames"]) for p in params]
+
+
+@pytest.fixture
+def dagster(monkeypatch: pytest.MonkeyPatch) -> Dagster:
+    found = Dagster()
+    monkeypatch.setattr(backfills, "launch_backfill", found.launch)
+    return found
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+def _run(*words: str) -> str:
+    done = CliRunner().invoke(app, words)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_a_complete_unit_is_released_without_a_launch(house: House, dagster: Dagster) -> None:
+    unit = house.unit({D1: [1]})
+    assert f"totals {D1} is published" in _run("resume", unit.id)
+    assert dagster.taken == []
+    assert house.world.content("totals") == {D1: [1]}
+    with pytest.raises(UnitError, match="is published, not open"):
+        _run("resume", unit.id)
+
+
+def test_a_complete_unit_that_needs_approval_is_not_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dagster: Dagster
+) -> None:
+    house = House(tmp_path, monkeypatch, publication="approval")
+    unit = house.unit({D1: [1]})
+    said = _run("resume", unit.id)
+    assert f"backfill publish {unit.id} --evidence {house.world.publisher().evidence_hash(unit.id)}" in said
+    assert dagster.taken == []
+    assert house.world.ledger.unit(unit.id).state is UnitState.open
+    house.close()
+
+
+def test_what_a_unit_lacks_is_launched_in_it(house: House, dagster: Dagster) -> None:
+    unit = house.world.open_unit({"sales": [D1, D2], "totals": [D1, D2]})
+    house.world.build(unit, "sales", {D1: [1], D2: [2]})
+    house.world.build(unit, "totals", {D1: [1]})
+    said = _run("resume", unit.id)
+    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D2)])]
+    assert dagster.taken[0].tags == {UNIT_TAG: unit.id}
+    assert f"launched backfill b_1: totals {D2} in unit {unit.id}" in said
+
+
+def test_an_expected_change_has_all_days_of_its_dataset_checked_again(house: House, dagster: Dagster) -> None:
+    unit = house.world.open_unit({"sales": [D1, D2], "totals": [D1, D2]})
+    house.world.build(unit, "sales", {D1: [1], D2: [2]})
+    house.world.build(unit, "totals", {D1: [1]})
+    house.world.build(unit, "totals", {D2: [2]}, passed=False)
+    _run("resume", unit.id, "--expected-change", '{"totals": {"amount": "-50%"}}')
+    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D1), str(D2)])]
+    assert json.loads(dagster.taken[0].tags[CONTRACT_TAG]) == {"totals": {"amount": "-50%"}}
+
+
+def test_only_published_days_are_refreshed_with_what_is_expected_of_each_dataset(
+    house: House, dagster: Dagster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.released({D1: [1], D2: [2]})
+    house.released({D2: [20], D3: [30]}, names=("sales",))
+    monkeypatch.chdir(tmp_path)
+    text = "expected_change:\n  totals:\n    - {days: [2026-01-03], metrics: {amount: any}}\n"
+    (tmp_path / "fix.yaml").write_text(text, encoding="utf-8")
+    _run("refresh", "--expected-change", "fix.yaml")
+    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D2)])]
+    (tag,) = dagster.taken[0].tags.values()
+    assert json.loads(tag) == {"totals": [{"days": ["2026-01-03"], "metrics": {"amount": "any"}}]}
+
+
+def test_an_expected_change_that_cannot_be_understood_launches_nothing(house: House, dagster: Dagster) -> None:
+    house.released({D1: [1]})
+    house.released({D1: [2]}, names=("sales",))
+    with pytest.raises(ContractError, match="unknown metric 'profit'"):
+        _run("refresh", "--expected-change", '{"totals": {"profit": "any"}}')
+    assert dagster.taken == []

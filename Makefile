@@ -27,10 +27,10 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-.PHONY: help setup java demo dev bench test check static unit lock clean
+.PHONY: help setup java demo demo-campaign dev bench test check static unit lock clean
 
 help: ## List all targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: java $(STAMP) ## Create .venv and install everything from the lock (no-op when nothing changed)
 
@@ -58,6 +58,9 @@ java: ## Say what is missing, if Java is
 
 demo: setup ## Run the main job on real flights: build, break, correct, backfill, publish
 	@$(BIN)/backfill demo $(ARGS)
+
+demo-campaign: setup ## Play a campaign over 18 months of sales, from its specification to its clean-up
+	@$(BIN)/backfill demo-campaign $(ARGS)
 
 dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="--port 3001")
 	@mkdir -p "$$BACKFILL_ASSETS_DAGSTER_STATE"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -76,7 +76,11 @@ class SystemUser:
 
     def name(self) -> str:
         """The login name of the user that this process runs as."""
-        return getpass.getuser()
+        # Not getpass: it believes $LOGNAME, and nobody who approves may choose who they are.
+        try:
+            return pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            return str(os.geteuid())
 
 
 class Application:

@@ -4,72 +4,98 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
 from backfill_assets.domain.errors import NoticeError
 
 _WORTH_A_RETRY: Final = (429, 500, 502, 503, 504)
 _SUCCESS: Final = range(200, 300)
+_LOST: Final = frozenset({"ConnectionError", "ConnectTimeout"})
+"""Errors that are worth another try; a receiver that says nothing is not asked again: it may have taken the notice."""
+_NO_ANSWER: Final = "no answer in time"
 _LOGGERS: Final = ("urllib3.connectionpool", "urllib3.util.retry")
+
+
+@dataclass
+class _Answer:
+    """What a receiver said: its status, or the name of the error on the way to it; nothing while it is awaited."""
+
+    status: int = 0
+    error: str = ""
+    told: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
 class Webhook:
     """The port `Notices` over HTTP; `environ` holds the URLs, which are secrets and never shown.
 
-    Each try ends after `timeout` seconds; `retries` more follow, with a pause that begins at `pause` seconds and doubles.
+    Each try ends after `timeout` seconds, and `retries` more follow, with a pause that begins at `pause` seconds and
+    doubles; all of them together end after `patience` seconds.
     """
 
     environ: Mapping[str, str]
     timeout: float = 5.0
     retries: int = 3
     pause: float = 0.5
+    patience: float = 10.0
 
     def send(self, webhook: str, text: str) -> None:
         """Post `{"text": …}` to the URL in the environment variable `webhook`.
 
         Raises:
-            NoticeError: the variable is not set or no http(s) URL, nobody answers, or the answer is no success.
+            NoticeError: the variable is not set or no http(s) URL, nobody answers in time, or the answer is no success.
         """
         url = self.environ.get(webhook, "").strip()
         if not url:
             raise NoticeError(f"the environment variable {webhook} is not set; put the webhook's URL into it")
-        try:
-            with _unlogged(), self._session() as session:
-                # A redirect would carry the text to a place that nobody has named.
-                answer = session.post(url, json={"text": text}, timeout=self.timeout, allow_redirects=False)
-        except (requests.RequestException, ValueError) as error:
-            # The error's own text names the URL.
+        answer = self._insist(url, text)
+        if answer.error:
             raise NoticeError(
-                f"the webhook of {webhook} could not be reached ({type(error).__name__}); check the URL in that variable"
-            ) from None
-        if answer.status_code not in _SUCCESS:
+                f"the webhook of {webhook} could not be reached ({answer.error}); check the URL in that variable"
+            )
+        if answer.status not in _SUCCESS:
             raise NoticeError(
-                f"the webhook of {webhook} answered {answer.status_code}; check the URL in that variable and the receiver"
+                f"the webhook of {webhook} answered {answer.status}; check the URL in that variable and the receiver"
             )
 
-    @contextmanager
-    def _session(self) -> Iterator[requests.Session]:
-        retry = Retry(
-            total=self.retries,
-            backoff_factor=self.pause,
-            status_forcelist=_WORTH_A_RETRY,
-            allowed_methods={"POST"},
-            # A receiver may ask for hours: an operator's command must not wait that long for a notice.
-            respect_retry_after_header=False,
-            raise_on_status=False,
-        )
-        with requests.Session() as session:
-            session.mount("http://", HTTPAdapter(max_retries=retry))
-            session.mount("https://", HTTPAdapter(max_retries=retry))
-            yield session
+    def _insist(self, url: str, text: str) -> _Answer:
+        end, pause, answer = time.monotonic() + self.patience, self.pause, _Answer()
+        for left in reversed(range(self.retries + 1)):
+            answer = self._try(url, text, min(self.timeout, end - time.monotonic()))
+            again = answer.error in _LOST or answer.status in _WORTH_A_RETRY
+            if not again or not left or time.monotonic() + pause >= end:
+                break
+            time.sleep(pause)
+            pause *= 2
+        return answer
+
+    def _try(self, url: str, text: str, seconds: float) -> _Answer:
+        """One try in a thread of its own: the library's timeout begins anew with every byte that a receiver drips."""
+        answer = _Answer()
+        # As a daemon it keeps no process from ending, whatever the receiver still does.
+        threading.Thread(target=_post, args=(url, text, seconds, answer), daemon=True).start()
+        if not answer.told.wait(seconds):
+            return _Answer(error=_NO_ANSWER)
+        return answer
+
+
+def _post(url: str, text: str, seconds: float, answer: _Answer) -> None:
+    try:
+        with _unlogged(), requests.Session() as session:
+            # A redirect would carry the text to a place that nobody has named; the body is nobody's concern.
+            found = session.post(url, json={"text": text}, timeout=seconds, allow_redirects=False, stream=True)
+            answer.status = found.status_code
+            found.close()
+    except Exception as error:  # noqa: BLE001  # whatever it is: its own text names the URL, and must be shown nowhere
+        answer.error = type(error).__name__
+    finally:
+        answer.told.set()
 
 
 @contextmanager

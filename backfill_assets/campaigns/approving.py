@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.approvals import approved, current_evidence
+from backfill_assets.campaigns.journal import last_step
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.campaigns.publish_survey import refusal
 from backfill_assets.domain.approval import Roles, approver_of, require_another
@@ -16,6 +18,7 @@ from backfill_assets.domain.ports import Clock, Identity, Ledger
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 
 _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
+_WAIT = dt.timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -62,25 +65,29 @@ class Approving:
         Raises:
             CampaignError: there is no such campaign, or it is not at the point of an approval.
             EvidenceError: evidence is missing, failed or stale; names days and remedy.
-            ApprovalError: the user may not approve it, the hash is another one, or nothing waits for approval.
+            ApprovalError: the user may not approve it, the hash is another one, or nothing waits for approval (any more:
+                of two who approve at once the second is told of the first).
+            LedgerError: another approval of it takes too long.
         """
         campaign = self.ledger.campaign(campaign_id)
         unit = self._unit(campaign)
         name = self._approver(campaign, unit, by)
         if faults := self.publisher.missing(unit.id):
             raise EvidenceError(refusal(unit, faults, self.publisher.datasets))
-        found = current_evidence(self.ledger, unit)
-        pending = self._pending(unit, found)
-        self._require_hash(campaign, pending, evidence)
-        days = {day: found[day].hash for day in pending.days}
-        given = Approval(unit.id, pending.hash, name, self.identity.name(), self.clock.now(), days)
-        self.ledger.approve(given)
-        detail = {"evidence": pending.hash, "by": name, "days": len(days)}
-        self.ledger.note(JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail))
+        # From looking to writing nobody else approves: the second of two would approve what is approved already.
+        with self.ledger.lock(f"approve:{unit.id}", _WAIT):
+            found = current_evidence(self.ledger, unit)
+            pending = self._pending(unit, found)
+            self._require_hash(campaign, pending, evidence)
+            days = {day: found[day].hash for day in pending.days}
+            given = Approval(unit.id, pending.hash, name, self.identity.name(), self.clock.now(), days)
+            self.ledger.approve(given)
+            detail = {"evidence": pending.hash, "by": name, "days": len(days)}
+            self.ledger.note(JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail))
         return given
 
     def _unit(self, campaign: Campaign) -> Unit:
-        last = next(reversed(self.ledger.journal(campaign.id)), None)
+        last = last_step(self.ledger, campaign.id)
         require_phase(campaign, _APPROVABLE, "approve", last)
         unit = self.ledger.unit(campaign.unit)
         if unit.state not in {UnitState.open, UnitState.rolled_back}:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from backfill_assets.campaigns.guard import CampaignGuard
+from backfill_assets.campaigns.journal import last_step
 from backfill_assets.campaigns.publish import AlreadyReleased, Publisher, Released
 from backfill_assets.campaigns.publish_survey import Survey, refusal
 from backfill_assets.domain.campaign import Campaign, JournalEntry, Phase, require_phase
@@ -73,7 +74,7 @@ class CampaignRelease:
     publisher: Publisher
     guard: CampaignGuard
 
-    def plan(self, campaign_id: str, *, outside_window: str = "") -> ReleasePlan:
+    def plan(self, campaign_id: str, *, outside_window: str = "", evidence_hash: str = "") -> ReleasePlan:
         """What publishing the campaign would do now, and what would refuse it; changes nothing (`--dry-run`).
 
         Raises:
@@ -82,17 +83,26 @@ class CampaignRelease:
         campaign, unit = self._launched(campaign_id)
         survey = self.publisher.survey(unit.id)
         refusals = [str(r) for r in self.guard.consenting(outside_window).refusals(campaign, survey)]
+        if evidence_hash and evidence_hash != survey.hash:
+            refusals.insert(0, f"the evidence of campaign {campaign_id} is now {survey.hash}, not {evidence_hash[:16]}")
         if survey.faults:
             refusals.insert(0, refusal(unit, survey.faults, self.publisher.datasets))
         if unit.state in {UnitState.published, UnitState.discarded}:
-            refusals.insert(0, f"campaign {campaign_id} is {unit.state.value}{_told(self._last(campaign_id))}")
-        changes = tuple(_change(survey, name) for name in upstream_first(unit.targets, upstreams_of(self.publisher.datasets)))
+            refusals.insert(
+                0, f"campaign {campaign_id} is {unit.state.value}{_told(last_step(self.ledger, campaign_id))}"
+            )
+        changes = tuple(
+            _change(survey, name) for name in upstream_first(unit.targets, upstreams_of(self.publisher.datasets))
+        )
         return ReleasePlan(campaign.id, unit.id, survey.hash, changes, tuple(refusals))
 
-    def publish(self, campaign_id: str, *, reason: str = "", outside_window: str = "") -> Publication:
+    def publish(
+        self, campaign_id: str, *, reason: str = "", outside_window: str = "", evidence_hash: str = ""
+    ) -> Publication:
         """Publish the whole campaign, one commit per dataset; of two at once one wins, and the other is told of it.
 
         `outside_window` is the reason for a release outside the publish window; it goes into the release's own.
+        `evidence_hash` is the hash of all of the evidence, as `plan` shows it, where no other is to be released.
 
         Raises:
             CampaignError: there is no such campaign, it was never launched, or it was given up.
@@ -109,17 +119,15 @@ class CampaignRelease:
         outside = f"outside the publish window: {outside_window}" if shut else ""
         # The fix is what readers of the history look for; what else was said stands behind it.
         reasons = (campaign.specification.reason.issue, campaign.specification.reason.change, reason, outside)
-        outcome = publisher.release(unit.id, reason="; ".join(filter(None, reasons)))
+        told = "; ".join(filter(None, reasons))
+        outcome = publisher.release(unit.id, evidence_hash=evidence_hash or None, reason=told)
         made = self.ledger.release(_any(outcome.releases.values())).manifest
         return Publication(outcome, made.by, made.created_at)
 
     def _launched(self, campaign_id: str) -> tuple[Campaign, Unit]:
         campaign = self.ledger.campaign(campaign_id)
-        require_phase(campaign, _LAUNCHED, "publish", self._last(campaign_id))
+        require_phase(campaign, _LAUNCHED, "publish", last_step(self.ledger, campaign_id))
         return campaign, self.ledger.unit(campaign.unit)
-
-    def _last(self, campaign_id: str) -> JournalEntry | None:
-        return next(reversed(self.ledger.journal(campaign_id)), None)
 
 
 def _change(survey: Survey, name: str) -> DatasetChange:

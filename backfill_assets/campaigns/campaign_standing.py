@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.approvals import approved
+from backfill_assets.campaigns.conductor import STEPS
 from backfill_assets.campaigns.gatekeeper import Gatekeeper, spent_on
 from backfill_assets.campaigns.publish import Publisher
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
@@ -88,10 +89,12 @@ class Standings:
         evidence = self.ledger.evidence(campaign.unit) if waits else {}
         complete = waits and not faults
         waiting = approved(self.ledger, unit, evidence).unapproved if unit is not None and complete else ()
-        traffic = self.gatekeeper.traffic(campaign)
+        traffic, journal = self.gatekeeper.traffic(campaign), self.ledger.journal(campaign_id)
+        steps = [entry.action for entry in journal if entry.action in STEPS]
+        stale = bool(faults) and steps[-1:] in ([Action.validated], [Action.stale])
         return Standing(
             campaign=campaign,
-            state=state_of(campaign, unit, complete=complete, approved=not waiting),
+            state=state_of(campaign, unit, complete=complete, approved=not waiting, stale=stale),
             unit=unit,
             faults=faults,
             evidence=unit_hash(evidence[day] for day in waiting) if waiting else "",
@@ -99,5 +102,5 @@ class Standings:
             batches=self.ledger.attempts(campaign.unit) if campaign.unit else (),
             traffic=traffic,
             decision=admit(campaign, traffic),
-            journal=self.ledger.journal(campaign_id),
+            journal=journal,
         )

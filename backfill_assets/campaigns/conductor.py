@@ -17,21 +17,32 @@ from backfill_assets.domain.campaign import (
     Phase,
 )
 from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
-from backfill_assets.domain.days import format_days
+from backfill_assets.domain.days import ONE_DAY, format_days
 from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.gate import Admitted, Halts
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.specification import Notice
-from backfill_assets.domain.units import UNIT_TAG, UnitState
+from backfill_assets.domain.units import UNIT_TAG, UnitState, shown_days
 
 Tell = Callable[[Campaign, Notice, str], None]
 """Sends a notice, if the specification asks for it; never fails."""
 
 _WAIT = dt.timedelta(minutes=2)
-_DUE = frozenset({Action.launched, Action.resumed, Action.canaries_passed, Action.waits})
-"""After these a backfill has to be launched for what is lacking."""
-_STEPS = _DUE | {Action.backfill, Action.validated}
+_RESTS = frozenset({Action.validated, Action.stale})
+"""After these nothing is launched until somebody resumes."""
+STEPS = _RESTS | {Action.launched, Action.resumed, Action.canaries_passed, Action.backfill, Action.waits}
+MOVED = frozenset({Fault.inputs_moved, Fault.upstream_moved, Fault.published_moved})
+"""What makes a day that has passed stale without anybody having failed."""
 CONDUCTOR = "the conductor"
+
+
+@dataclass(frozen=True)
+class _Since:
+    """The last step of a campaign, whether that is a backfill, and the runs of it that gave up before a shut gate."""
+
+    last: Action | None
+    ended: bool
+    waits: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -80,21 +91,26 @@ class Conductor:
         return tuple(fault for fault in faults if fault.day in canaries)
 
     def _go_on(self, campaign: Campaign) -> str:
-        decision = self.gatekeeper.ask(campaign.id)
+        decision, since = self.gatekeeper.ask(campaign.id), self._since(campaign)
+        if self.backfills.active(campaign.id):
+            if isinstance(decision, Halts):
+                return self._stop(campaign, decision.reason)
+            # A run has given up before the shut gate: those behind it in the queue would only do the same.
+            return self._clear(campaign) if since.waits else ""
+        if since.last in _RESTS:
+            # What goes stale from here on is for somebody to look at, and to resume.
+            return ""
+        faults = self.lacking(campaign)
+        lacking = [fault for fault in faults if fault.fault not in MOVED]
+        if not faults or (since.ended and not lacking and campaign.phase is Phase.canary):
+            return self._passed(campaign)
         if isinstance(decision, Halts):
             return self._stop(campaign, decision.reason)
-        if self.backfills.active(campaign.id):
-            return ""
-        last = self._last_step(campaign)
-        faults = self.lacking(campaign)
-        if not faults:
-            return self._passed(campaign)
-        if last is Action.backfill:
-            return self._stop(campaign, self._why_ended(campaign, faults))
-        # After `validated` a day is stale because something moved: that is for somebody to look at, and to resume.
-        if last not in _DUE or not isinstance(decision, Admitted):
-            return ""
-        return self._launch(campaign, faults)
+        if since.ended and (why := self._why_ended(campaign, lacking, since)):
+            return self._stop(campaign, why)
+        if since.ended and not lacking:
+            return self._stale(campaign, faults)
+        return self._launch(campaign, faults) if isinstance(decision, Admitted) else ""
 
     def _passed(self, campaign: Campaign) -> str:
         if campaign.phase is Phase.canary:
@@ -122,7 +138,7 @@ class Conductor:
         # What is built from a dataset that is built anew is stale then: it comes along.
         wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
-        days = tuple(sorted({day for _, day in lacking}))
+        days = self._with_followers({day for _, day in lacking}, campaign, names)
         what = "canaries" if campaign.phase is Phase.canary else "days"
         request = BackfillRequest(
             layers={name: planned[name] for name in names},
@@ -135,6 +151,13 @@ class Conductor:
         entry = self._entry(campaign, Action.backfill, backfill=backfill, datasets=names, days=format_days(days))
         self.ledger.note(entry)
         return f"{campaign.id}: launched backfill {backfill} over {', '.join(names)} {format_days(days)}"
+
+    def _with_followers(self, days: set[dt.date], campaign: Campaign, names: Sequence[str]) -> tuple[dt.date, ...]:
+        """The days, and those of the campaign that look back at them."""
+        datasets = [self.gatekeeper.catalog.dataset(name).dataset for name in names]
+        reach = max((u.lookback_days for d in datasets for above, u in d.upstream.items() if above in names), default=0)
+        behind = {day + i * ONE_DAY for day in days for i in range(1, reach + 1)}
+        return tuple(sorted(days | (behind & set(campaign.plan.days))))
 
     def _stop(self, campaign: Campaign, reason: str) -> str:
         stopped = replace(campaign, phase=Phase.stopped)
@@ -150,20 +173,34 @@ class Conductor:
         cancelled = self.backfills.cancel(campaign.id)
         return f"{campaign.id} is {campaign.phase.value}: cancelled {cancelled} backfills" if cancelled else ""
 
-    def _why_ended(self, campaign: Campaign, faults: Sequence[DayFault]) -> str:
-        failed = [fault for fault in faults if fault.fault is Fault.failed]
+    def _why_ended(self, campaign: Campaign, lacking: Sequence[DayFault], since: _Since) -> str:
+        """Why the backfill that has ended must not be launched again; nothing if only the gate was shut."""
+        failed = [fault for fault in lacking if fault.fault is Fault.failed]
         if failed:
             days = {(fault.dataset, fault.day) for fault in failed}
-            names = sorted({name for name, _ in days})
-            shown = "; ".join(f"{name} {format_days(d for n, d in days if n == name)}" for name in names)
-            return f"{len(days)} days failed their checks: {shown}. First: {failed[0].detail}"
-        reason = self.backfills.failure(campaign.id)
-        lacking = format_days({fault.day for fault in faults})
-        return reason or f"its backfill ended, but {lacking} still lack evidence (was it cancelled in Dagster?)"
+            return f"{len(days)} days failed their checks: {shown_days(days)}. First: {failed[0].detail}"
+        reason = self.backfills.failure(campaign.id, but=since.waits)
+        if reason or since.waits or not lacking:
+            return reason
+        days = {(fault.dataset, fault.day) for fault in lacking}
+        return f"its backfill ended, but {shown_days(days)} still lack evidence (was it cancelled in Dagster?)"
 
-    def _last_step(self, campaign: Campaign) -> Action | None:
-        steps = [e.action for e in self.ledger.journal(campaign.id) if e.action in _STEPS]
-        return steps[-1] if steps else None
+    def _stale(self, campaign: Campaign, faults: Sequence[DayFault]) -> str:
+        days = shown_days({(fault.dataset, fault.day) for fault in faults})
+        reason = f"all days have passed, and since then something behind {days} has moved"
+        self.ledger.note(self._entry(campaign, Action.stale, reason))
+        return f"{campaign.id}: {reason}; go on with: backfill resume {campaign.id}"
+
+    def _since(self, campaign: Campaign) -> _Since:
+        """What has happened since the newest backfill was launched, or since it became due."""
+        steps = [e for e in self.ledger.journal(campaign.id) if e.action in STEPS]
+        last = next((e.action for e in reversed(steps) if e.action is not Action.waits), None)
+        ended, waits = last is Action.backfill, list[str]()
+        for entry in reversed(steps):
+            if entry.action is not Action.waits:
+                break
+            waits.append(str(entry.detail.get("run", "")))
+        return _Since(last, ended, frozenset(waits))
 
     def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
         return JournalEntry(campaign.id, self.clock.now(), CONDUCTOR, action, reason, detail)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backfill_assets.campaigns.claims import refuse_claimed
 from backfill_assets.campaigns.conductor import Conductor, Tell
 from backfill_assets.campaigns.drift import drift_of
+from backfill_assets.campaigns.journal import last_step
 from backfill_assets.catalog import Catalog
 from backfill_assets.catalog.specifications import load_specification
 from backfill_assets.domain.campaign import (
-    NOTES,
+    CHANGED,
     WORKING,
     Action,
     Campaign,
@@ -25,9 +28,18 @@ from backfill_assets.domain.evidence import DayFault
 from backfill_assets.domain.plan import Days, Plan
 from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger
 from backfill_assets.domain.specification import Notice, Specification
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.domain.units import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
+_WAIT = dt.timedelta(minutes=2)
+_OVER = {
+    UnitState.published: (Action.published, "Sign it off (backfill sign-off {id}), or undo it with: backfill rollback"),
+    UnitState.rolled_back: (
+        Action.rolled_back, "Publish it again (backfill publish {id}), or plan the days under another backfill_id"
+    ),
+    UnitState.discarded: (Action.discarded, "Plan its days under another backfill_id"),
+}  # fmt: skip
+"""How a unit that is over got there, and what can be done about it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class Control:
     project: Path
 
     def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
-        """Open the campaign's unit, which claims its days, announce it, and launch its canaries or all of it.
+        """Announce the campaign, open its unit, which claims its days, and launch its canaries or all of it.
 
         Raises:
             CampaignError: there is no such campaign, it was launched before, or its code or specification has moved.
@@ -54,14 +66,18 @@ class Control:
         campaign = self.ledger.campaign(campaign_id)
         require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
         if moved := self._drift(campaign):
-            raise CampaignError(f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: backfill plan")
+            raise CampaignError(
+                f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: {_planning(campaign)}"
+            )
+        refuse_claimed(self.ledger, campaign_id, campaign.plan.targets)
+        # Before the claim: from there on the live pipeline meets it.
+        self._say(campaign, Notice.announced)
         unit = self._open(campaign)
         phase = Phase.canary if campaign.plan.canaries else Phase.running
         launched = replace(campaign, phase=phase, unit=unit.id, canary_only=canary_only)
         entry = self._entry(campaign, Action.launched, unit=unit.id, plan=campaign.plan.fingerprint)
         launched = self.ledger.change_campaign(launched, {Phase.planned}, entry)
-        for notice in (Notice.announced, Notice.launched):
-            self.tell(launched, notice, f"{campaign_id} {notice.value} by {entry.by}: {_about(launched)}")
+        self._say(launched, Notice.launched)
         self.conductor.conduct(campaign_id)
         return self.ledger.campaign(campaign_id)
 
@@ -69,7 +85,7 @@ class Control:
         """Let no further batch start; the batches at work end, queued runs go.
 
         Raises:
-            CampaignError: the campaign is not at work.
+            CampaignError: the campaign is not at work, or its unit is over.
         """
         return self._turn_to(campaign_id, Phase.paused, WORKING, (Action.paused, reason))
 
@@ -77,7 +93,7 @@ class Control:
         """Stop a campaign for a cause that has to be mended; like a pause, what has passed stays.
 
         Raises:
-            CampaignError: the campaign is neither at work nor paused.
+            CampaignError: the campaign is neither at work nor paused, or its unit is over.
         """
         changed = self._turn_to(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
         self.tell(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
@@ -105,12 +121,7 @@ class Control:
             CampaignError: it was never launched, it is over, its backfill is still at work, or its range was changed.
             SpecificationError: the specification's file cannot be read any more.
         """
-        campaign = self.ledger.campaign(campaign_id)
-        require_phase(campaign, _RESUMABLE, "resume", self._last(campaign_id))
-        if not campaign.unit:
-            raise CampaignError(
-                f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}"
-            )
+        campaign = self._found(campaign_id, _RESUMABLE, "resume")
         if campaign.phase in WORKING and self.conductor.backfills.active(campaign_id):
             raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is at work")
         changed = self._planned_anew(campaign)
@@ -118,8 +129,8 @@ class Control:
         lacking = {fault.day for fault in self.conductor.lacking(changed)}
         if lacking & set(changed.plan.canaries):
             changed = replace(changed, phase=Phase.canary)
-        moved = {"plan": changed.plan.fingerprint} if changed.plan != campaign.plan else {}
-        self.ledger.change_campaign(changed, _RESUMABLE, self._entry(campaign, Action.resumed, reason, **moved))
+        entry = self._entry(campaign, Action.resumed, reason, **_moved(campaign, changed))
+        self.ledger.change_campaign(changed, _RESUMABLE, entry)
         self.conductor.conduct(campaign_id)
         return self.ledger.campaign(campaign_id)
 
@@ -131,24 +142,70 @@ class Control:
         """
         if min(knobs.max_concurrency, knobs.partitions_per_batch) < 1:
             raise CampaignError(f"campaign {campaign_id}: max_concurrency and partitions_per_batch begin at 1")
-        campaign = self.ledger.campaign(campaign_id)
         allowed = _RESUMABLE | {Phase.planned}
-        require_phase(campaign, allowed, "set", self._last(campaign_id))
+        campaign = self._found(campaign_id, allowed, "set")
         entry = self._entry(campaign, Action.set, reason, before=vars(campaign.knobs), after=vars(knobs))
         return self.ledger.change_campaign(replace(campaign, knobs=knobs), allowed, entry)
 
-    def _turn_to(self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]) -> Campaign:
+    def discard(self, campaign_id: str, reason: str = "") -> Unit:
+        """Give the campaign's open unit up: nothing of it is published, its days are free, its backfills are cancelled.
+
+        May be repeated after a crash. A campaign whose launch was not completed can be launched again.
+
+        Raises:
+            CampaignError: there is no such campaign, or it has no open unit (any more); says who brought it there.
+        """
         campaign = self.ledger.campaign(campaign_id)
+        # Not while the conductor takes a step: it might launch another backfill right after these were cancelled.
+        with self.ledger.lock(f"conduct:{campaign_id}", _WAIT):
+            unit = self._to_discard(campaign)
+            if unit.state is UnitState.open:
+                unit = self.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+            self.ledger.note(self._entry(campaign, Action.discarded, reason, unit=unit.id))
+            if self.conductor.backfills.active(campaign_id):
+                self.conductor.backfills.cancel(campaign_id)
+        return unit
+
+    def _to_discard(self, campaign: Campaign) -> Unit:
+        told = [entry for entry in self.ledger.journal(campaign.id) if entry.action is Action.discarded]
+        known = {str(entry.detail.get("unit")) for entry in told}
+        wanted = {UnitState.open, UnitState.discarded}
+        for unit in self.ledger.units(states=wanted):
+            if unit.campaign == campaign.id and unit.id not in known:
+                return unit
+        done = f" ({told[-1]})" if told else ""
+        raise CampaignError(
+            f"campaign {campaign.id} has no open unit{done}: there is nothing to give up. See: backfill status {campaign.id}"
+        )
+
+    def _turn_to(self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]) -> Campaign:
         action, reason = why
-        require_phase(campaign, allowed, phase.value, self._last(campaign_id))
+        campaign = self._found(campaign_id, allowed, phase.value)
         entry = self._entry(campaign, action, reason)
         changed = self.ledger.change_campaign(replace(campaign, phase=phase), allowed, entry)
         self.conductor.conduct(campaign_id)
         return changed
 
+    def _found(self, campaign_id: str, allowed: Collection[Phase], action: str) -> Campaign:
+        """The campaign, in a phase in which the action is possible, and with something left to act upon."""
+        campaign, last = self.ledger.campaign(campaign_id), self._last(campaign_id)
+        require_phase(campaign, allowed, action, last)
+        unit = self.ledger.unit(campaign.unit) if campaign.unit else None
+        if unit is not None and unit.state is not UnitState.open:
+            done, remedy = _OVER[unit.state]
+            told = [entry for entry in self.ledger.journal(campaign_id) if entry.action is done]
+            by = f" ({told[-1]})" if told else ""
+            raise CampaignError(
+                f"campaign {campaign_id} is {done.value}{by}: nothing is left to build, and {action} is not possible any more. "
+                f"{remedy.format(id=campaign_id)}; see: backfill status {campaign_id}"
+            )
+        return campaign
+
     def _open(self, campaign: Campaign) -> Unit:
         targets = campaign.plan.targets
-        opened_by = f"campaign:{campaign.id}"
+        given_up = [u for u in self.ledger.units(states={UnitState.discarded}) if u.campaign == campaign.id]
+        # A launch that died finds its unit again; after that was given up, the next launch has one of its own.
+        opened_by = f"{OPENED_BY}{campaign.id}" + (f"/{len(given_up) + 1}" if given_up else "")
         launch = Launch({name: frozenset(days) for name, days in targets.items()}, opened_by)
         proposal = Unit(
             id=self.ids.new("u"),
@@ -197,16 +254,30 @@ class Control:
             raise SpecificationError("\n".join(str(fault) for fault in loaded))
         return loaded.specification
 
+    def _say(self, campaign: Campaign, notice: Notice) -> None:
+        self.tell(campaign, notice, f"{campaign.id} {notice.value} by {self.identity.name()}: {_about(campaign)}")
+
     def _drift(self, campaign: Campaign) -> str:
         code = {name: loaded.code_version for name, loaded in self.catalog.datasets.items()}
         return drift_of(campaign, code, self.project)
 
     def _last(self, campaign_id: str) -> JournalEntry | None:
-        entries = [entry for entry in self.ledger.journal(campaign_id) if entry.action not in NOTES]
-        return entries[-1] if entries else None
+        return last_step(self.ledger, campaign_id)
 
     def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
         return JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason, detail)
+
+
+def _moved(before: Campaign, after: Campaign) -> dict[str, object]:
+    """What of the plan and of the specification is another one now: who may approve what is no detail."""
+    one, other = before.specification.to_plain(), after.specification.to_plain()
+    keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+    plan = {"plan": after.plan.fingerprint} if after.plan != before.plan else {}
+    return {**plan, **({CHANGED: keys} if keys else {})}
+
+
+def _planning(campaign: Campaign) -> str:
+    return f"backfill plan {campaign.file or 'with its specification'}"
 
 
 def _about(campaign: Campaign) -> str:

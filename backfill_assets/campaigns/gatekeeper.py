@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill_assets.campaigns.drift import drift_of
@@ -14,13 +14,19 @@ from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.campaign_ports import LiveRuns
 from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit
 from backfill_assets.domain.ports import Clock, Ledger
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.domain.work import Attempt, AttemptState, Work
 
 _LOCK_WAIT = dt.timedelta(seconds=30)
 _BEGINNINGS = frozenset({Action.launched, Action.resumed})
 
-Batch = tuple[str, tuple[dt.date, ...]]
-"""A dataset and the days of one batch."""
+
+@dataclass(frozen=True)
+class Batch:
+    """Days of one layer of a dataset that are worked on in one go."""
+
+    dataset: str
+    days: tuple[dt.date, ...]
+    layer: str = "shadow"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class Gatekeeper:
     def begin(self, campaign_id: str, batch: Batch, run: str, lease: dt.timedelta) -> Attempt | Decision:
         """Start a batch if the gate is open; of two that ask at once the second sees the first at work.
 
+        What it will read is charged at once, so that it counts even if its worker dies.
+
         Raises:
             CampaignError: there is no such campaign.
             UnitError: the days are not the campaign's.
@@ -58,7 +66,10 @@ class Gatekeeper:
             decision = admit(campaign, self.traffic(campaign, batch))
             if not isinstance(decision, Admitted):
                 return decision
-            return self.ledger.start_attempt(campaign.unit, *batch, run, lease)
+            attempt = self.ledger.start_attempt(campaign.unit, batch.dataset, batch.days, run, lease)
+            work = Work(bytes_read=self._bytes(batch), layer=batch.layer)
+            self.ledger.charge(attempt.number, work)
+            return replace(attempt, **vars(work))
 
     def traffic(self, campaign: Campaign, batch: Batch | None = None) -> Traffic:
         """What goes on around the campaign now."""
@@ -73,10 +84,13 @@ class Gatekeeper:
             live_runs=self.live.active(),
             in_flight=sum(a.state is AttemptState.running and a.lease_until > now for a in attempts),
             bytes_today=sum(a.bytes_read for a in attempts if a.started_at >= midnight),
-            next_bytes=self.workload.bytes_read(*batch) if batch else 0,
+            next_bytes=self._bytes(batch) if batch else 0,
             spent=sum((spent_on(a, now) for a in attempts), dt.timedelta(0)),
             drift=drift_of(campaign, self._code(), self.project),
         )
+
+    def _bytes(self, batch: Batch) -> int:
+        return self.workload.bytes_read(batch.dataset, batch.days, batch.layer)
 
     def _code(self) -> Mapping[str, str]:
         return {name: loaded.code_version for name, loaded in self.catalog.datasets.items()}

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from backfill_assets.campaigns.approvals import approved
+from backfill_assets.campaigns.journal import last_step
 from backfill_assets.campaigns.publish_survey import Sanction, Survey
 from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.errors import ApprovalError, RollbackError
+from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
-from backfill_assets.domain.units import shown_days
+from backfill_assets.domain.release import Manifest, ReleaseKind, plan_rollback
+from backfill_assets.domain.units import Unit, shown_days
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 
@@ -36,11 +39,13 @@ class CampaignGuard:
         """What the release is to say of its campaign.
 
         Raises:
-            ApprovalError: the campaign is not at the point of a release, or it is not approved, or the window is shut.
+            ApprovalError: the campaign is not at the point of a release, its unit is not what the specification says, it
+                is not approved, or the window is shut.
             RollbackError: the release could not be rolled back for as long as the specification asks.
         """
         campaign = self.ledger.campaign_of(survey.unit.id)
         if campaign is None:
+            _refuse_unlaunched(survey.unit)
             return Sanction()
         refusals = self.refusals(campaign, survey)
         if refusals:
@@ -53,6 +58,7 @@ class CampaignGuard:
         """Everything that keeps a campaign whose evidence is complete from being released right now."""
         found = (
             self._phase(campaign),
+            _contract(campaign, survey.unit),
             self._approval(campaign, survey),
             self._window(campaign),
             self._retention(campaign, survey),
@@ -72,7 +78,7 @@ class CampaignGuard:
     def _phase(self, campaign: Campaign) -> ApprovalError | None:
         if campaign.phase in _RELEASABLE:
             return None
-        last = next(reversed(self.ledger.journal(campaign.id)), None)
+        last = last_step(self.ledger, campaign.id)
         done = f" ({last})" if last else ""
         over = campaign.phase in {Phase.closed, Phase.cleaned}
         remedy = "plan a new one" if over else f"go on with it first: backfill resume {campaign.id}"
@@ -85,9 +91,12 @@ class CampaignGuard:
         days = approved(self.ledger, survey.unit, survey.evidence).unapproved
         if not days:
             return None
+        # Where evidence is lacking, a hash of the rest would be refused.
+        known = [survey.evidence[day] for day in days if day in survey.evidence]
+        named = f" --evidence {unit_hash(known)}" if len(known) == len(days) else ""
         return ApprovalError(
             f"campaign {campaign.id}: nobody has approved the evidence of {shown_days(days)} as it is now; "
-            f"see: backfill status {campaign.id}, then: backfill approve {campaign.id}"
+            f"see: backfill status {campaign.id}, then: backfill approve {campaign.id}{named}"
             + (f" (by {', '.join(rule.by)})" if rule.by else "")
         )
 
@@ -114,10 +123,17 @@ class CampaignGuard:
         )
 
     def _rehearsal(self, campaign: Campaign, survey: Survey) -> RollbackError | None:
-        """What a rollback would put back is what the release replaces: all of it must still be there."""
+        """Plan the rollback as if the release had been made: every day goes back, and every file for that is there."""
         lost = []
         for name in sorted(survey.unit.targets):
-            gone = self.tables[name].missing_files(f for files in survey.active[name].values() for f in files)
+            swaps = survey.swaps(name)
+            # What readers would see after the release, and what its rollback would make of that.
+            back = plan_rollback(self._to_be(survey, name), {swap.day: swap.add for swap in swaps})
+            again = {swap.day: {f.identity for f in swap.add} for swap in back.swaps}
+            now = {swap.day: {f.identity for f in survey.active[name].get(swap.day, ())} for swap in swaps}
+            if stuck := [day for day, files in now.items() if again.get(day) != files]:
+                lost.append(f"{name} {format_days(stuck)} would not show again what it shows now")
+            gone = self.tables[name].missing_files(f for swap in back.swaps for f in swap.add)
             if gone:
                 lost.append(f"{name} {format_days(f.day for f in gone)} ({len(gone)} files, first {gone[0].path})")
         if not lost:
@@ -126,6 +142,38 @@ class CampaignGuard:
             f"campaign {campaign.id} could not be rolled back: files of what readers see now are gone or altered: "
             f"{'; '.join(lost)}. Restore them from a backup, see: backfill doctor"
         )
+
+    def _to_be(self, survey: Survey, name: str) -> Manifest:
+        return Manifest(
+            release="rehearsed",
+            kind=ReleaseKind.publish,
+            dataset=name,
+            unit=survey.unit.id,
+            by="",
+            created_at=self.clock.now(),
+            evidence=survey.hash,
+            code_version="",
+            days=survey.swaps(name),
+        )
+
+
+def _refuse_unlaunched(unit: Unit) -> None:
+    if unit.campaign:
+        raise ApprovalError(
+            f"unit {unit.id} was opened for campaign {unit.campaign}, whose launch was not completed: nothing of it is "
+            f"published. Complete the launch: backfill launch {unit.campaign}, or give the unit up: backfill discard {unit.id}"
+        )
+
+
+def _contract(campaign: Campaign, unit: Unit) -> ApprovalError | None:
+    asked = campaign.specification.contract(tuple(unit.targets))
+    other = [name for name in sorted(unit.targets) if unit.contract.of(name).hash != asked.of(name).hash]
+    if not other:
+        return None
+    return ApprovalError(
+        f"campaign {campaign.id}: unit {unit.id} was checked against another expected change of {', '.join(other)} than its "
+        f"specification names; what is expected stands there (validation). Go on with: backfill resume {campaign.id}"
+    )
 
 
 def _shown(moment: dt.datetime, zone: dt.tzinfo) -> str:

@@ -13,6 +13,7 @@ from backfill_assets.domain.reader_ports import Notices
 from backfill_assets.domain.specification import Notice
 
 _LOG: Final = logging.getLogger(__name__)
+_LONGEST: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Notifier:
     identity: Identity
 
     def tell(self, campaign: Campaign, notice: Notice, text: str) -> None:
-        """Send a notice if the specification asks for it.
+        """Send a notice if the specification asks for it, at most 1,000 characters of it, and of `stopped` one line.
 
         One that cannot be sent is noted in the campaign's journal and changes nothing else.
         """
@@ -33,7 +34,7 @@ class Notifier:
         if notify is None or notice not in notify.on:
             return
         try:
-            self.notices.send(notify.variable, text)
+            self.notices.send(notify.variable, _short(notice, text))
         except NoticeError as error:
             self._note(campaign, notice, str(error))
 
@@ -45,3 +46,9 @@ class Notifier:
             self.ledger.note(entry)
         except BackfillError:
             _LOG.warning("campaign %s: %s", campaign.id, reason, exc_info=True)
+
+
+def _short(notice: Notice, text: str) -> str:
+    """What fits into a message: a failed run's reason may be a whole stack of errors, and the journal has all of it."""
+    told = next((line for line in text.splitlines() if line.strip()), "") if notice is Notice.stopped else text
+    return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"

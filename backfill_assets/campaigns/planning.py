@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backfill_assets.campaigns.claims import refuse_claimed
 from backfill_assets.campaigns.plan_figures import FigureReader, Figures
 from backfill_assets.campaigns.plan_warnings import Survey, warnings_of
 from backfill_assets.catalog import Catalog
 from backfill_assets.catalog.specifications import scoped
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import ClaimedDaysError
+from backfill_assets.domain.errors import SpecificationError
 from backfill_assets.domain.estimate import Cut, Price, Rate, estimate_left, rates_of
+from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.plan import SHOWN_DIGITS, Days, Estimate, Plan, PlannedDataset, batches, choose_canaries
 from backfill_assets.domain.ports import BasisNow, Clock, Ledger, PublishedTable
 from backfill_assets.domain.specification import Layer, Specification
@@ -23,9 +24,6 @@ from backfill_assets.domain.steps import steps
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.files import write_whole
-
-OPENED_BY = "campaign:"
-"""What the `opened_by` of a campaign's unit begins with, before its id."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,14 @@ class Planner:
             ClaimedDaysError: an open unit that is not this campaign's has claimed some of the days.
             InvalidDayError: days are outside a dataset's history.
             SourceError: the file of a reference is missing.
+            SpecificationError: it wants canaries of a dataset that looks back at another one of the campaign.
         """
         names, days = scoped(specification, self.catalog), specification.source_range.days
         for name in names:
             self.catalog.dataset(name).dataset.check_days(days)
-        self._refuse_claimed(specification.backfill_id, names, days)
+        refuse_claimed(self.ledger, specification.backfill_id, dict.fromkeys(names, days))
+        if specification.execution.canary is not None:
+            self._refuse_lookback(names)
         figures = self._figures(specification, names, days)
         datasets = tuple(self._planned(specification, figures[name], days) for name in names)
         canaries = _canaries(specification, figures) if canaries is None else canaries
@@ -90,6 +91,18 @@ class Planner:
             return own
         upstream = self.basis.upstream(name, days, None)
         return {day: digest([own[day], upstream[day]]) for day in own}
+
+    def moved(self, plan: Plan) -> tuple[DatasetDay, ...]:
+        """The days that would be built from something else now than when the plan was made; no reason to refuse them.
+
+        Raises:
+            SourceError: the file of a reference is missing.
+        """
+        found = []
+        for planned in plan.datasets:
+            now = self.inputs(planned.name, planned.days)
+            found += [(planned.name, day) for day in planned.days if now[day] != planned.inputs.get(day)]
+        return tuple(found)
 
     def corrected(self, plan: Plan, attempts: Sequence[Attempt], batch_days: int) -> Estimate:
         """What is left of a plan, by what its own attempts (the canary's, and all that followed) have measured.
@@ -141,16 +154,15 @@ class Planner:
     def _priced(self, estimate: Estimate) -> Estimate:
         return replace(estimate, cost=self.price.of(estimate.seconds)) if self.price is not None else estimate
 
-    def _refuse_claimed(self, campaign: str, names: Iterable[str], days: Days) -> None:
+    def _refuse_lookback(self, names: Sequence[str]) -> None:
+        """A canary of a dataset that looks back would need days of its upstream that are no canaries."""
         for name in names:
-            claims = self.ledger.claims(name, days)
-            for owner in sorted(set(claims.values())):
-                # Planned again after its launch, a campaign meets the claims of its own unit.
-                if self.ledger.unit(owner).opened_by != f"{OPENED_BY}{campaign}":
-                    own = format_days(day for day, unit in claims.items() if unit == owner)
-                    raise ClaimedDaysError(
-                        f"{name} {own}: claimed by open unit {owner}; publish it (backfill publish {owner}) "
-                        f"or give it up (backfill discard {owner}) first"
+            for above, upstream in self.catalog.dataset(name).dataset.upstream.items():
+                if above in names and upstream.lookback_days:
+                    raise SpecificationError(
+                        f"execution.canary: {name} is built from the {upstream.lookback_days} days before each of {above}, "
+                        "which this campaign builds as well, so that no day of it can be tried alone; leave canary out, or "
+                        "recompute the datasets in two campaigns (scope.downstream: none)"
                     )
 
 

@@ -36,7 +36,7 @@ from backfill_assets.domain.ports import (
     Ledger,
     PublishedTable,
 )
-from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
+from backfill_assets.domain.release import Manifest, ReleaseKind
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 
 
@@ -207,7 +207,7 @@ class Publisher:
                 created_at=at,
                 evidence=evidence,
                 code_version=self.basis.code(name),
-                days=_swaps(survey, name),
+                days=survey.swaps(name),
                 reason=reason,
                 campaign=sanction.campaign,
                 approved_by=sanction.approved_by,
@@ -265,14 +265,6 @@ class Publisher:
             )
         versions = {r.manifest.release: r.version for r in records if r.version is not None}
         return _outcome(AlreadyReleased, unit.id, [r.manifest for r in records], versions)
-
-
-def _swaps(survey: Survey, name: str) -> tuple[DaySwap, ...]:
-    swaps = []
-    for day in sorted(survey.unit.targets[name]):
-        evidence = survey.evidence[name, day]
-        swaps.append(DaySwap(day, survey.active[name].get(day, ()), evidence.shadow_files, evidence.hash))
-    return tuple(swaps)
 
 
 def _outcome(kind: type[_Kind], unit: str, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> _Kind:

@@ -21,7 +21,7 @@ from backfill_assets.domain.evidence import (
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.names import in_words
 from backfill_assets.domain.ports import BasisNow, ContentFingerprints, Ledger, PublishedTable
-from backfill_assets.domain.release import DataFile, layout_digest
+from backfill_assets.domain.release import DataFile, DaySwap, layout_digest
 from backfill_assets.domain.units import Unit
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
@@ -50,6 +50,12 @@ class Survey:
     def hash(self) -> str:
         """The evidence hash that an approval is bound to."""
         return unit_hash(self.evidence.values())
+
+    def swaps(self, name: str) -> tuple[DaySwap, ...]:
+        """What a release would do to the days of a dataset that have evidence, in order."""
+        found = ((day, self.evidence.get((name, day))) for day in sorted(self.unit.targets[name]))
+        active = self.active[name]
+        return tuple(DaySwap(day, active.get(day, ()), e.shadow_files, e.hash) for day, e in found if e is not None)
 
 
 Guard = Callable[[Survey], Sanction]
@@ -123,6 +129,12 @@ def refusal(unit: Unit, faults: Sequence[DayFault], datasets: Mapping[str, Datas
 
 def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, Dataset]) -> str:
     """How to get the evidence that is lacking on some days, in all datasets of the unit: one is built from the other."""
+    if unit.campaign:
+        # Days built by hand would go past the campaign's gate and its budget.
+        return (
+            f"Get what is missing, and only that, with: backfill resume {unit.campaign}\n"
+            f"See: backfill status {unit.campaign}"
+        )
     held = {name: [day for day in found if day in days] for name, found in unit.targets.items()}
     lines = [
         f"  {in_words(datasets[name].built_layers if name in datasets else ('shadow',))} of {name} with their checks "

@@ -148,7 +148,7 @@ class Rollback:
     def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
         table = self.tables[proposal.record.manifest.dataset]
         swaps = sorted((*proposal.swaps, *(s for s in proposal.consentable if s.day in consent)), key=lambda s: s.day)
-        _require_something(proposal, swaps, consent)
+        _require_something(proposal, swaps, (consent, self._undone(proposal)))
         _require_files(proposal, table.missing_files(f for s in swaps for f in s.add))
         manifest = self._manifest(proposal.record.manifest, tuple(swaps), reason)
         table.store_manifest(manifest)
@@ -187,6 +187,15 @@ class Rollback:
             source_range=undone.source_range,
         )
 
+    def _undone(self, proposal: Proposal) -> str:
+        """Who has rolled this release back before, if anybody has."""
+        undone = proposal.record.manifest
+        for record in self.ledger.releases(undone.dataset):
+            found = record.manifest
+            if found.undoes == undone.release and record.state is ReleaseState.finalized:
+                return f" ({found.release}, rolled back by {found.by} at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: {found.reason})"
+        return ""
+
     def _window(self, record: ReleaseRecord, keep_for: dt.timedelta) -> dt.datetime:
         release = record.manifest.release
         if record.manifest.kind is not ReleaseKind.publish:
@@ -218,8 +227,8 @@ def _require_own_days(manifest: Manifest, days: Days | None) -> None:
         )
 
 
-def _require_something(proposal: Proposal, swaps: Sequence[DaySwap], consent: Days) -> None:
-    release = proposal.record.manifest.release
+def _require_something(proposal: Proposal, swaps: Sequence[DaySwap], told: tuple[Days, str]) -> None:
+    release, (consent, undone) = proposal.record.manifest.release, told
     mixed = consent & set(proposal.rewritten) - _days(proposal.consentable)
     if mixed:
         raise RollbackError(
@@ -230,7 +239,7 @@ def _require_something(proposal: Proposal, swaps: Sequence[DaySwap], consent: Da
         return
     reasons = []
     if proposal.restored:
-        reasons.append(f"{format_days(proposal.restored)} are as they were before it already")
+        reasons.append(f"{format_days(proposal.restored)} are as they were before it already{undone}")
     if proposal.rewritten:
         reasons.append(
             f"{format_days(proposal.rewritten)} were rewritten since; to restore them all the same, "

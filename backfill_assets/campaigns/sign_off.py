@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from backfill_assets.campaigns.journal import last_step
 from backfill_assets.campaigns.sweep import SIGNED_OFF, Sweep, Swept
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import CampaignError
@@ -49,7 +50,7 @@ class SignOff:
             CampaignError: there is no such campaign, it is not published, or it is signed off already (by whom, when).
         """
         campaign = self.ledger.campaign(campaign_id)
-        require_phase(campaign, _CLOSABLE, "sign-off", self._last(campaign_id))
+        require_phase(campaign, _CLOSABLE, "sign-off", last_step(self.ledger, campaign_id))
         state = self.ledger.unit(campaign.unit).state
         if state is not UnitState.published:
             raise CampaignError(
@@ -83,7 +84,7 @@ class SignOff:
         return Cleanup(campaign_id, window, files, sweep.execute())
 
     def _refusal(self, campaign: Campaign, window: dt.datetime | None) -> str:
-        last = self._last(campaign.id)
+        last = last_step(self.ledger, campaign.id)
         done = f" ({last})" if last else ""
         if campaign.phase in {Phase.planned, Phase.cleaned}:
             return f"campaign {campaign.id} is {campaign.phase.value}{done}: there is nothing to clean up"
@@ -121,6 +122,3 @@ class SignOff:
         action, reason = why
         entry = JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason)
         return self.ledger.change_campaign(replace(campaign, phase=phase), {campaign.phase}, entry)
-
-    def _last(self, campaign_id: str) -> JournalEntry | None:
-        return next(reversed(self.ledger.journal(campaign_id)), None)

@@ -49,7 +49,7 @@ class UpstreamPlaces:
         if lacking := [day for day in own if day not in good]:
             raise EvidenceError(
                 f"{name} cannot be built yet: {upstream} {format_days(lacking)} belongs to the same unit {unit.id} and has "
-                f"not passed its checks. Materialize {upstream} first, or go on with: backfill resume {unit.id}"
+                f"not passed its checks. Materialize {upstream} first, or go on with: backfill resume {unit.handle}"
             )
         places: dict[str, list[dt.date]] = {PUBLISHED: [day for day in days if day not in good]}
         for day, found in good.items():

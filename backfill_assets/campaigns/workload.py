@@ -18,15 +18,18 @@ class Workload:
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
 
-    def bytes_read(self, name: str, days: Collection[dt.date]) -> int:
-        """Bytes of the files behind one batch, compressed as they lie there.
+    def bytes_read(self, name: str, days: Collection[dt.date], layer: str = "shadow") -> int:
+        """Bytes of the files behind one batch of a layer, compressed as they lie there.
 
         What was delivered for the days and for those they look back at, the published files that they are compared with,
-        and the published files of the upstream days; the small references are left out.
+        and the published files of the upstream days; raw and staging read only what was delivered. The small references
+        are left out.
         """
         dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
         window = dataset.delivery_days(dataset.with_lookback(asked))
         delivered = sum(d.size for d in self.ledger.deliveries(name, window)) if window else 0
+        if layer != "shadow":
+            return delivered
         upstream = sum(self._published(above, dataset.upstream_days(above, asked)) for above in dataset.upstream)
         return delivered + upstream + self._published(name, asked)
 

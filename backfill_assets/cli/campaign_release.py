@@ -53,16 +53,16 @@ def approve(
 
 
 def publish_campaign(
-    application: Application, campaign: str, how: tuple[str, str, bool]
+    application: Application, campaign: str, how: Mapping[str, str], *, dry_run: bool
 ) -> Mapping[str, tuple[date, ...]]:
-    """Publish a campaign, or say what that would do; `how` is (reason, outside_window, dry_run); the days by dataset."""
+    """Publish a campaign, or say what that would do; `how` has reason, outside_window, evidence_hash; the days by dataset."""
     from backfill_assets.orchestration.reporting import report_release  # loads Dagster
 
-    reason, outside_window, dry_run = how
     if dry_run:
-        _say_plan(application.campaign_release.plan(campaign, outside_window=outside_window))
+        asked = {name: value for name, value in how.items() if name != "reason"}
+        _say_plan(application.campaign_release.plan(campaign, **asked))
         return {}
-    publication = application.campaign_release.publish(campaign, reason=reason, outside_window=outside_window)
+    publication = application.campaign_release.publish(campaign, **how)
     report_release(application, publication.outcome)
     say(str(publication))
     for name, days in publication.outcome.days.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,11 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from backfill_assets.application import Application
 from backfill_assets.campaigns.campaign_standing import Standing
 from backfill_assets.cli.output import as_json, console, say, table
-from backfill_assets.domain.campaign import CampaignState
+from backfill_assets.domain.campaign import Action, CampaignState
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import explain_faults
 from backfill_assets.domain.gate import Admitted
-from backfill_assets.domain.work import Attempt
+from backfill_assets.domain.plan import Estimate
+from backfill_assets.domain.work import Attempt, AttemptState
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.campaign_desk import Desk
@@ -27,7 +28,7 @@ _AT_WORK = frozenset({CampaignState.planned, CampaignState.canary, CampaignState
 _ILL = frozenset({CampaignState.stopped, CampaignState.discarded})
 
 
-def say_standing(standing: Standing, *, details: bool = False) -> None:
+def say_standing(application: Application, standing: Standing, *, details: bool = False) -> None:
     """Print how a campaign stands and what to do next."""
     campaign, state = standing.campaign, standing.state
     total = sum(len(days) for days in campaign.plan.targets.values())
@@ -39,16 +40,18 @@ def say_standing(standing: Standing, *, details: bool = False) -> None:
     if standing.batches:
         table(_BATCH_COLUMNS, [_batch(batch) for batch in standing.batches[-_MOST_BATCHES:]], "Batches, newest last")
     say(_use(standing))
+    if standing.batches:
+        say(_against_estimate(application, standing))
     if state in _AT_WORK and not isinstance(standing.decision, Admitted):
         say(f"the gate is shut: {standing.decision.reason}")
     for entry in standing.journal[-5:]:
         say(f"  {entry}")
     if details and standing.faults:
         say(explain_faults(standing.faults))
-    say(f"next: {_next(standing)}")
+    say(f"next: {next_step(standing, application.guard.always)}")
 
 
-def standing_as_json(standing: Standing) -> None:
+def standing_as_json(application: Application, standing: Standing) -> None:
     """Print the same for programs."""
     as_json(
         {
@@ -61,12 +64,13 @@ def standing_as_json(standing: Standing) -> None:
             "good": standing.good,
             "days": [{"dataset": n, "day": d, "state": s} for (n, d), s in sorted(standing.days.items())],
             "batches": standing.batches,
+            "estimate": {"planned": standing.campaign.plan.estimate, "left": _left(application, standing)},
             "budget": {"seconds_spent": standing.spent.total_seconds(), "bytes_today": standing.traffic.bytes_today},
             "waits": standing.waits,
             "evidence": standing.evidence,
             "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
             "journal": standing.journal,
-            "next": _next(standing),
+            "next": next_step(standing, application.guard.always),
         }
     )
 
@@ -95,18 +99,18 @@ def follow_campaign(application: Application, desk: Desk, campaign_id: str) -> N
             if standing.state not in _AT_WORK:
                 break
             time.sleep(_LOOK_SECONDS)
-    say_standing(standing)
+    say_standing(application, standing)
     if standing.state in _ILL:
         raise typer.Exit(1)
 
 
-_BATCH_COLUMNS = ("batch", "dataset", "days", "state", "began (UTC)", "seconds", "waited", "rows", "MB read")
+_BATCH_COLUMNS = ("batch", "dataset", "layer", "days", "state", "began (UTC)", "seconds", "waited", "rows", "MB read")
 
 
 def _batch(batch: Attempt) -> tuple[object, ...]:
     seconds = f"{(batch.ended_at - batch.started_at).total_seconds():.0f}" if batch.ended_at else "-"
     return (
-        batch.number, batch.dataset, format_days(batch.days, most=2), batch.state.value,
+        batch.number, batch.dataset, batch.layer, format_days(batch.days, most=2), batch.state.value,
         f"{batch.started_at:%m-%d %H:%M:%S}", seconds, f"{batch.waited.total_seconds():.0f}",
         f"{batch.rows:,}", f"{batch.bytes_read / 1e6:,.1f}",
     )  # fmt: skip
@@ -131,12 +135,46 @@ def _use(standing: Standing) -> str:
     return f"used: {spent}, {read}; {waited:.0f} s waited, {len(standing.waits)} runs ended before a shut gate"
 
 
-def _next(standing: Standing) -> str:
-    name = standing.campaign.id
-    approval = standing.campaign.specification.approval
-    if standing.state is CampaignState.validated and approval.required:
-        return f"backfill approve {name} --evidence {standing.evidence}"
-    return _NEXT[standing.state].format(name=name, unit=standing.campaign.unit)
+def _left(application: Application, standing: Standing) -> Estimate:
+    """What is left by what this plan's own batches have measured; a resume with other code freezes another plan."""
+    plan = standing.campaign.plan
+    own = [batch for batch in standing.batches if batch.started_at >= plan.created_at]
+    return application.planner.corrected(plan, own, standing.campaign.knobs.partitions_per_batch)
+
+
+def _against_estimate(application: Application, standing: Standing) -> str:
+    planned, done = standing.campaign.plan.estimate, [b for b in standing.batches if b.state is AttemptState.done]
+    price = application.settings.cost_per_hour
+    spent = standing.spent.total_seconds()
+    text = f"estimated: {_amount(planned.batches, planned.seconds, planned.cost)}; "
+    text += f"done: {_amount(len(done), spent, price.of(spent) if price else '')}"
+    left = _left(application, standing)
+    if not left.batches:
+        return text
+    return f"{text}; left, by what was measured: {_amount(left.batches, left.seconds, left.cost)}"
+
+
+def _amount(batches: int, seconds: float, cost: str) -> str:
+    return f"{batches:,} batches, {seconds / 60:.1f} min" + (f", {cost}" if cost else "")
+
+
+def next_step(standing: Standing, always: Collection[str] = ()) -> str:
+    """What to do next, as commands; `always` are the datasets that need approval whatever a specification says."""
+    campaign = standing.campaign
+    approval = campaign.specification.approval.required or bool(set(always) & set(campaign.plan.targets))
+    if standing.state is CampaignState.validated and approval:
+        return f"backfill approve {campaign.id} --evidence {standing.evidence}"
+    releases = _releases(standing)
+    return _NEXT[standing.state].format(
+        name=campaign.id,
+        watch="; ".join(f"backfill watch-release {release}" for release in releases),
+        undo="; ".join(f"backfill rollback {release} --reason …" for release in releases),
+    )
+
+
+def _releases(standing: Standing) -> list[str]:
+    told = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
+    return [str(release) for release in told[-1].values()] if told and isinstance(told[-1], dict) else ["<release>"]
 
 
 _NEXT: Mapping[CampaignState, str] = {
@@ -144,10 +182,11 @@ _NEXT: Mapping[CampaignState, str] = {
     CampaignState.canary: "wait, or: backfill pause {name} --reason …",
     CampaignState.running: "wait, or: backfill pause {name} --reason …",
     CampaignState.paused: "backfill resume {name}",
-    CampaignState.stopped: "mend the cause, then: backfill resume {name} (or give it up: backfill discard {unit})",
+    CampaignState.stopped: "mend the cause, then: backfill resume {name} (or give it up: backfill discard {name})",
+    CampaignState.stale: "backfill resume {name}: something behind days that had passed has moved since",
     CampaignState.validated: "backfill publish {name}",
     CampaignState.approved: "backfill publish {name}",
-    CampaignState.published: "backfill watch-release, then: backfill sign-off {name} (undo it with: backfill rollback)",
+    CampaignState.published: "{watch}, then: backfill sign-off {name} (or undo it: {undo})",
     CampaignState.rolled_back: "backfill publish {name} to release it again, or plan another campaign",
     CampaignState.discarded: "nothing; its days are free",
     CampaignState.closed: "backfill cleanup {name}, once the rollback window has ended",

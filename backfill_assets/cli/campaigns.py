@@ -10,15 +10,14 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.planning import write_plan
+from backfill_assets.campaigns.freezing import Freezer
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
 from backfill_assets.cli.output import as_json, say, table
-from backfill_assets.cli.specifications import checked_specification
 from backfill_assets.cli.status import Json
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.plan import SHOWN_DIGITS, Plan, explain
+from backfill_assets.domain.units import shown_days
 
 CampaignId = Annotated[str, typer.Argument(help="The campaign: the backfill_id of its specification.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the campaign's journal.")]
@@ -32,26 +31,18 @@ def plan(
 ) -> None:
     """Freeze the plan of a specification: batches, canaries, estimate, warnings; nothing is built yet."""
     application = Application.from_env()
-    specification = checked_specification(file, application)
-    made = replace(application.planner, slots=backfill_slots(os.environ)).plan(specification)
-    now, by = application.clock.now(), application.identity.name()
-    here, path = Path.cwd(), file.absolute()
-    campaign = Campaign(
-        specification=specification,
-        plan=made,
-        knobs=Knobs(specification.execution.max_concurrency, specification.execution.partitions_per_batch),
-        created_at=now,
-        file=str(path.relative_to(here) if path.is_relative_to(here) else path),
-    )
-    detail = {"plan": made.fingerprint, "specification": specification.hash}
-    application.ledger.add_campaign(campaign, JournalEntry(campaign.id, now, by, Action.planned, "", detail))
-    frozen = write_plan(application.settings.state, made)
+    planner = replace(application.planner, slots=backfill_slots(os.environ))
+    settings = application.settings
+    freezer = Freezer(planner, application.identity, settings.computes, settings.state, Path.cwd())
+    campaign, frozen = freezer.freeze(file)
+    made = campaign.plan
     if json:
         as_json({"fingerprint": made.fingerprint, "plan": made, "file": str(frozen)})
         return
-    _say_plan(made)
     if explained:
         say(explain(made))
+    else:
+        _say_plan(made)
     say(f"plan {made.fingerprint[:SHOWN_DIGITS]} is frozen in {frozen}")
     say(f"next: backfill launch {campaign.id}" + (" --canary-only" if made.canaries else ""))
 
@@ -60,13 +51,22 @@ def launch(
     campaign: CampaignId,
     canary_only: Annotated[bool, typer.Option("--canary-only", help="Stop after the canaries have passed.")] = False,
     watch: Watch = False,
+    explained: Annotated[bool, typer.Option("--explain", help="Only list the steps of the plan.")] = False,
     webserver: Webserver = "",
 ) -> None:
     """Announce a planned campaign, claim its days, and launch it as native backfills: canaries first, then the rest."""
     application = Application.from_env()
+    planned = application.ledger.campaign(campaign).plan
+    days = application.planner.moved(planned)
+    moved = f"moved since the plan, and built from what is there now: {shown_days(days)}" if days else ""
+    if explained:
+        say("\n".join(filter(None, (explain(planned), moved))))
+        return
     with opened_desk(application, webserver) as desk:
         launched = desk.control.launch(campaign, canary_only=canary_only)
         say(f"campaign {campaign} is launched; unit {launched.unit} claims {_targets(launched.plan)}")
+        if moved:
+            say(moved)
         if watch:
             follow_campaign(application, desk, campaign)
         else:
@@ -139,7 +139,7 @@ def resume_campaign(application: Application, campaign: str, how: tuple[str, boo
     reason, only_explain, watch = how
     with opened_desk(application, webserver) as desk:
         if only_explain:
-            say_standing(desk.standings.of(campaign), details=True)
+            say_standing(application, desk.standings.of(campaign), details=True)
             return
         desk.control.resume(campaign, reason)
         say(f"campaign {campaign} goes on with what is missing, failed or stale")

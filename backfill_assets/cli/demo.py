@@ -1,4 +1,4 @@
-"""The command `backfill demo`: the main job on real flights, from a wrong history to an undoable release."""
+"""The commands `backfill demo` and `backfill demo-campaign`: the main job, and a campaign from draft to clean-up."""
 
 from __future__ import annotations
 
@@ -14,3 +14,14 @@ def demo(
     from backfill_assets.demo.run import run_demo  # loads Dagster and the demo's data
 
     run_demo(months)
+
+
+def demo_campaign(
+    scale: Annotated[
+        float, typer.Option(help="Scale factor of TPC-H; 1 has 1.4 million order lines.", min=0.01, max=10)
+    ] = 0.01,
+) -> None:
+    """Play a campaign over 18 months of daily sales, command by command, from its specification to its clean-up."""
+    from backfill_assets.demo.campaign import run_campaign_demo  # loads Dagster
+
+    run_campaign_demo(scale)

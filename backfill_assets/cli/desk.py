@@ -22,6 +22,17 @@ Webserver = Annotated[
 ]
 
 
+def campaign_of(application: Application, name: str) -> str:
+    """The campaign of that name, or the one that the unit of that name was opened for; empty for any other unit.
+
+    Raises:
+        UnitError: there is no campaign and no unit of that name.
+    """
+    if name in {campaign.id for campaign in application.ledger.campaigns()}:
+        return name
+    return application.ledger.unit(name).campaign
+
+
 def backfill_slots(environ: Mapping[str, str]) -> int | None:
     """How many runs of backfills the run queue starts at once, by the instance's dagster.yaml; none if nobody says so."""
     file = Path(environ.get("DAGSTER_HOME", ""), "dagster.yaml")

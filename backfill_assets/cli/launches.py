@@ -11,11 +11,12 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.campaigns.relaunch import Relaunch
 from backfill_assets.cli.campaigns import resume_campaign
-from backfill_assets.cli.desk import Webserver
+from backfill_assets.cli.desk import Webserver, campaign_of
 from backfill_assets.cli.output import say
 from backfill_assets.cli.releases import needs_approval, release_now
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.errors import ContractError, UnitError
+from backfill_assets.domain.evidence import DayFault, explain_faults
 from backfill_assets.domain.units import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
 
 ExpectedChange = Annotated[
@@ -46,8 +47,13 @@ def resume(
 ) -> None:
     """Launch what a campaign or an open unit still lacks, and only that; a unit is then released."""
     application = Application.from_env()
-    if unit in {campaign.id for campaign in application.ledger.campaigns()}:
-        resume_campaign(application, unit, (reason, explain, watch), webserver)
+    if campaign := campaign_of(application, unit):
+        if expected_change:
+            raise ContractError(
+                f"--expected-change: what must change by how much stands in the specification of campaign {campaign} "
+                f"(validation); change it there, then: backfill resume {campaign}"
+            )
+        resume_campaign(application, campaign, (reason, explain, watch), webserver)
         return
     found = application.ledger.unit(unit)
     if found.state is not UnitState.open:
@@ -55,9 +61,13 @@ def resume(
             f"unit {unit} is {found.state.value}, not open: there is nothing to resume; see: backfill status"
         )
     declared = _declared(application, expected_change, tuple(found.targets))
-    lacking = {(f.dataset, f.day) for f in application.publisher.missing(unit)}
+    faults = application.publisher.missing(unit)
+    lacking = {(f.dataset, f.day) for f in faults}
     # Evidence is taken under one contract: what was checked under the one before is checked again.
     lacking |= {(name, day) for name in declared for day in found.targets[name]}
+    if explain:
+        _explain(faults, application.relaunches.of_unit(found, lacking))
+        return
     if not lacking:
         _finish(application, found)
         return
@@ -87,6 +97,15 @@ def refresh(
     for plan in plans:
         tags = _contract_tag(declared, plan.datasets)
         _launch(application, plan, _About("refresh", "days that their upstreams left behind", tags), webserver)
+
+
+def _explain(faults: Sequence[DayFault], plans: Sequence[Relaunch]) -> None:
+    if faults:
+        say(explain_faults(faults))
+    for plan in plans:
+        say(f"would be launched: {', '.join(plan.datasets)} {format_days(plan.days)}")
+    if not plans:
+        say("nothing is lacking: nothing would be launched")
 
 
 def _declared(application: Application, text: str, names: Sequence[str]) -> Mapping[str, object]:

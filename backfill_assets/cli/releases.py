@@ -11,6 +11,7 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.campaigns.doctor import Gravity
 from backfill_assets.cli.campaign_release import publish_campaign
+from backfill_assets.cli.desk import campaign_of
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.dataset import Publication
@@ -52,7 +53,12 @@ def releases(
 
 def publish(
     unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
-    evidence: Annotated[str, typer.Option(help="The evidence hash that you approve; campaigns have `approve`.")] = "",
+    evidence: Annotated[
+        str,
+        typer.Option(
+            help="Release this evidence and no other; of a unit without a campaign it is the approval as well."
+        ),
+    ] = "",
     reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
     outside_window: Annotated[
         str, typer.Option(metavar="REASON", help="Publish a campaign outside of its publish window, and why.")
@@ -61,8 +67,9 @@ def publish(
 ) -> None:
     """Release a complete unit in one atomic commit per table; refused unless every day's evidence is there and fresh."""
     application = Application.from_env()
-    if unit in {campaign.id for campaign in application.ledger.campaigns()}:
-        _say_outdated(application, publish_campaign(application, unit, (reason, outside_window, dry_run)))
+    if campaign := campaign_of(application, unit):
+        how = {"reason": reason, "outside_window": outside_window, "evidence_hash": evidence}
+        _say_outdated(application, publish_campaign(application, campaign, how, dry_run=dry_run))
         return
     if outside_window or dry_run:
         raise CampaignError(

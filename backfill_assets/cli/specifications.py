@@ -19,23 +19,9 @@ from backfill_assets.catalog.specifications import (
     scoped,
 )
 from backfill_assets.cli.output import say
-from backfill_assets.domain.errors import LedgerError, SpecificationError
+from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.specification import Specification
 from backfill_assets.domain.units import shown_days
-
-
-def checked_specification(file: Path, application: Application) -> Specification:
-    """The specification in a file, checked by itself and against the datasets.
-
-    Raises:
-        SpecificationError: names every fault with its line.
-    """
-    loaded = load_specification(file)
-    faults = misfits_here(application, loaded) if isinstance(loaded, LoadedSpecification) else loaded
-    if isinstance(loaded, LoadedSpecification) and not faults:
-        return loaded.specification
-    raise SpecificationError("\n".join(str(fault) for fault in faults))
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:
@@ -103,5 +89,5 @@ def _claims(application: Application, loaded: LoadedSpecification) -> dict[str, 
     for name in scoped(specification, application.catalog):
         for day, unit in application.ledger.claims(name, specification.source_range.days).items():
             found[unit].append((name, day))
-    own = f"campaign:{specification.backfill_id}"
-    return {unit: days for unit, days in sorted(found.items()) if application.ledger.unit(unit).opened_by != own}
+    own = specification.backfill_id
+    return {unit: days for unit, days in sorted(found.items()) if application.ledger.unit(unit).campaign != own}

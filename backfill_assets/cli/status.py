@@ -39,7 +39,7 @@ def status(
     if unit in {campaign.id for campaign in application.ledger.campaigns()}:
         with opened_desk(application, "") as desk:
             standing = desk.standings.of(unit)
-        standing_as_json(standing) if json else say_standing(standing)
+        standing_as_json(application, standing) if json else say_standing(application, standing)
         return
     if unit:
         _one_unit(application, application.ledger.unit(unit), json)
@@ -140,7 +140,11 @@ def _what_next(unit: Unit, faults: tuple[DayFault, ...], whole: str) -> None:
         return
     if faults:
         say(explain_faults(faults))
-        say(f"next: backfill resume {unit.id}   (or give it up: backfill discard {unit.id})")
+        say(f"next: backfill resume {unit.handle}   (or give it up: backfill discard {unit.handle})")
     elif whole:
         say(f"evidence {whole}")
-        say(f"next: backfill publish {unit.id} --evidence {whole}")
+        say(
+            f"next: backfill status {unit.campaign}"
+            if unit.campaign
+            else f"next: backfill publish {unit.id} --evidence {whole}"
+        )

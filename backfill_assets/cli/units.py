@@ -8,18 +8,25 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.cli.desk import campaign_of, opened_desk
 from backfill_assets.cli.output import say, table
 from backfill_assets.domain.days import day_range, format_days, parse_day
 from backfill_assets.domain.units import UnitState
 
-UnitId = Annotated[str, typer.Argument(help="The unit, as `backfill status` lists it.")]
 hold = typer.Typer(help="Days that the live pipeline must leave alone.", no_args_is_help=True)
 
 
-def discard(unit: UnitId) -> None:
+def discard(
+    unit: Annotated[str, typer.Argument(help="A unit, as `backfill status` lists it, or a campaign.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
+) -> None:
     """Give an open unit up: nothing of it is published, its days are free again, the sweep takes its files."""
     application = Application.from_env()
-    found = application.ledger.move(unit, {UnitState.open}, UnitState.discarded)
+    if campaign := campaign_of(application, unit):
+        with opened_desk(application, "") as desk:
+            found = desk.control.discard(campaign, reason)
+    else:
+        found = application.ledger.move(unit, {UnitState.open}, UnitState.discarded)
     say(f"discarded {found.id}; free again: " + "; ".join(f"{n} {format_days(d)}" for n, d in found.targets.items()))
 
 

@@ -69,27 +69,33 @@ def compose_as_it_was(target: Path) -> Path:
     Raises:
         DatasetError: a text to be replaced does not stand exactly once in today's file.
     """
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(_DATASET.iterdir()) if path.is_file()}
-    for entry in _replacements():
+    return compose(_DATASET, _REPLACEMENTS, target)
+
+
+def compose(dataset: Path, replacements: Path, target: Path) -> Path:
+    """Write another version of a dataset's folder to `target`/<its name>: with the texts of a YAML file put in; the folder.
+
+    Raises:
+        DatasetError: a text to be replaced does not stand exactly once in the dataset's file.
+    """
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(dataset.iterdir()) if path.is_file()}
+    value = read_yaml(replacements.read_text(encoding="utf-8")).value
+    entries: list[Mapping[str, Any]] = list(value) if isinstance(value, list) else []
+    for entry in entries:
         file, now = str(entry["file"]), str(entry["now"])
         if texts.get(file, "").count(now) != 1:
             raise DatasetError(
-                f"{_REPLACEMENTS.name}: {now!r} does not stand exactly once in {_DATASET.name}/{file}; "
+                f"{replacements.name}: {now!r} does not stand exactly once in {dataset.name}/{file}; "
                 "the dataset was changed: adapt the replacement to it"
             )
         texts[file] = texts[file].replace(now, str(entry["was"]))
-    folder = target / _DATASET.name
+    folder = target / dataset.name
     if folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
     return folder
-
-
-def _replacements() -> list[Mapping[str, Any]]:
-    value = read_yaml(_REPLACEMENTS.read_text(encoding="utf-8")).value
-    return list(value) if isinstance(value, list) else []
 
 
 def _checked_days(first: dt.date, last: dt.date, redelivered: Collection[dt.date]) -> tuple[dt.date, ...]:

@@ -36,6 +36,7 @@ class CampaignState(StrEnum):
     running = "running"
     paused = "paused"
     stopped = "stopped"
+    stale = "stale"
     validated = "validated"
     approved = "approved"
     published = "published"
@@ -58,15 +59,20 @@ class Action(StrEnum):
     backfill = "backfill launched"
     waits = "waits"
     validated = "validated"
+    stale = "stale"
     approved = "approved"
     published = "published"
     rolled_back = "rolled back"
+    discarded = "discarded"
     signed_off = "signed off"
     cleaned = "cleaned"
     notified = "notified"
 
 
-NOTES = frozenset({Action.backfill, Action.waits, Action.set, Action.validated, Action.notified})
+CHANGED = "changed"
+"""Key of a journal entry's detail: the top-level keys of the specification that are other ones now."""
+
+NOTES = frozenset({Action.backfill, Action.waits, Action.set, Action.validated, Action.stale, Action.notified})
 """Entries that bring a campaign into no other phase."""
 
 WORKING = frozenset({Phase.canary, Phase.running})
@@ -124,8 +130,10 @@ class JournalEntry:
 
     def __str__(self) -> str:
         """One line for people."""
-        why = f": {self.reason}" if self.reason else ""
-        return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
+        changed = self.detail.get(CHANGED)
+        what = f" with other {', '.join(map(str, changed))}" if isinstance(changed, (list, tuple)) else ""
+        why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
+        return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{what}{why}"
 
 
 @dataclass(frozen=True)
@@ -143,10 +151,17 @@ class Approval:
     days: Mapping[tuple[str, dt.date], str]
 
 
-def state_of(campaign: Campaign, unit: Unit | None, *, complete: bool, approved: bool) -> CampaignState:
-    """Where a campaign stands, given its unit, whether all evidence is there and fresh, and whether it is approved."""
-    if campaign.phase in {Phase.closed, Phase.cleaned} or unit is None:
+def state_of(
+    campaign: Campaign, unit: Unit | None, *, complete: bool, approved: bool, stale: bool = False
+) -> CampaignState:
+    """Where a campaign stands, given its unit and whether all evidence is there and fresh, and approved.
+
+    `stale`: all days had passed, and something behind some of them has moved since.
+    """
+    if campaign.phase is Phase.cleaned or unit is None:
         return CampaignState(campaign.phase.value)
+    if campaign.phase is Phase.closed and unit.state is UnitState.published:
+        return CampaignState.closed
     ended = {
         UnitState.published: CampaignState.published,
         UnitState.rolled_back: CampaignState.rolled_back,
@@ -156,6 +171,8 @@ def state_of(campaign: Campaign, unit: Unit | None, *, complete: bool, approved:
         return ended[unit.state]
     if complete and campaign.phase is not Phase.stopped:
         return CampaignState.approved if approved else CampaignState.validated
+    if stale and campaign.phase in WORKING:
+        return CampaignState.stale
     return CampaignState(campaign.phase.value)
 
 

@@ -91,6 +91,9 @@ class Backfills(Protocol):
         """Cancel what is left of the campaign's backfills, queued runs included; how many backfills that were."""
         ...
 
-    def failure(self, campaign: str) -> str:
-        """What the newest backfill of the campaign failed of, in words; empty unless it is over and a run of it failed."""
+    def failure(self, campaign: str, but: Collection[str] = ()) -> str:
+        """What the newest backfill of the campaign failed of, in words; empty unless it is over and a run of it failed.
+
+        Runs in `but` are left out: they gave up before a shut gate.
+        """
         ...

@@ -38,10 +38,11 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Waits:
-    """The batch has to wait, at least until the moment given, if one is known."""
+    """The batch has to wait, at least until the moment given, if one is known; `own`: for the campaign's own batches."""
 
     reason: str
     until: dt.datetime | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def _waiting(campaign: Campaign, traffic: Traffic) -> Waits | None:
         until = max(w.ends(traffic.now, zone) for w in shut)
         return Waits(f"blackout window {shut[0]} ({specification.time_zone})", until)
     if traffic.in_flight >= campaign.knobs.max_concurrency:
-        return Waits(f"{traffic.in_flight} batches are at work (max_concurrency: {campaign.knobs.max_concurrency})")
+        reason = f"{traffic.in_flight} batches are at work (max_concurrency: {campaign.knobs.max_concurrency})"
+        return Waits(reason, own=True)
     return None
 
 

@@ -41,8 +41,8 @@ class PlannedDataset:
 class StepKind(StrEnum):
     """What a step of a campaign does, in the order in which steps come."""
 
-    open_unit = "open_unit"
     announce = "announce"
+    open_unit = "open_unit"
     canary = "canary"
     rest = "rest"
     approve = "approve"

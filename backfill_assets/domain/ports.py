@@ -126,6 +126,10 @@ class WorkLedger(Protocol):
         """Prolong the lease, or `LeaseLostError` if the attempt is no longer running."""
         ...
 
+    def charge(self, number: int, work: Work) -> None:
+        """Write down what a running attempt will take, so that it counts however it ends."""
+        ...
+
     def end_attempt(self, number: int, state: AttemptState, work: Work | None = None) -> None:
         """End an attempt that is running, with what it took if that is known; otherwise nothing happens."""
         ...

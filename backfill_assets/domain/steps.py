@@ -27,10 +27,10 @@ def _steps(
     days, chosen = datasets[0].days, frozenset(canaries)
     rest = tuple(day for day in days if day not in chosen)
     names = ", then ".join(d.name for d in datasets)
-    yield StepKind.open_unit, f"open one release unit and claim {counted(days)} of {names}", days
     notify = specification.notify
     if notify is not None and Notice.announced in notify.on:
         yield StepKind.announce, f"announce {specification.backfill_id} at the webhook in {notify.variable}", days
+    yield StepKind.open_unit, f"open one release unit and claim {counted(days)} of {names}", days
     size = specification.execution.partitions_per_batch
     for kind, some in ((StepKind.canary, tuple(sorted(canaries))), (StepKind.rest, rest)):
         if some:

@@ -19,6 +19,8 @@ LIVE_TAG = "backfill_assets/live"
 """Run tag of the live pipeline; its value is `true`."""
 CONTRACT_TAG = "backfill_assets/expected_change"
 """Run tag that names a YAML file with the expected change, or holds it as JSON."""
+OPENED_BY = "campaign:"
+"""What the `opened_by` of a campaign's unit begins with, before the campaign's id."""
 
 
 class UnitState(StrEnum):
@@ -58,6 +60,16 @@ class Unit:
     def days(self) -> tuple[DatasetDay, ...]:
         """Every (dataset, day) of the unit in order."""
         return tuple((name, day) for name in sorted(self.targets) for day in sorted(self.targets[name]))
+
+    @property
+    def campaign(self) -> str:
+        """The campaign that has opened it, even if its launch was not completed; empty for a unit of none."""
+        return self.opened_by.removeprefix(OPENED_BY).partition("/")[0] if self.opened_by.startswith(OPENED_BY) else ""
+
+    @property
+    def handle(self) -> str:
+        """What commands call it: the campaign that it belongs to, otherwise its own id."""
+        return self.campaign or self.id
 
     def moved(self, state: UnitState) -> Unit:
         """The same unit in another state."""

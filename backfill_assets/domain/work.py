@@ -40,11 +40,15 @@ class AttemptState(StrEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt took: the rows it wrote, the bytes of the files it read, and how long it waited to be admitted."""
+    """What an attempt took: the rows it wrote, the bytes of the files it read, and how long it waited to be admitted.
+
+    `layer` is the one that it built: `raw` and `staging` as well where a campaign counts them.
+    """
 
     rows: int = 0
     bytes_read: int = 0
     waited: dt.timedelta = dt.timedelta()
+    layer: str = "shadow"
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Attempt:
 
     `number` grows with every attempt in the ledger and is the fencing token of its lease: evidence is taken only from
     an attempt that still holds its lease. `ended_at` is none while it runs, and for those that ended before the ledger
-    recorded it; `rows`, `bytes_read` and `waited` are as in `Work`, zero where nobody said.
+    recorded it; `rows`, `bytes_read`, `waited` and `layer` are as in `Work`, zero where nobody said.
     """
 
     number: int
@@ -69,6 +73,7 @@ class Attempt:
     rows: int = 0
     bytes_read: int = 0
     waited: dt.timedelta = dt.timedelta()
+    layer: str = "shadow"
 
     @property
     def folder(self) -> str:

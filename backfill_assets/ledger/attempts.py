@@ -58,6 +58,12 @@ class WorkRows(DeliveryRows, WorkLedger):
             if not connection.execute(changed).rowcount:
                 raise LeaseLostError(_lost(connection, number))
 
+    def charge(self, number: int, work: Work) -> None:
+        """Write down what a running attempt will take, so that it counts however it ends; otherwise nothing happens."""
+        own = (_TABLE.c.number == number) & _RUNNING
+        with self._database.write() as connection:
+            connection.execute(update(_TABLE).where(own).values(**work_columns(work)))
+
     def end_attempt(self, number: int, state: AttemptState, work: Work | None = None) -> None:
         """End an attempt that is running, with what it took if that is known; otherwise nothing happens."""
         if state is AttemptState.running:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import RowMapping
@@ -87,9 +88,9 @@ def attempt_from_row(row: RowMapping, days: Sequence[dt.date]) -> Attempt:
     return Attempt(days=tuple(sorted(days)), **{**fields, **vars(work), "state": AttemptState(row["state"])})
 
 
-def work_columns(work: Work) -> dict[str, int | float]:
+def work_columns(work: Work) -> dict[str, int | float | str]:
     """What an attempt took, as columns of its row."""
-    return dict(zip(_WORK, (work.rows, work.bytes_read, work.waited.total_seconds()), strict=True))
+    return dict(zip(_WORK, (work.rows, work.bytes_read, work.waited.total_seconds(), work.layer), strict=True))
 
 
 def release_from_row(row: RowMapping) -> ReleaseRecord:
@@ -98,11 +99,22 @@ def release_from_row(row: RowMapping) -> ReleaseRecord:
     return ReleaseRecord(manifest, ReleaseState(row["state"]), row["version"], row["committed_at"])
 
 
+# The gate asks for the same campaign before every batch, and a plan over ten thousand days takes a while to read.
+@lru_cache(maxsize=8)
+def _plan(text: str) -> Plan:
+    return Plan.from_json(text)
+
+
+@lru_cache(maxsize=8)
+def _specification(text: str) -> Specification:
+    return Specification.from_plain(json.loads(text))
+
+
 def campaign_from_row(row: RowMapping) -> Campaign:
     """A campaign from its row."""
     return Campaign(
-        specification=Specification.from_plain(json.loads(row["specification"])),
-        plan=Plan.from_json(row["plan"]),
+        specification=_specification(row["specification"]),
+        plan=_plan(row["plan"]),
         knobs=Knobs(row["max_concurrency"], row["partitions_per_batch"]),
         created_at=row["created_at"],
         file=row["file"],
@@ -140,11 +152,11 @@ def entry_columns(entry: JournalEntry) -> dict[str, object]:
     return {**vars(entry), "action": entry.action.value, "detail": canonical.canonical_json(entry.detail)}
 
 
-_WORK = ("rows", "bytes_read", "waited_seconds")
+_WORK = ("rows", "bytes_read", "waited_seconds", "layer")
 
 
-def _work(rows: int | None, bytes_read: int | None, waited: float | None) -> Work:
-    return Work(rows or 0, bytes_read or 0, dt.timedelta(seconds=waited or 0))
+def _work(rows: int | None, bytes_read: int | None, waited: float | None, layer: str | None) -> Work:
+    return Work(rows or 0, bytes_read or 0, dt.timedelta(seconds=waited or 0), layer or "shadow")
 
 
 def _days(raw: Sequence[str]) -> tuple[dt.date, ...]:

@@ -157,6 +157,7 @@ attempts = Table(
     Column("rows", BigInteger),
     Column("bytes_read", BigInteger),
     Column("waited_seconds", Double),
+    Column("layer", String(16)),
     sqlite_autoincrement=True,
 )
 """Numbers never repeat, not even after deletions: they are fencing tokens and folder names."""

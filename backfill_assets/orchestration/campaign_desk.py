@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import dagster as dg
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
 from dagster._core.execution.backfill import PartitionBackfill as DagsterBackfill
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.campaign_standing import Standings
@@ -108,15 +109,15 @@ class DagsterBackfills(Backfills):
             self.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELING))  # type: ignore[no-untyped-call]
         return len(left)
 
-    def failure(self, campaign: str) -> str:
-        """What the newest backfill of the campaign failed of; empty unless it is over and something of it failed."""
+    def failure(self, campaign: str, but: Collection[str] = ()) -> str:
+        """What the newest backfill failed of; empty unless it is over and something of it failed, except runs in `but`."""
         newest = next(iter(self._all(campaign, None)), None)
         if newest is None or newest.status not in BULK_ACTION_TERMINAL_STATUSES:
             return ""
         if newest.error is not None:
             return f"backfill {newest.backfill_id}: {newest.error.message.strip()}"
         wanted = dg.RunsFilter(tags={BACKFILL_TAG: newest.backfill_id}, statuses=[dg.DagsterRunStatus.FAILURE])
-        failed = self.instance.get_runs(wanted, limit=1)
+        failed = [run for run in self.instance.get_runs(wanted) if run.run_id not in but and not _retried(run)]
         return f"run {failed[0].run_id[:8]}: {self._why(failed[0].run_id)}" if failed else ""
 
     def _why(self, run_id: str) -> str:
@@ -136,3 +137,8 @@ class DagsterBackfills(Backfills):
     def _all(self, campaign: str, statuses: Sequence[BulkActionStatus] | None) -> Sequence[DagsterBackfill]:
         filters = BulkActionsFilter(statuses=statuses, tags={CAMPAIGN_TAG: campaign})
         return self.instance.get_backfills(filters=filters)
+
+
+def _retried(run: dg.DagsterRun) -> bool:
+    # A crashed worker's run that Dagster has launched again by itself: what counts is how that one ended.
+    return AUTO_RETRY_RUN_ID_TAG in run.tags

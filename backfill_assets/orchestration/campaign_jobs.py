@@ -1,13 +1,17 @@
 """The main steps of a campaign as jobs, for those who work in the Dagster UI; the commands use the same use cases."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import dagster as dg
 from pydantic import Field
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.freezing import Freezer
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.plan import SHOWN_DIGITS, explain
+from backfill_assets.domain.units import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_assets import released_events
@@ -48,6 +52,25 @@ class Publishing(WithReason):
     outside_window: str = Field(default="", description="Why to publish outside of the publish window, if so.")
 
 
+class Planning(dg.Config):
+    """What a plan takes."""
+
+    file: str = Field(description="The specification, a path below the folder of the code location.")
+
+
+class Turning(WithReason):
+    """What turns the knobs; one that is not named stays as it is."""
+
+    max_concurrency: int = Field(default=0, description="Batches at work at once.")
+    partitions_per_batch: int = Field(default=0, description="Days in a batch from now on.")
+
+
+class CleaningUp(WithReason):
+    """What a clean-up takes."""
+
+    dry_run: bool = Field(default=False, description="Only log which files would go.")
+
+
 class RollingBack(dg.Config):
     """What a rollback takes."""
 
@@ -56,7 +79,7 @@ class RollingBack(dg.Config):
 
 
 def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
-    """The jobs `launch_campaign`, `pause_campaign` … `rollback_release`."""
+    """The jobs `plan_campaign`, `launch_campaign` … `rollback_release`, `cleanup_campaign`."""
 
     def job(
         name: str, about: str, config: type[ConfigT], act: Callable[[dg.OpExecutionContext, Application, ConfigT], None]
@@ -73,18 +96,33 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
         return definition
 
     return [
+        job("plan_campaign", "Freeze the plan of a specification; nothing is built yet.", Planning, _plan),
         job("launch_campaign", "Launch a planned campaign: canaries first, then the rest.", Launching, _launch),
         job("pause_campaign", "Let no further batch start; what has passed stays.", WithReason, _pause),
         job("resume_campaign", "Go on with what is missing, failed or stale, and only that.", WithReason, _resume),
         job("stop_campaign", "Stop a campaign for a cause that has to be mended.", WithReason, _stop),
+        job("set_campaign", "Turn the knobs; batches that start from now on go by them.", Turning, _set),
+        job("discard_campaign", "Give a campaign up: its days are free again.", WithReason, _discard),
         job("approve_campaign", "Approve exactly the evidence that you name.", Approving, _approve),
         job("publish_campaign", "Release the whole range in one commit per dataset.", Publishing, _publish),
         job("rollback_release", "Undo a release; its days go on hold.", RollingBack, _rollback),
+        job("sign_off_campaign", "Close a published campaign: what readers see is right.", WithReason, _sign_off),
+        job("cleanup_campaign", "Remove what only a rollback of the campaign needed.", CleaningUp, _cleanup),
     ]
 
 
+def _plan(context: dg.OpExecutionContext, application: Application, config: Planning) -> None:
+    settings, project = application.settings, Path.cwd()
+    freezer = Freezer(application.planner, application.identity, settings.computes, settings.state, project)
+    campaign, file = freezer.freeze(project / config.file)
+    context.log.info(f"{explain(campaign.plan)}\nplan {campaign.plan.fingerprint[:SHOWN_DIGITS]} is frozen in {file}")
+
+
 def _launch(context: dg.OpExecutionContext, application: Application, config: Launching) -> None:
+    moved = application.planner.moved(application.ledger.campaign(config.campaign).plan)
     launched = _desk(context, application).control.launch(config.campaign, canary_only=config.canary_only)
+    if moved:
+        context.log.info(f"moved since the plan, and built from what is there now: {shown_days(moved)}")
     context.log.info(f"campaign {launched.id} is launched in unit {launched.unit}")
 
 
@@ -101,6 +139,32 @@ def _resume(context: dg.OpExecutionContext, application: Application, config: Wi
 def _stop(context: dg.OpExecutionContext, application: Application, config: WithReason) -> None:
     _desk(context, application).control.stop(config.campaign, config.reason)
     context.log.info(f"campaign {config.campaign} is stopped")
+
+
+def _set(context: dg.OpExecutionContext, application: Application, config: Turning) -> None:
+    campaign, asked = application.ledger.campaign(config.campaign), vars(config)
+    given = {name: asked[name] for name in ("max_concurrency", "partitions_per_batch") if asked[name]}
+    turned = _desk(context, application).control.set(config.campaign, config.reason, campaign.turned(**given).knobs)
+    context.log.info(f"campaign {config.campaign}: {turned.knobs}")
+
+
+def _discard(context: dg.OpExecutionContext, application: Application, config: WithReason) -> None:
+    unit = _desk(context, application).control.discard(config.campaign, config.reason)
+    context.log.info(f"campaign {config.campaign} is given up; free again: {shown_days(unit.days)}")
+
+
+def _sign_off(context: dg.OpExecutionContext, application: Application, config: WithReason) -> None:
+    application.sign_off.sign_off(config.campaign, config.reason)
+    context.log.info(f"campaign {config.campaign} is signed off; its files stay until the window ends")
+
+
+def _cleanup(context: dg.OpExecutionContext, application: Application, config: CleaningUp) -> None:
+    done = application.sign_off.cleanup(config.campaign, config.reason, dry_run=config.dry_run)
+    if done.refusal:
+        context.log.warning(f"would be refused: {done.refusal}")
+    verb = "would go" if config.dry_run else "are gone"
+    for swept in done.swept:
+        context.log.info(f"{swept.dataset}: {len(swept.paths)} files {verb}, {swept.size} bytes")
 
 
 def _approve(context: dg.OpExecutionContext, application: Application, config: Approving) -> None:

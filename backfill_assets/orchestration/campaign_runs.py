@@ -1,20 +1,24 @@
 """How a run of a campaign works: batch by batch, each let in by the gate, each a checkpoint of its own."""
 
+import contextlib
 import datetime as dt
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
+from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conductor import Conductor
 from backfill_assets.campaigns.gatekeeper import Batch, Gatekeeper
 from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, JournalEntry
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.gate import Admitted, Decision, Halts, Waits
-from backfill_assets.domain.units import Unit
+from backfill_assets.domain.gate import Admitted, Decision, Shut, Waits
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState, Work
 from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets.orchestration.check_results import evaluations
@@ -32,22 +36,41 @@ def campaign_of(context: dg.AssetExecutionContext) -> str | None:
     return context.run.tags.get(CAMPAIGN_TAG)
 
 
-def in_batches(context: dg.AssetExecutionContext, application: Application, days: Days) -> Iterator[Days]:
-    """The days in batches, each let in by the campaign's gate; for a run of no campaign all of them at once.
+@contextmanager
+def _at_work(
+    context: dg.AssetExecutionContext, application: Application, attempt: Attempt, step: str
+) -> Iterator[SparkSession]:
+    """A session of the campaign's own, and the attempt's lease kept, as long as the batch is at work."""
+    execution = application.ledger.campaign(context.run.tags[CAMPAIGN_TAG]).specification.execution
+    lease = kept_lease(application.ledger, attempt, application.settings.lease)
+    with lease, application.session(work_tag(context, step, attempt.dataset), execution) as spark:
+        yield spark
+
+
+def in_batches(
+    context: dg.AssetExecutionContext, application: Application, batch: Batch
+) -> Iterator[tuple[SparkSession, Days]]:
+    """The days of raw or staging in batches, each let in by the campaign's gate and counted; all at once without one.
 
     Raises:
         dagster.Failure: the gate stays shut.
     """
-    campaign = campaign_of(context)
+    campaign, days = campaign_of(context), batch.days
     if campaign is None:
-        yield days
+        with application.session(work_tag(context, batch.layer, batch.dataset)) as spark:
+            yield spark, days
         return
-    door = _door(context, application, campaign)
+    if application.ledger.unit(application.ledger.campaign(campaign).unit).state is not UnitState.open:
+        return
+    door, ledger = _door(context, application, campaign), application.ledger
     while days:
-        door.wait(None)
-        size = application.ledger.campaign(campaign).knobs.partitions_per_batch
-        yield days[:size]
-        days = days[size:]
+        size = ledger.campaign(campaign).knobs.partitions_per_batch
+        now, days = days[:size], days[size:]
+        attempt = door.wait(replace(batch, days=now))
+        with _at_work(context, application, attempt, batch.layer) as spark:
+            yield spark, now
+            work = Work(bytes_read=attempt.bytes_read, waited=door.waited, layer=batch.layer)
+            ledger.end_attempt(attempt.number, AttemptState.done, work)
 
 
 def build_in_batches(
@@ -67,7 +90,7 @@ def build_in_batches(
             batch, days = days[:size], days[size:]
             todo = application.road.days_to_build(unit, name, batch)
             if todo:
-                evidence = _build(context, application, door, unit, (name, todo))
+                evidence = _build(context, application, door, unit, Batch(name, todo))
                 built += todo
                 _stop_on_failure(door.conductor, campaign, name, evidence)
     except dg.Failure:
@@ -87,44 +110,35 @@ class _Door:
     conductor: Conductor
     waited: dt.timedelta = field(default_factory=dt.timedelta)
 
-    def wait(self, batch: Batch | None) -> Attempt | None:
-        """Wait until the gate opens; the attempt that it began if a batch is named."""
+    def wait(self, batch: Batch) -> Attempt:
+        """Wait until the gate opens; the attempt that the batch began."""
         since = time.monotonic()
         told = ""
         while True:
-            answer = self._ask(batch)
+            answer = self.gatekeeper.begin(self.campaign, batch, self.context.run_id, self.application.settings.lease)
             self.waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
             if isinstance(answer, Attempt):
                 return answer
-            if isinstance(answer, Admitted):
-                if answer.why:
-                    self.context.log.info(f"admitted: {answer.why}")
-                return None
-            if not isinstance(answer, Waits) or self.waited >= self._patience:
+            if not isinstance(answer, Waits) or self.waited >= self._patience(answer):
                 raise self._shut(answer)
             if answer.reason != told:
                 told = answer.reason
                 self.context.log.info(f"campaign {self.campaign} waits: {told}")
             time.sleep(_LOOK_SECONDS)
 
-    @property
-    def _patience(self) -> dt.timedelta:
-        return self.application.settings.gate_wait
-
-    def _ask(self, batch: Batch | None) -> Attempt | Decision:
-        if batch is None:
-            return self.gatekeeper.ask(self.campaign)
-        lease = self.application.settings.lease
-        return self.gatekeeper.begin(self.campaign, batch, self.context.run_id, lease)
+    def _patience(self, answer: Waits) -> dt.timedelta:
+        # For batches of its own campaign: they will end, and a run that gives up would only be launched again.
+        settings = self.application.settings
+        return settings.query_timeout if answer.own else settings.gate_wait
 
     def _shut(self, decision: Decision) -> dg.Failure:
         reason = "" if isinstance(decision, Admitted) else decision.reason
-        if isinstance(decision, Halts):
-            self.conductor.halt(self.campaign, reason)
-        elif isinstance(decision, Waits):
-            now, ledger = self.application.clock.now(), self.application.ledger
-            detail = {"run": self.context.run_id, "until": decision.until.isoformat() if decision.until else ""}
-            ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
+        if not isinstance(decision, Shut):
+            # What halts the campaign is for the conductor to decide: this run may only be of older code than its plan.
+            until = decision.until if isinstance(decision, Waits) else None
+            detail = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
+            now = self.application.clock.now()
+            self.application.ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
         return dg.Failure(
             f"The gate of campaign {self.campaign} is shut: {reason}. The run ends; batches that have passed stay, and what "
             "is missing is launched again when the gate opens (or after: backfill resume, if the campaign was paused or "
@@ -141,22 +155,14 @@ def _door(context: dg.AssetExecutionContext, application: Application, campaign:
 def _build(
     context: dg.AssetExecutionContext, application: Application, door: _Door, unit: Unit, batch: Batch
 ) -> Sequence[DayEvidence]:
-    name, days = batch
     attempt = door.wait(batch)
-    if attempt is None:
-        raise AssertionError("unreachable: a batch that is named begins an attempt")
-    ledger, road = application.ledger, application.road
-    execution = ledger.campaign(door.campaign).specification.execution
-    context.log.info(f"unit {unit.id}: batch {attempt.number}: {format_days(days)}")
-    with (
-        kept_lease(ledger, attempt, application.settings.lease),
-        application.session(work_tag(context, "shadow", name), execution) as spark,
-    ):
-        road.build(spark, unit, attempt)
-        evidence = road.validate(spark, unit, attempt)
+    context.log.info(f"unit {unit.id}: batch {attempt.number}: {format_days(batch.days)}")
+    with _at_work(context, application, attempt, "shadow") as spark:
+        application.road.build(spark, unit, attempt)
+        evidence = application.road.validate(spark, unit, attempt)
         rows = sum(e.measured.shadow.rows for e in evidence)
-        work = Work(rows, application.workload.bytes_read(name, days), door.waited)
-        ledger.end_attempt(attempt.number, AttemptState.done, work)
+        work = Work(rows, attempt.bytes_read, door.waited)
+        application.ledger.end_attempt(attempt.number, AttemptState.done, work)
     return evidence
 
 
@@ -166,7 +172,9 @@ def _stop_on_failure(conductor: Conductor, campaign: str, name: str, evidence: C
         return
     failed = {verdict.day for verdict in refusals}
     reason = f"{len(failed)} days of {name} failed their checks ({format_days(failed)}); first: {refusals[0]}"
-    conductor.halt(campaign, reason)
+    with contextlib.suppress(CampaignError):
+        # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
+        conductor.halt(campaign, reason)
     listed = "\n".join(str(verdict) for verdict in refusals[:20])
     raise dg.Failure(
         f"{reason}\n{listed}\nThe campaign is stopped and nothing of it is published. Correct the cause, then go on with "

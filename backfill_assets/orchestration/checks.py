@@ -120,13 +120,19 @@ def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], st
     if len(refusals) > _SHOWN:
         shown.append(f"… and {len(refusals) - _SHOWN} more")
     listed = "\n".join(shown)
+    meant = "in its specification (validation)" if unit.campaign else "with --expected-change"
+    by_hand = (
+        ""
+        if unit.campaign
+        else f", or in the UI: materialize {remedy}. ('Retry failed' in the UI would launch only the release, which refuses "
+        "days without passing evidence.)"
+    )
     message = (
         f"{len(failed)} of {asked} days of {name} failed blocking checks ({format_days(failed)}); "
         f"nothing of unit {unit.id} is published.\n{listed}\n"
         "Correct the cause, then relaunch what is missing, and only that, with:\n"
-        f"    backfill resume {unit.id}\n"
-        f"(if the change is meant, say so with --expected-change), or in the UI: materialize {remedy}. "
-        "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
+        f"    backfill resume {unit.handle}\n"
+        f"(if the change is meant, say so {meant}){by_hand}"
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))
     metadata = {"unit": dg.MetadataValue.text(unit.id), "failed_days": days_text}

@@ -12,7 +12,7 @@ from backfill_assets.application import Application
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset, LateData, Publication
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.errors import ContractError, UnitError
 from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration.launch_contracts import Declared, contract_of
 from backfill_assets.orchestration.names import asset_key, days_of
@@ -64,8 +64,8 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         ClaimedDaysError: the days belong to another open unit, or partly so.
         HeldDaysError: a live launch asks for days on hold.
         UnitError: the unit that a tag names does not exist or cannot take these days, or the launch would release
-            some of the datasets that it builds, and others not.
-        ContractError: the launch's contract cannot be understood.
+            some of the datasets that it builds, and others not, or what a campaign releases.
+        ContractError: the launch's contract cannot be understood, or the unit is a campaign's and has another one.
     """
     targets = built_together(context, application, dataset.name)
     members = [application.dataset(name) for name in targets]
@@ -91,7 +91,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         contract=declared.contract if declared else Contract(),
         live=live,
     )
-    return _updated(application, application.ledger.assign(launch, proposal), declared, released=released)
+    return updated(application, application.ledger.assign(launch, proposal), declared, released=released)
 
 
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:
@@ -105,12 +105,36 @@ def work_tag(context: Context, step: str, dataset: str) -> str:
     return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
 
 
-def _updated(application: Application, unit: Unit, declared: Declared | None, *, released: bool) -> Unit:
-    if declared is not None and declared.added_to(unit).hash != unit.contract.hash:
+def updated(application: Application, unit: Unit, declared: Declared | None, *, released: bool) -> Unit:
+    """The unit with what the launch brings: its contract, and whether its runs release it.
+
+    Raises:
+        ContractError: the unit is a campaign's, and the launch brings another contract.
+        UnitError: the unit is a campaign's, and the launch would release it.
+    """
+    other = declared is not None and declared.added_to(unit).hash != unit.contract.hash
+    if unit.campaign and unit.state is UnitState.open:
+        _refuse_for_campaign(unit, contract=other, released=released)
+        return unit
+    if declared is not None and other:
         unit = application.ledger.set_contract(unit.id, declared.added_to(unit))
     if released and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
         unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
     return unit
+
+
+def _refuse_for_campaign(unit: Unit, *, contract: bool, released: bool) -> None:
+    """Keep a launch from deciding what a campaign decides: what must change by how much, and when it is released."""
+    if contract:
+        raise ContractError(
+            f"unit {unit.id} belongs to campaign {unit.campaign}: what must change by how much stands in its specification "
+            f"(validation) and comes by no launch. Change it there, then: backfill resume {unit.campaign}"
+        )
+    if released:
+        raise UnitError(
+            f"unit {unit.id} belongs to campaign {unit.campaign} and is released as a whole by: backfill publish "
+            f"{unit.campaign}; leave published out of this launch"
+        )
 
 
 def _released_by_runs(targets: Mapping[str, Target], members: Sequence[Dataset]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.gatekeeper import Batch
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.inputs import by_delivery_day, deliveries_of
@@ -71,9 +72,8 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
         new: list[Delivery] = []
-        for batch in in_batches(context, application, days):
-            with application.session(work_tag(context, "raw", name)) as spark:
-                new += application.road.land(spark, name, batch).new
+        for spark, batch in in_batches(context, application, Batch(name, days, "raw")):
+            new += application.road.land(spark, name, batch).new
         fresh = frozenset(new)
         known = by_delivery_day(application.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
         for day in days:
@@ -99,9 +99,8 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
     def staging(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
         rows: dict[dt.date, int] = {}
-        for batch in in_batches(context, application, days):
-            with application.session(work_tag(context, "staging", name)) as spark:
-                rows |= application.road.stage(spark, name, batch)
+        for spark, batch in in_batches(context, application, Batch(name, days, "staging")):
+            rows |= application.road.stage(spark, name, batch)
         for day in days:
             metadata: Mapping[str, object] = (
                 {"dagster/row_count": rows[day], "staged": "anew"} if day in rows else {"staged": "already up to date"}

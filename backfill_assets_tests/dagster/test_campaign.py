@@ -68,6 +68,11 @@ def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
     return status(lab, campaign)
 
 
+def shadows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The batches that built and checked shadows to their end."""
+    return [b for b in found["batches"] if b["layer"] == "shadow" and b["state"] == "done"]
+
+
 @pytest.fixture(scope="module")
 def published(lab: Lab) -> Lab:
     """The days as they were published before: ten a ticket."""
@@ -101,9 +106,10 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     assert "failed" in backfill(lab, "resume", ID, "--explain")
     backfill(lab, "resume", ID, "--reason", "the fee is one, not fivefold")
     validated = reaches(lab, "validated")
-    built = [day for batch in validated["batches"] if batch["state"] == "done" for day in batch["days"]]
+    built = [day for batch in shadows(validated) for day in batch["days"]]
     assert sorted(built[-len(DAYS) :]) == [str(day) for day in DAYS]
     assert all(len(batch["days"]) <= 2 for batch in validated["batches"])
+    assert validated["estimate"]["planned"]["batches"] > validated["estimate"]["left"]["batches"] == 0
     assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
     assert lab.materialized("shadow", "tickets") >= {str(day) for day in DAYS}
 
@@ -157,12 +163,12 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     paused = status(lab, name)
     assert paused["state"] == "paused"
     assert 1 <= paused["good"] < len(days)
-    kept = {day: batch["number"] for batch in paused["batches"] if batch["state"] == "done" for day in batch["days"]}
+    kept = {day: batch["number"] for batch in shadows(paused) for day in batch["days"]}
 
     backfill(lab, "set", name, "partitions_per_batch=3", "--reason", "the night is quiet")
     backfill(lab, "resume", name)
     validated = reaches(lab, "validated", campaign=name)
-    later = [batch for batch in validated["batches"] if batch["number"] > max(kept.values())]
+    later = [batch for batch in shadows(validated) if batch["number"] > max(kept.values())]
     assert not {day for batch in later for day in batch["days"]} & set(kept)
     assert max(len(batch["days"]) for batch in later) == 3
     actions = [entry["action"] for entry in validated["journal"]]

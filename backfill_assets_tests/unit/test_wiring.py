@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.application import Application
+from backfill_assets.application import Application, SystemUser
 from backfill_assets.settings import Settings
 
 
@@ -32,3 +32,10 @@ def test_the_aftermath_follows_every_release_rollback_and_repair(application: Ap
 
 def test_roles_reach_those_who_approve(application: Application) -> None:
     assert application.approving.roles == {"lead": ("anna",)}
+
+
+def test_who_somebody_is_does_not_follow_from_a_variable_that_they_can_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SystemUser().name()
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(variable, f"not {own}")
+    assert SystemUser().name() == own

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from backfill_assets.campaigns.gatekeeper import Batch
 from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.domain.errors import CampaignError, ClaimedDaysError
-from backfill_assets.domain.gate import Admitted, Waits
+from backfill_assets.domain.gate import Admitted, Halts, Waits
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UNIT_TAG, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState
@@ -134,7 +135,7 @@ def test_a_paused_campaign_starts_no_batch_and_leaves_the_queue(site: Site) -> N
 
 def test_a_pause_lets_the_batch_at_work_end_before_its_backfill_is_cancelled(site: Site) -> None:
     site.control.launch(ID)
-    batch = ("sales", CANARIES)
+    batch = Batch("sales", CANARIES)
     attempt = site.gatekeeper.begin(ID, batch, "run_1", HOUR)
     assert isinstance(attempt, Attempt)
     site.control.pause(ID, "month end")
@@ -179,7 +180,7 @@ def test_of_two_batches_that_ask_at_once_only_one_is_let_in(site: Site) -> None:
 
     def ask(d: dt.date) -> None:
         start.wait()
-        found.append(site.gatekeeper.begin(ID, ("sales", (d,)), f"run_{d}", HOUR))
+        found.append(site.gatekeeper.begin(ID, Batch("sales", (d,)), f"run_{d}", HOUR))
 
     threads = [threading.Thread(target=ask, args=(d,)) for d in CANARIES]
     for thread in threads:
@@ -214,6 +215,7 @@ def test_a_day_whose_input_moved_after_the_end_is_only_marked_stale(site: Site) 
     assert site.conduct() == ""
     assert site.phase() is Phase.running
     assert site.standings.of(ID).days == {("sales", REST[0]): "stale"}
+    assert site.standings.of(ID).state is CampaignState.stale
     site.control.resume(ID)
     assert site.scheduler.requests[-1].days == (REST[0],)
     site.run()
@@ -221,11 +223,76 @@ def test_a_day_whose_input_moved_after_the_end_is_only_marked_stale(site: Site) 
     assert site.standings.of(ID).state is CampaignState.validated
 
 
+def test_a_passed_day_that_goes_stale_while_the_others_run_stops_nothing(site: Site) -> None:
+    site.control.launch(ID)
+    site.run()
+    site.basis.changed["sales", CANARIES[0]] = "delivered again"
+    site.conduct()
+    # The day comes along with the others: it lacks fresh evidence like them.
+    assert site.scheduler.requests[-1].days == tuple(sorted((CANARIES[0], *REST)))
+    site.run()
+    site.basis.changed["sales", REST[1]] = "delivered again"
+    assert "something behind sales" in site.conduct()
+    assert site.conduct() == ""
+    assert site.phase() is Phase.running
+    assert site.standings.of(ID).state is CampaignState.stale
+    assert len(site.scheduler.requests) == 2
+
+
+def test_a_failure_behind_a_shut_gate_still_stops_the_campaign(site: Site) -> None:
+    site.control.launch(ID)
+    site.scheduler.at_work = []
+    now = site.world.clock.now()
+    site.ledger.note(JournalEntry(ID, now, "the gate", Action.waits, "live runs", {"run": "run_1"}))
+    site.scheduler.failed_of = "run 9: the model fails"
+    assert "the model fails" in site.conduct()
+    assert site.phase() is Phase.stopped
+
+
+def test_the_runs_behind_one_that_gave_up_leave_the_queue(site: Site) -> None:
+    site.control.launch(ID)
+    now = site.world.clock.now()
+    site.ledger.note(JournalEntry(ID, now, "the gate", Action.waits, "blackout window", {"run": "run_9"}))
+    assert "cancelled 1" in site.conduct()
+    site.scheduler.failed_of = "run 9: the gate is shut"
+    assert "launched backfill b2" in site.conduct()
+
+
+def test_a_campaign_that_has_passed_is_not_stopped_by_its_budget(tmp_path: Path) -> None:
+    site = Site(tmp_path, budget={"wall_time": "1s"})
+    site.plan()
+    site.control.launch(ID)
+    site.run()
+    site.conduct()
+    site.run()
+    attempt = site.gatekeeper.begin(ID, Batch("sales", DAYS[:1]), "run_1", HOUR)
+    assert isinstance(attempt, Attempt)
+    site.world.clock.advance(dt.timedelta(seconds=2))
+    site.ledger.end_attempt(attempt.number, AttemptState.done)
+    assert "validated" in site.conduct()
+    site.world.close()
+
+
+def test_bytes_count_from_the_start_of_a_batch_however_it_ends(tmp_path: Path) -> None:
+    site = Site(tmp_path, budget={"bytes_read_per_day": "5 KB"}, max_concurrency=9)
+    site.world.released({d: [1, 2, 3] for d in DAYS})
+    site.plan()
+    site.control.launch(ID)
+    site.control.set(ID, "", Knobs(9, 2))
+    found = site.gatekeeper.begin(ID, Batch("sales", DAYS[:2]), "run_1", HOUR)
+    assert isinstance(found, Attempt)
+    assert found.bytes_read > 1_000
+    site.ledger.end_attempt(found.number, AttemptState.failed)
+    assert site.gatekeeper.traffic(site.campaign()).bytes_today == found.bytes_read
+    assert isinstance(site.gatekeeper.begin(ID, Batch("sales", DAYS[2:4]), "run_2", HOUR), Halts)
+    site.world.close()
+
+
 def test_a_spent_budget_stops_the_campaign(tmp_path: Path) -> None:
     site = Site(tmp_path, budget={"wall_time": "1s"})
     site.plan()
     site.control.launch(ID)
-    attempt = site.gatekeeper.begin(ID, ("sales", CANARIES), "run_1", HOUR)
+    attempt = site.gatekeeper.begin(ID, Batch("sales", CANARIES), "run_1", HOUR)
     assert isinstance(attempt, Attempt)
     site.world.clock.advance(dt.timedelta(seconds=2))
     site.ledger.end_attempt(attempt.number, AttemptState.done)
@@ -281,7 +348,7 @@ def test_the_floor_of_progress_lets_one_batch_through_beside_a_busy_live_pipelin
     site.scheduler.live = ("live",)
     assert isinstance(site.gatekeeper.ask(ID), Waits)
     site.world.clock.advance(HOUR)
-    attempt = site.gatekeeper.begin(ID, ("sales", CANARIES[:1]), "run_1", HOUR)
+    attempt = site.gatekeeper.begin(ID, Batch("sales", CANARIES[:1]), "run_1", HOUR)
     assert isinstance(attempt, Attempt)
     site.ledger.end_attempt(attempt.number, AttemptState.done)
     assert isinstance(site.gatekeeper.ask(ID), Waits)

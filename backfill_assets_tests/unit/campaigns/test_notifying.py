@@ -63,3 +63,15 @@ def test_a_notice_about_a_campaign_that_the_ledger_lost_only_warns(
     campaigns.post = Webhook({})
     campaigns.notifier().tell(replace(campaign, specification=renamed), Notice.published, "published")
     assert "HOOK is not set" in caplog.text
+
+
+def test_a_notice_is_short_and_one_of_a_stop_is_one_line(campaigns: CampaignWorld) -> None:
+    campaign = asking(campaigns, "published", "stopped")
+    campaigns.notifier().tell(
+        campaign, Notice.stopped, "tax-fix is stopped: run 1: no column\n  at line 3\n  at line 9"
+    )
+    campaigns.notifier().tell(campaign, Notice.published, "sales\n" + "x" * 2000)
+    assert isinstance(campaigns.post, Post)
+    stopped, published = (text for _, text in campaigns.post.sent)
+    assert stopped == "tax-fix is stopped: run 1: no column"
+    assert published == "sales\n" + "x" * 993 + "…"

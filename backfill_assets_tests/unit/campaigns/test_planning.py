@@ -17,7 +17,7 @@ from backfill_assets.campaigns.workload import Workload
 from backfill_assets.catalog import Catalog, Language, LoadedDataset, Model
 from backfill_assets.catalog import Layer as ModelLayer
 from backfill_assets.domain.dataset import Dataset, OnMissing, Source, Upstream
-from backfill_assets.domain.errors import ClaimedDaysError, InvalidDayError
+from backfill_assets.domain.errors import ClaimedDaysError, InvalidDayError, SpecificationError
 from backfill_assets.domain.estimate import ASSUMED, parse_price
 from backfill_assets.domain.plan import Plan, StepKind, batches
 from backfill_assets.domain.specification import Layer, Specification
@@ -252,6 +252,15 @@ def test_days_without_a_published_upstream_are_warned_of_unless_they_are_built_a
     assert f"{RANGE[1]}..{RANGE[3]}, {RANGE[5]}" in warning
     (warning,) = warned(office.planner.plan(spec(**ranged)), "its upstream sales has published nothing")
     assert f"{RANGE[1]}..{RANGE[2]};" in warning
+    office.world.close()
+
+
+def test_canaries_are_refused_where_a_dataset_looks_back_at_another_one_of_the_campaign(tmp_path: Path) -> None:
+    office = Office(tmp_path, lookback=2)
+    with pytest.raises(SpecificationError, match=r"execution.canary: totals is built from the 2 days before each of sales"):
+        office.planner.plan(spec())
+    assert office.planner.plan(spec(scope={"downstream": "none"})).canaries
+    assert not office.planner.plan(spec(execution={})).canaries
     office.world.close()
 
 

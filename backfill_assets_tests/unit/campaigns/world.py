@@ -25,7 +25,7 @@ from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasuremen
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import AttemptState
+from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
 from backfill_assets_tests.unit.published.tables import (
@@ -147,10 +147,18 @@ class World:
         proposal = Unit(unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live)
         return self.ledger.assign(launch, proposal)
 
-    def build(self, unit: Unit, name: str, data: Mapping[dt.date, Sequence[int]], *, passed: bool = True) -> None:
+    def build(
+        self,
+        unit: Unit,
+        name: str,
+        data: Mapping[dt.date, Sequence[int]],
+        *,
+        passed: bool = True,
+        attempt: Attempt | None = None,
+    ) -> None:
         """One attempt: write a shadow, and record its evidence, with what is published now as its basis."""
         days = sorted(data)
-        attempt = self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
+        attempt = attempt or self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
         full = {d: amounts for d, amounts in data.items() if amounts}
         if full:
             write_shadow(self.homes[name], attempt.folder, rows_of(full, unit.id))

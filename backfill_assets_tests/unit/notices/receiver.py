@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 SECRET = "T0SECRET"
@@ -52,3 +53,31 @@ def receiver(*answers: int) -> Iterator[Receiver]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The URL of a receiver that answers a byte at a time and never comes to an end, as long as the block lasts."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        thread = threading.Thread(target=_drip, args=(server, over))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/services/{SECRET}"
+        finally:
+            over.set()
+            thread.join()
+
+
+def _drip(server: socket.socket, over: threading.Event) -> None:
+    taken: list[socket.socket] = []
+    while not over.wait(0.01):
+        with suppress(TimeoutError):
+            taken.append(server.accept()[0])
+            taken[-1].sendall(b"HTTP/1.1 ")
+        for connection in taken:
+            with suppress(OSError):
+                connection.sendall(b"2")
+    for connection in taken:
+        connection.close()

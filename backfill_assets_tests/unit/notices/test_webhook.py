@@ -9,7 +9,7 @@ import pytest
 
 from backfill_assets.domain.errors import NoticeError
 from backfill_assets.webhook import Webhook
-from backfill_assets_tests.unit.notices.receiver import SECRET, receiver
+from backfill_assets_tests.unit.notices.receiver import SECRET, dripping, receiver
 
 VARIABLE = "BACKFILL_WEBHOOK"
 
@@ -69,3 +69,22 @@ def test_the_log_of_retries_does_not_name_the_url_either(caplog: pytest.LogCaptu
         logging.getLogger("urllib3.connectionpool").debug("somebody else's request")
     assert SECRET not in caplog.text
     assert "somebody else's request" in caplog.text
+
+
+@pytest.mark.timeout(60)
+def test_a_receiver_that_drips_its_answer_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with dripping() as url, pytest.raises(NoticeError, match=r"could not be reached \(no answer in time") as refusal:
+        Webhook({VARIABLE: url}, timeout=0.3, pause=0.01).send(VARIABLE, "published")
+    assert SECRET not in f"{refusal.value!r} {caplog.text}"
+
+
+def test_all_tries_together_end_with_the_patience_of_the_sender() -> None:
+    with receiver(503) as server, pytest.raises(NoticeError, match="answered 503"):
+        Webhook({VARIABLE: server.url}, retries=1_000, pause=0.2, patience=0.5).send(VARIABLE, "published")
+    assert len(server.got) < 4
+
+
+def test_a_command_waits_ten_seconds_for_a_notice_at_most() -> None:
+    patient = Webhook({})
+    assert (patient.timeout, patient.patience) == (5, 10)

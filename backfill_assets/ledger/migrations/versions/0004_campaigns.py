@@ -29,6 +29,7 @@ def _add_work_of_attempts() -> None:
     op.add_column("attempts", sa.Column("rows", sa.BigInteger(), nullable=True))
     op.add_column("attempts", sa.Column("bytes_read", sa.BigInteger(), nullable=True))
     op.add_column("attempts", sa.Column("waited_seconds", sa.Double(), nullable=True))
+    op.add_column("attempts", sa.Column("layer", sa.String(length=16), nullable=True))
 
 
 def _create_campaigns() -> None:

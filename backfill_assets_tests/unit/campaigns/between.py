@@ -1,0 +1,39 @@
+"""Stands between a use case and a port: something happens before or after chosen calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar, cast
+
+Port = TypeVar("Port")
+Happens = Callable[[str], None]
+
+
+class _Between:
+    def __init__(self, port: object, calls: Collection[str], before: Happens, after: Happens) -> None:
+        self.__dict__.update(_port=port, _calls=frozenset(calls), _before=before, _after=after)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if name not in self._calls:
+            return found
+
+        def call(*args: object, **options: object) -> object:
+            self._before(name)
+            answer = found(*args, **options)
+            self._after(name)
+            return answer
+
+        return call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._port, name, value)
+
+
+def nothing(_call: str) -> None:
+    """Go on."""
+
+
+def between(port: Port, calls: Collection[str], *, before: Happens = nothing, after: Happens = nothing) -> Port:
+    """The same port; `before` and `after` are told of these calls."""
+    return cast("Port", _Between(port, calls, before, after))

@@ -113,7 +113,8 @@ class _Keeper(threading.Thread):
         self._folder = folder
         self._ended = threading.Event()
         self.timeout = timeout
-        self.timed_out = False
+        self._timed_out = False
+        self._interrupting = threading.Lock()
 
     def run(self) -> None:
         while not self._ended.wait(_TICK_SECONDS):
@@ -126,11 +127,17 @@ class _Keeper(threading.Thread):
     def stop(self) -> None:
         self._ended.set()
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether an operation was interrupted; an interrupt under way is waited for, its victim may hear of it first."""
+        with self._interrupting:
+            return self._timed_out
+
     def _interrupt(self, operation: str) -> None:
         # The server names what it interrupted: nothing means that the operation had ended long ago.
-        with contextlib.suppress(Exception):
+        with self._interrupting, contextlib.suppress(Exception):
             if self._session.interruptOperation(operation):
-                self.timed_out = True
+                self._timed_out = True
             else:
                 self._operations.forget(operation)
 

@@ -27,7 +27,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-.PHONY: help setup java demo demo-campaign dev bench test check static unit lock clean
+.PHONY: help setup java demo demo-campaign dev bench test test-faults check static unit lock clean
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,8 +69,11 @@ dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="
 bench: setup ## Measure the road beside a bare Spark job (BENCH_SCALE=0.01 is quick; make bench ARGS="--json")
 	@$(BIN)/python -m benchmarks --scale $(BENCH_SCALE) $(ARGS)
 
-test: setup static ## Everything that CI runs: lint, types, import contracts, all tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
+	@$(BIN)/python -m pytest -m "not (faults and orchestration)" $(ARGS)
+
+test-faults: setup ## Kill processes between any two steps of a campaign, also in a whole installation (some ten minutes)
+	@$(BIN)/python -m pytest -m faults $(ARGS)
 
 check: static unit ## Lint, types, import contracts and the tests without a JVM (under a minute)
 

@@ -81,9 +81,9 @@ class Approving:
             self._require_hash(campaign, pending, evidence)
             days = {day: found[day].hash for day in pending.days}
             given = Approval(unit.id, pending.hash, name, self.identity.name(), self.clock.now(), days)
-            self.ledger.approve(given)
             detail = {"evidence": pending.hash, "by": name, "days": len(days)}
-            self.ledger.note(JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail))
+            entry = JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail)
+            self.ledger.approve(given, entry)
         return given
 
     def _unit(self, campaign: Campaign) -> Unit:

@@ -129,18 +129,18 @@ class CampaignGuard:
             swaps = survey.swaps(name)
             # What readers would see after the release, and what its rollback would make of that.
             back = plan_rollback(self._to_be(survey, name), {swap.day: swap.add for swap in swaps})
-            again = {swap.day: {f.identity for f in swap.add} for swap in back.swaps}
-            now = {swap.day: {f.identity for f in survey.active[name].get(swap.day, ())} for swap in swaps}
-            if stuck := [day for day, files in now.items() if again.get(day) != files]:
+            taken = {f.path for swap in back.swaps for f in swap.remove}
+            again = {swap.day for swap in back.swaps if not taken & {f.path for f in swap.add}}
+            if stuck := [swap.day for swap in swaps if swap.day not in again]:
                 lost.append(f"{name} {format_days(stuck)} would not show again what it shows now")
             gone = self.tables[name].missing_files(f for swap in back.swaps for f in swap.add)
             if gone:
-                lost.append(f"{name} {format_days(f.day for f in gone)} ({len(gone)} files, first {gone[0].path})")
+                shown = f"{name} {format_days(f.day for f in gone)} ({len(gone)} files, first {gone[0].path})"
+                lost.append(f"files of what readers see now are gone or altered: {shown}")
         if not lost:
             return None
         return RollbackError(
-            f"campaign {campaign.id} could not be rolled back: files of what readers see now are gone or altered: "
-            f"{'; '.join(lost)}. Restore them from a backup, see: backfill doctor"
+            f"campaign {campaign.id} could not be rolled back: {'; '.join(lost)}. Restore them from a backup, see: backfill doctor"
         )
 
     def _to_be(self, survey: Survey, name: str) -> Manifest:

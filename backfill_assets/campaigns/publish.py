@@ -131,8 +131,8 @@ class Publisher:
         # The upstreams as well: what the days were built from must stand still from the verification to the commit.
         with publish_locks(self.ledger, {*names, *self._read_by(names)}, self.wait):
             outcome = self._rounds(unit_id, evidence_hash, reason)
-        if isinstance(outcome, Released):
-            self.after(tuple(outcome.releases.values()))
+        # Also of what was released before: whoever did that may have died before it was told of.
+        self.after(tuple(outcome.releases.values()))
         return outcome
 
     def _read_by(self, names: Sequence[str]) -> set[str]:

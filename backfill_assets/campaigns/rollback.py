@@ -130,6 +130,9 @@ class Rollback:
         dataset = self.ledger.release(release_id).manifest.dataset
         require_tables(self.tables, (dataset,))
         Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after).settle((dataset,), self.wait)
+        # Whoever has rolled it back before may have died before that was told of.
+        if told := [r.manifest.release for r in self.ledger.releases(dataset) if _undoes(r, release_id)]:
+            self.after(told)
         with publish_locks(self.ledger, (dataset,), self.wait):
             done = self._rounds(release_id, reason, days, consent_rewritten)
         self.after((done.release,))
@@ -255,6 +258,10 @@ def _require_files(proposal: Proposal, missing: Sequence[DataFile]) -> None:
             f"release {proposal.record.manifest.release}: {len(missing)} files to restore are gone or altered: {names}; "
             f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
         )
+
+
+def _undoes(record: ReleaseRecord, release: str) -> bool:
+    return record.state is ReleaseState.finalized and record.manifest.undoes == release
 
 
 def _same(one: Sequence[DataFile], other: Sequence[DataFile]) -> bool:

@@ -48,8 +48,8 @@ class CampaignLedger(Protocol):
         """A campaign's journal, oldest entry first."""
         ...
 
-    def approve(self, approval: Approval) -> None:
-        """Store an approval of days of a unit."""
+    def approve(self, approval: Approval, entry: JournalEntry | None = None) -> None:
+        """Store an approval of days of a unit, and the journal's entry of it, both or neither."""
         ...
 
     def approvals(self, unit: str) -> tuple[Approval, ...]:

@@ -108,8 +108,10 @@ class CampaignRows(Rows, CampaignLedger):
                 raise _unknown(connection, campaign_id)
         return tuple(entry_from_row(row) for row in rows)
 
-    def approve(self, approval: Approval) -> None:
-        """Store an approval of days of a unit; approvals are never replaced, the newest of a day counts.
+    def approve(self, approval: Approval, entry: JournalEntry | None = None) -> None:
+        """Store an approval of days of a unit, and the journal's entry of it, both or neither.
+
+        Approvals are never replaced, the newest of a day counts.
 
         Raises:
             UnitError: there is no such unit.
@@ -131,6 +133,8 @@ class CampaignRows(Rows, CampaignLedger):
                 for (name, day), seen in sorted(approval.days.items())
             ]
             connection.execute(insert(approval_days), days)
+            if entry is not None:
+                _write(connection, entry)
 
     def approvals(self, unit: str) -> tuple[Approval, ...]:
         """The approvals of a unit, oldest first."""

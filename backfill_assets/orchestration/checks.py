@@ -113,6 +113,19 @@ def again(application: Application, unit: Unit, days: Collection[dt.date]) -> st
     return f"{what} for {format_days(days)}"
 
 
+def how_to_go_on(unit: Unit, by_hand: str) -> str:
+    """What to do once checks have failed; `by_hand` is what to materialize where no campaign sees to that."""
+    again = (
+        f"Correct the cause, then relaunch what is missing, and only that, with:\n    backfill resume {unit.handle}\n"
+    )
+    if unit.campaign:
+        return f"{again}(if the change is meant, say so in the campaign's specification: validation.expected_change)"
+    return (
+        f"{again}(if the change is meant, say so with --expected-change), or in the UI: materialize {by_hand}. "
+        "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
+    )
+
+
 def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], str]) -> dg.Failure:
     refusals, remedy = why
     failed = sorted({v.day for v in refusals})
@@ -120,19 +133,9 @@ def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], st
     if len(refusals) > _SHOWN:
         shown.append(f"… and {len(refusals) - _SHOWN} more")
     listed = "\n".join(shown)
-    meant = "in its specification (validation)" if unit.campaign else "with --expected-change"
-    by_hand = (
-        ""
-        if unit.campaign
-        else f", or in the UI: materialize {remedy}. ('Retry failed' in the UI would launch only the release, which refuses "
-        "days without passing evidence.)"
-    )
     message = (
         f"{len(failed)} of {asked} days of {name} failed blocking checks ({format_days(failed)}); "
-        f"nothing of unit {unit.id} is published.\n{listed}\n"
-        "Correct the cause, then relaunch what is missing, and only that, with:\n"
-        f"    backfill resume {unit.handle}\n"
-        f"(if the change is meant, say so {meant}){by_hand}"
+        f"nothing of unit {unit.id} is published.\n{listed}\n{how_to_go_on(unit, remedy)}"
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))
     metadata = {"unit": dg.MetadataValue.text(unit.id), "failed_days": days_text}

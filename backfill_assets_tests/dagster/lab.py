@@ -33,6 +33,7 @@ LAB_VARIABLE = "BACKFILL_ASSETS_TEST_LAB"
 OVER = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
 # Run limits under which chunks of one backfill meet each other at the release.
 MEETING: Mapping[str, Any] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
+MODULE = ("-m", "backfill_assets.definitions")
 Rows = Sequence[tuple[int, int]]
 
 
@@ -62,7 +63,7 @@ class Lab:
             **(variables or {}),
         }
         self.url = ""
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def set_up(self, renamed: tuple[str, str] | None = None, run_limits: Mapping[str, Any] = MEETING) -> None:
         """Write the instance's configuration and the datasets.
@@ -87,8 +88,7 @@ class Lab:
         """Start daemon, then webserver: both at once on a fresh home would race for the schema."""
         with dg.DagsterInstance.from_config(str(self.home)):
             pass
-        module = ["-m", "backfill_assets.definitions"]
-        self._spawn([sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module], "daemon.log")
+        self.start_daemon()
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [
@@ -97,16 +97,25 @@ class Lab:
             "127.0.0.1",
             "-p",
             str(port),
-            *module,
+            *MODULE,
         ]
         self._spawn(command, "webserver.log")
         wait_for(self._answers, "the webserver to answer", 180)
 
+    def start_daemon(self) -> None:
+        """Start the daemon, for the first time or after it was killed."""
+        self._spawn([sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *MODULE], "daemon.log")
+
+    def kill_daemon(self) -> None:
+        """End the daemon by SIGKILL; run workers that are at work go on."""
+        self._processes["daemon.log"].kill()
+        self._processes["daemon.log"].wait()
+
     def stop(self) -> None:
         """End daemon and webserver."""
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.terminate()
-        for process in self._processes:
+        for process in self._processes.values():
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
@@ -220,9 +229,9 @@ class Lab:
 
     def _spawn(self, command: list[str], log: str) -> None:
         # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
-        with (self.root / log).open("wb") as out:
+        with (self.root / log).open("ab") as out:
             environ = {**os.environ, **self.environ}
-            self._processes.append(subprocess.Popen(command, cwd=self.root, env=environ, stdout=out, stderr=out))
+            self._processes[log] = subprocess.Popen(command, cwd=self.root, env=environ, stdout=out, stderr=out)
 
     def _answers(self) -> bool:
         with contextlib.suppress(requests.RequestException):

@@ -15,19 +15,20 @@ S = CampaignState
 EDGES: dict[CampaignState, set[CampaignState]] = {
     S.planned: {S.canary},
     S.canary: {S.running, S.paused, S.stopped, S.validated},
-    S.running: {S.canary, S.paused, S.stopped, S.validated},
+    S.running: {S.canary, S.paused, S.stopped, S.validated, S.stale},
     S.paused: {S.canary, S.running, S.stopped},
     # Nothing may be lacking any more when it is resumed.
     S.stopped: {S.canary, S.running, S.validated, S.approved},
+    S.stale: {S.canary, S.running, S.paused, S.stopped},
     S.validated: {S.approved, S.stopped},
     S.approved: {S.published, S.stopped},
     S.published: {S.rolled_back, S.closed},
+    S.closed: {S.rolled_back},
     S.rolled_back: {S.approved},
-    S.closed: set(),
 }
 """Where a command, the conductor or a batch may bring a campaign."""
 
-AT_REST = {S.canary, S.running, S.paused}
+AT_REST = {S.canary, S.running, S.paused, S.stale}
 READY = {S.validated, S.approved}
 
 

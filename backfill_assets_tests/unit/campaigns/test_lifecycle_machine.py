@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from backfill_assets.campaigns.conductor import STEPS
 from backfill_assets.campaigns.gatekeeper import Batch
 from backfill_assets.campaigns.publish import AlreadyReleased
 from backfill_assets.campaigns.road import Road
@@ -77,7 +78,9 @@ class Lifecycle(RuleBasedStateMachine):
         shutil.copy(empty_ledger(), self.folder)
         self.site = Site(self.folder, scheduler=Asked(self.asked), approval={"required": True, "by": ["anna"]})
         world = self.site.world
-        world.ledger = between(world.ledger, ("change_campaign", "move", "finalize"), after=lambda _: self.arrive())
+        world.ledger = between(
+            world.ledger, ("change_campaign", "note", "move", "finalize"), after=lambda _: self.arrive()
+        )
         self.model = Model(EVERY)
         self.released: dict[str, tuple[dt.date, ...]] = {}
         self.own: list[str] = []
@@ -105,7 +108,9 @@ class Lifecycle(RuleBasedStateMachine):
     def arrive(self, *, by_the_world: bool = False) -> None:
         """See where the campaign is by the model, and that it may have come there from where it was."""
         model = self.model
-        now = state_of(self.site.campaign(), self.unit, complete=model.complete, approved=model.approved)
+        steps = [action for action in self.site.actions() if action in STEPS]
+        stale = not model.complete and steps[-1:] in ([Action.validated], [Action.stale])
+        now = state_of(self.site.campaign(), self.unit, complete=model.complete, approved=model.approved, stale=stale)
         if now is not self.state:
             allowed = world_may_move(self.state, now) if by_the_world else now in EDGES[self.state]
             assert allowed, f"from {self.state} to {now}"
@@ -376,6 +381,6 @@ def test_a_campaign_in_any_order() -> None:
     run_state_machine_as_test(
         Lifecycle,
         settings=settings(
-            max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

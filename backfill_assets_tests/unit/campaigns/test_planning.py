@@ -257,7 +257,9 @@ def test_days_without_a_published_upstream_are_warned_of_unless_they_are_built_a
 
 def test_canaries_are_refused_where_a_dataset_looks_back_at_another_one_of_the_campaign(tmp_path: Path) -> None:
     office = Office(tmp_path, lookback=2)
-    with pytest.raises(SpecificationError, match=r"execution.canary: totals is built from the 2 days before each of sales"):
+    with pytest.raises(
+        SpecificationError, match=r"execution.canary: totals is built from the 2 days before each of sales"
+    ):
         office.planner.plan(spec())
     assert office.planner.plan(spec(scope={"downstream": "none"})).canaries
     assert not office.planner.plan(spec(execution={})).canaries

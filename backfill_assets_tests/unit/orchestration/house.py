@@ -10,7 +10,7 @@ import pytest
 
 from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
 
 _SALES = """\
 name: sales
@@ -50,7 +50,7 @@ class House:
             (home / "dataset.yaml").write_text(text.format(lookback=lookback, publication=publication))
             (home / "fact.sql").write_text(f"SELECT id, day, amount FROM {'staging' if name == 'sales' else 'sales'}")
         (folder / "datasets" / "sales" / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
-        self.world = World(folder, ("sales", "totals<sales"))
+        self.world = CampaignWorld(folder, ("sales", "totals<sales"))
         settings = {
             "STATE": folder / "state", "WAREHOUSE": folder / "warehouse", "SOURCES": folder / "sources",
             "DATASETS": folder / "datasets", "LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}",

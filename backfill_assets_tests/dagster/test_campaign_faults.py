@@ -1,0 +1,198 @@
+"""Whatever is killed while a campaign runs, no batch that passed is built again; and it yields to live runs, down to its floor."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from dagster._core.storage.dagster_run import DagsterRun
+from dagster._core.utils import make_new_run_id
+
+from backfill_assets.campaigns.campaign_standing import Standing
+from backfill_assets.domain.campaign import CampaignState, Phase
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.units import LIVE_TAG
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets_tests.dagster.lab import Lab, started, wait_for
+from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
+from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+
+DATASET = "tickets_faults"
+# A batch takes some seconds: long enough to be killed in the middle of it.
+SLOW = "CAST(amount + (SELECT count(*) FROM range(1000000000) WHERE id % 7 = 8) AS BIGINT) AS amount"
+FLOOR = dt.timedelta(seconds=10)
+Days = tuple[dt.date, ...]
+
+
+@pytest.fixture(scope="module")
+def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """An installation of its own: its daemon is killed and started again."""
+    made = Lab(tmp_path_factory.mktemp("faults"), spark_server.folder.root.parent)
+    # The run limits as shipped: a slot is kept for live runs.
+    made.set_up(renamed=("tickets", DATASET), run_limits={})
+    made.edit_model(DATASET, "fact.sql", "SELECT day, ticket, amount", f"SELECT day, ticket, {SLOW}")
+    with started(made):
+        yield made
+    # Other tests of the session find it at work again.
+    spark_server.ensure()
+
+
+def planned(lab: Lab, name: str, first: dt.date, count: int, **execution: object) -> Days:
+    """A planned campaign over newly delivered days, a day in each batch."""
+    days = day_range(first, first + dt.timedelta(days=count - 1))
+    for day in days:
+        lab.deliver(DATASET, day, [(1, 10)])
+    content = specification(
+        days,
+        backfill_id=name,
+        target={"dataset": DATASET, "partition_key": "day"},
+        approval={"required": False},
+        validation={},
+        execution={"partitions_per_batch": 1, "max_concurrency": 1, **execution},
+    )
+    backfill(lab, "plan", write(lab, content))
+    return days
+
+
+def shadows(lab: Lab, name: str, state: AttemptState | None = None) -> list[Attempt]:
+    """The batches of a campaign that build shadows, in order."""
+    ledger = lab.application.ledger
+    unit = ledger.campaign(name).unit
+    return [a for a in ledger.attempts(unit, state) if a.layer == "shadow"] if unit else []
+
+
+def at_work(lab: Lab, name: str, *, after: int) -> Attempt:
+    """The batch at work, once so many have passed."""
+
+    def found() -> bool:
+        return len(shadows(lab, name, AttemptState.done)) >= after and bool(shadows(lab, name, AttemptState.running))
+
+    wait_for(found, f"a batch of {name} to be at work", 300)
+    running = shadows(lab, name, AttemptState.running)
+    assert running, "the batch was over too soon to be killed"
+    return running[-1]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def assert_built_once(lab: Lab, name: str, days: Days) -> None:
+    """Each day has passed exactly once, and readers see none of it."""
+    done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
+    assert done == dict.fromkeys(days, 1)
+    seen: Standing = standing(lab, name)
+    assert (seen.good, seen.state) == (len(days), CampaignState.validated)
+    assert not set(lab.published(DATASET)) & set(days)
+    assert not [r for r in lab.application.ledger.releases(DATASET) if r.manifest.unit == seen.campaign.unit]
+
+
+def goes_on(lab: Lab, name: str) -> None:
+    """What the documentation tells people to do: nothing, unless the campaign has stopped; then `backfill resume`."""
+    ends = {CampaignState.validated, CampaignState.stopped}
+    wait_for(lambda: standing(lab, name).state in ends, f"campaign {name} to end or to stop", 400)
+    if standing(lab, name).state is CampaignState.stopped:
+        backfill(lab, "resume", name, "--reason", "what was killed is there again")
+    reaches(lab, "validated", name)
+
+
+def test_a_killed_command_and_a_killed_run_worker_need_nobody(lab: Lab) -> None:
+    name = "faults-workers"
+    days = planned(lab, name, dt.date(2024, 9, 1), 4)
+    program = str(Path(sys.executable).with_name("backfill"))
+    environ = {**os.environ, **lab.environ, "BACKFILL_ASSETS_WEBSERVER": lab.url}
+    with subprocess.Popen(
+        [program, "launch", name, "--watch"], cwd=lab.root, env=environ, stdout=subprocess.DEVNULL
+    ) as command:
+        wait_for(lambda: lab.application.ledger.campaign(name).phase is Phase.running, "the launch", 120)
+        kill(command.pid)
+    attempt = at_work(lab, name, after=1)
+    kill(int(attempt.worker.rsplit(":", 1)[1]))
+    reaches(lab, "validated", name)
+    (lost,) = [a for a in shadows(lab, name) if a.number == attempt.number]
+    assert lost.state is AttemptState.lost
+    assert_built_once(lab, name, days)
+
+
+def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(
+    lab: Lab, spark_server: SparkServer
+) -> None:
+    name = "faults-servers"
+    days = planned(lab, name, dt.date(2024, 9, 11), 6)
+    backfill(lab, "launch", name)
+    at_work(lab, name, after=1)
+    lab.kill_daemon()
+    lab.start_daemon()
+    attempt = at_work(lab, name, after=3)
+    pid = spark_server.status().pid
+    assert pid is not None
+    kill(pid)
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end", 30)
+    goes_on(lab, name)
+    (failed,) = [a for a in shadows(lab, name) if a.number == attempt.number]
+    assert failed.state in {AttemptState.failed, AttemptState.lost}
+    assert_built_once(lab, name, days)
+
+
+def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(lab: Lab) -> None:
+    name, today = "faults-live", dt.date(2024, 9, 30)
+    days = planned(lab, name, dt.date(2024, 9, 21), 6)
+    lab.deliver(DATASET, today, [(1, 7)])
+    backfill(lab, "launch", name)
+    at_work(lab, name, after=1)
+    live = launch_live(lab, DATASET, today)
+    with lab.instance as instance:
+
+        def record() -> dg.RunRecord:
+            found = instance.get_run_record_by_id(live)
+            assert found is not None
+            return found
+
+        wait_for(lambda: record().dagster_run.is_finished, "the live run to end", 300)
+        assert record().dagster_run.status is dg.DagsterRunStatus.SUCCESS
+        began, ended = record().start_time, record().end_time
+    assert began is not None
+    assert ended is not None
+    reaches(lab, "validated", name)
+    starts = [attempt.started_at.timestamp() for attempt in shadows(lab, name)]
+    assert [start for start in starts if began <= start <= ended] == []
+    assert [start for start in starts if start > ended], "the campaign was over too soon to prove anything"
+    assert_built_once(lab, name, days)
+
+
+def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(lab: Lab) -> None:
+    name = "faults-floor"
+    days = planned(lab, name, dt.date(2024, 10, 1), 3, min_progress=f"1 batch per {FLOOR.seconds}s")
+    with lab.instance as instance:
+        sleeping = DagsterRun(
+            job_name=f"live_{DATASET}",
+            run_id=make_new_run_id(),
+            tags={LIVE_TAG: "true"},
+            status=dg.DagsterRunStatus.STARTED,
+        )
+        instance.add_run(sleeping)
+        try:
+            backfill(lab, "launch", name)
+            reaches(lab, "validated", name)
+        finally:
+            instance.report_run_canceled(sleeping)
+    batches = sorted(
+        lab.application.ledger.attempts(lab.application.ledger.campaign(name).unit), key=lambda a: a.number
+    )
+    starts = [attempt.started_at for attempt in batches]
+    assert len(shadows(lab, name, AttemptState.done)) == len(days)
+    assert min(later - one for one, later in pairwise(starts)) >= FLOOR
+    assert_built_once(lab, name, days)

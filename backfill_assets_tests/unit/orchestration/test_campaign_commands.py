@@ -1,0 +1,229 @@
+"""Commands and jobs on campaigns: no unit's name leads round its campaign, and hints name what is to be typed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from backfill_assets.campaigns.upstream import UpstreamPlaces
+from backfill_assets.cli.app import app
+from backfill_assets.cli.campaign_status import next_step
+from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Phase
+from backfill_assets.domain.contract import parse_contract
+from backfill_assets.domain.errors import BackfillError, ContractError, EvidenceError, UnitError
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.orchestration import backfills
+from backfill_assets.orchestration.backfills import Backfill
+from backfill_assets.orchestration.campaign_desk import desk_of
+from backfill_assets.orchestration.campaign_jobs import campaign_jobs
+from backfill_assets.orchestration.checks import how_to_go_on
+from backfill_assets.orchestration.launch_contracts import Declared
+from backfill_assets.orchestration.launches import updated
+from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
+from backfill_assets_tests.unit.orchestration.house import BOTH, House
+
+TARGETS = dict.fromkeys(BOTH, DAYS)
+ANYTHING = Declared(parse_contract({"row_count": "any"}, ["row_count"], dataset="sales"), frozenset({"sales"}))
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Backfill]:
+    """What Dagster was asked to launch."""
+    found: list[Backfill] = []
+
+    def launch(backfill: Backfill, webserver: str | None = None) -> str:
+        assert webserver is None
+        found.append(backfill)
+        return f"b_{len(found)}"
+
+    monkeypatch.setattr(backfills, "launch_backfill", launch)
+    return found
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(app, words)
+    if isinstance(done.exception, BackfillError):
+        raise done.exception
+    return done.output
+
+
+def validated(house: House) -> Unit:
+    """A campaign without approval whose every day has passed."""
+    _, unit = house.world.launched(TARGETS, approval={"required": False})
+    for name in BOTH:
+        house.world.build(unit, name, {d: [2] for d in DAYS})
+    return unit
+
+
+@pytest.mark.parametrize("by", ["campaign", "unit"])
+def test_no_resume_changes_what_a_campaign_expects(house: House, taken: list[Backfill], by: str) -> None:
+    _, unit = house.world.launched(TARGETS)
+    with pytest.raises(ContractError, match=rf"specification of campaign {NAME} \(validation\)"):
+        run("resume", NAME if by == "campaign" else unit.id, "--expected-change", '{"sales": {"amount": "any"}}')
+    assert taken == []
+    assert house.world.ledger.unit(unit.id).contract == unit.contract
+
+
+def test_a_campaigns_unit_is_resumed_as_the_campaign(house: House, taken: list[Backfill]) -> None:
+    _, unit = house.world.launched(TARGETS)
+    said = run("resume", unit.id, "--explain")
+    assert f"{NAME} is running" in said
+    assert "sales 2026-01-01..2026-01-03 has no evidence" in " ".join(said.split())
+    assert taken == []
+
+
+def test_explaining_a_units_resume_launches_nothing(house: House, taken: list[Backfill]) -> None:
+    unit = house.world.open_unit(TARGETS)
+    house.world.build(unit, "sales", {d: [1] for d in DAYS})
+    said = run("resume", unit.id, "--explain")
+    assert "would be launched: totals 2026-01-01..2026-01-03" in said
+    house.world.build(unit, "totals", {d: [1] for d in DAYS})
+    assert "nothing would be launched" in run("resume", unit.id, "--explain")
+    assert taken == []
+    assert house.world.ledger.unit(unit.id).state is UnitState.open
+
+
+def test_a_campaign_is_published_only_with_the_evidence_that_was_named(house: House) -> None:
+    unit = validated(house)
+    whole = house.world.guarded().evidence_hash(unit.id)
+    with pytest.raises(EvidenceError, match="the approval is for evidence 0000"):
+        run("publish", NAME, "--evidence", "0" * 64)
+    assert house.world.ledger.releases() == ()
+    assert f"not {'0' * 16}" in run("publish", NAME, "--dry-run", "--evidence", "0" * 64)
+    assert f"evidence {whole}" in run("publish", unit.id, "--dry-run")
+    assert "is published" in run("publish", unit.id, "--evidence", whole)
+    assert {r.manifest.campaign for r in house.world.ledger.releases()} == {NAME}
+
+
+def test_a_status_of_a_campaigns_unit_leads_to_the_campaign(house: House) -> None:
+    unit = validated(house)
+    assert f"next: backfill status {NAME}" in run("status", unit.id)
+
+
+@pytest.mark.parametrize("by", ["campaign", "unit"])
+def test_a_discarded_campaign_knows_who_gave_it_up_and_why(house: House, by: str) -> None:
+    _, unit = house.world.launched(TARGETS)
+    said = run("discard", NAME if by == "campaign" else unit.id, "--reason", "finance cancelled it")
+    assert said.startswith(f"discarded {unit.id}; free again: sales 2026-01-01..2026-01-03")
+    entry = house.world.ledger.journal(NAME)[-1]
+    assert (entry.action, entry.reason) == (Action.discarded, "finance cancelled it")
+
+
+def test_days_that_moved_since_the_plan_are_named_at_the_launch(house: House, taken: list[Backfill]) -> None:
+    names = [NAME, "totals-too"]
+    for name in names:
+        house.world.planned(TARGETS, backfill_id=name)
+    said = run("launch", NAME, "--explain")
+    assert "steps" in said
+    # The plans of this world were made of no inputs at all.
+    assert "built from what is there now: sales 2026-01-01..2026-01-03; totals 2026-01-01..2026-01-03" in said
+    assert house.world.ledger.campaign(NAME).phase is Phase.planned
+    assert taken == []
+
+
+def test_a_plan_that_still_holds_names_no_days(house: House) -> None:
+    planner = house.application.planner
+    campaign = house.world.planned(TARGETS)
+    own = [replace(d, inputs=planner.inputs(d.name, d.days)) for d in campaign.plan.datasets]
+    assert planner.moved(replace(campaign.plan, datasets=tuple(own))) == ()
+    own[0] = replace(own[0], inputs={**own[0].inputs, DAYS[1]: "as it was"})
+    assert planner.moved(replace(campaign.plan, datasets=tuple(own))) == (("sales", DAYS[1]),)
+
+
+def test_the_next_step_names_what_is_to_be_typed(house: House) -> None:
+    validated(house)
+    instance = dg.DagsterInstance.ephemeral()
+    standings = desk_of(house.application, instance).standings
+    standing = standings.of(NAME)
+    assert standing.state is CampaignState.validated
+    assert next_step(standing) == f"backfill publish {NAME}"
+    assert next_step(standing, {"sales"}) == f"backfill approve {NAME} --evidence {standing.evidence}"
+    releases = house.world.release().publish(NAME).outcome.releases
+    said = next_step(standings.of(NAME))
+    for release in releases.values():
+        assert f"backfill watch-release {release}" in said
+        assert f"backfill rollback {release} --reason" in said
+    instance.dispose()
+
+
+def test_a_launch_neither_changes_nor_releases_what_belongs_to_a_campaign(house: House) -> None:
+    _, unit = house.world.launched(TARGETS)
+    with pytest.raises(ContractError, match=rf"belongs to campaign {NAME}.*backfill resume {NAME}"):
+        updated(house.application, unit, ANYTHING, released=False)
+    with pytest.raises(UnitError, match=f"backfill publish {NAME}; leave published out"):
+        updated(house.application, unit, None, released=True)
+    assert updated(house.application, unit, None, released=False) == unit
+    plain = house.world.open_unit({"sales": [dt.date(2026, 1, 9)]})
+    assert updated(house.application, plain, ANYTHING, released=True).contract.clauses
+
+
+def test_what_is_built_from_days_without_evidence_says_how_to_go_on(house: House) -> None:
+    _, unit = house.world.launched(TARGETS)
+    with pytest.raises(EvidenceError, match=f"go on with: backfill resume {NAME}"):
+        UpstreamPlaces(house.world.ledger, house.application.datasets).of(unit, "totals", DAYS)
+
+
+def test_failed_checks_of_a_campaign_lead_back_to_the_campaign(house: House) -> None:
+    _, unit = house.world.launched(TARGETS)
+    said = how_to_go_on(unit, "shadow of sales")
+    assert f"    backfill resume {NAME}\n" in said
+    assert "expected_change" in said
+    assert "materialize" not in said
+    plain = how_to_go_on(replace(unit, opened_by="b_1"), "shadow of sales")
+    assert f"    backfill resume {unit.id}\n" in plain
+    assert "materialize shadow of sales" in plain
+
+
+def of_job(house: House, name: str, **config: object) -> bool:
+    (job,) = [job for job in campaign_jobs(house.application) if job.name == name]
+    with dg.DagsterInstance.get() as instance:
+        done = job.execute_in_process(run_config={"ops": {f"{name}_op": {"config": config}}}, instance=instance)
+    return done.success
+
+
+def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: House) -> None:
+    plain: Mapping[str, object] = {
+        "backfill_id": NAME, "owner": "finance-data", "reason": {"change": "Correct the tax"},
+        "source_range": {"start": DAYS[0], "end": DAYS[-1]}, "target": {"dataset": "sales", "partition_key": "day"},
+        "scope": {"from": "shadow"}, "approval": {"required": False},
+    }  # fmt: skip
+    Path("fix.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
+    assert of_job(house, "plan_campaign", file="fix.yaml")
+    campaign = house.world.ledger.campaign(NAME)
+    assert (campaign.file, campaign.phase) == ("fix.yaml", Phase.planned)
+    assert of_job(house, "set_campaign", campaign=NAME, partitions_per_batch=3, reason="small days")
+    turned = house.world.ledger.campaign(NAME)
+    assert (turned.knobs.partitions_per_batch, turned.knobs.max_concurrency) == (3, campaign.knobs.max_concurrency)
+    entry = JournalEntry(NAME, house.world.clock.now(), "ada", Action.launched)
+    unit = house.world.open_unit({"sales": DAYS})
+    house.world.ledger.change_campaign(replace(turned, phase=Phase.running, unit=unit.id), {Phase.planned}, entry)
+    house.world.build(unit, "sales", {d: [2] for d in DAYS})
+    house.world.release().publish(NAME)
+    assert of_job(house, "sign_off_campaign", campaign=NAME, reason="looks right")
+    assert house.world.ledger.campaign(NAME).phase is Phase.closed
+    assert of_job(house, "cleanup_campaign", campaign=NAME, dry_run=True)
+    assert house.world.ledger.campaign(NAME).phase is Phase.closed
+
+
+def test_a_campaign_can_be_given_up_by_a_job(house: House) -> None:
+    house.world.launched(TARGETS)
+    assert of_job(house, "discard_campaign", campaign=NAME, reason="not needed")
+    assert house.world.ledger.journal(NAME)[-1].action is Action.discarded

@@ -17,6 +17,7 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import explain_faults
 from backfill_assets.domain.gate import Admitted
 from backfill_assets.domain.plan import Estimate
+from backfill_assets.domain.specification import Layer
 from backfill_assets.domain.work import Attempt, AttemptState
 
 if TYPE_CHECKING:
@@ -143,7 +144,9 @@ def _left(application: Application, standing: Standing) -> Estimate:
 
 
 def _against_estimate(application: Application, standing: Standing) -> str:
-    planned, done = standing.campaign.plan.estimate, [b for b in standing.batches if b.state is AttemptState.done]
+    planned = standing.campaign.plan.estimate
+    # As the plan counts them: batches that land or stage days come on top.
+    done = [b for b in standing.batches if b.state is AttemptState.done and b.layer == Layer.shadow]
     price = application.settings.cost_per_hour
     spent = standing.spent.total_seconds()
     text = f"estimated: {_amount(planned.batches, planned.seconds, planned.cost)}; "

@@ -106,15 +106,18 @@ def estimate_left(plan: Plan, attempts: Sequence[Attempt], rates: Mapping[str, R
     done = [a for a in attempts if a.state is AttemptState.done]
     rows, read, count, seconds = 0, 0, 0, 0.0
     for dataset in plan.datasets:
-        own = [a for a in done if a.dataset == dataset.name]
+        layers = [[a for a in done if (a.dataset, a.layer) == (dataset.name, layer)] for layer in dataset.layers]
+        own = layers[-1]
         built = {day for attempt in own for day in attempt.days}
         days = [day for day in dataset.days if day not in built]
         its_rows = _rows_left(dataset, len(days), own)
         batches = len(cut(days))
         rows, count = rows + its_rows, count + batches
-        read += _share(sum(a.bytes_read for a in own), len(days), sum(len(a.days) for a in own))
+        read += sum(
+            _share(sum(a.bytes_read for a in some), len(days), sum(len(a.days) for a in some)) for some in layers
+        )
         seconds += rates[dataset.name].seconds(batches, its_rows)
-    if not done:
+    if not any(a.layer == d.layers[-1] for a in done for d in plan.datasets):
         read = plan.estimate.bytes
     return Estimate(rows, read, count, round(seconds, 1))
 

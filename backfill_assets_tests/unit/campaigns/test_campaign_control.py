@@ -353,3 +353,18 @@ def test_the_floor_of_progress_lets_one_batch_through_beside_a_busy_live_pipelin
     site.ledger.end_attempt(attempt.number, AttemptState.done)
     assert isinstance(site.gatekeeper.ask(ID), Waits)
     site.world.close()
+
+
+def test_a_campaign_whose_release_stands_is_neither_paused_nor_stopped_nor_resumed(site: Site) -> None:
+    site.control.launch(ID)
+    for _ in range(2):
+        site.run()
+        site.conduct()
+    site.world.release().publish(ID)
+    before = site.campaign(), site.actions()
+    for command in (site.control.pause, site.control.stop, site.control.resume):
+        with pytest.raises(CampaignError, match=r"is published .*is not possible any more"):
+            command(ID, "too late")
+    with pytest.raises(CampaignError, match="set is not possible any more"):
+        site.control.set(ID, "too late", Knobs(2, 2))
+    assert (site.campaign(), site.actions()) == before

@@ -294,7 +294,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.own.append(release)
         self.undone = set()
 
-    @precondition(lambda self: self.state in READY)
+    @precondition(lambda self: self.state in {*READY, CampaignState.rolled_back})
     @rule()
     def approve_and_publish(self) -> None:
         self.approve(right=True, user="anna")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -91,6 +92,18 @@ def test_where_the_plan_knew_no_rows_the_measured_ones_count() -> None:
         a_plan(0), [attempt(10, 200, RANGE[:2])], {"sales": ASSUMED}, lambda days: batches(days, 7, 31)
     )
     assert left.rows == 1_800
+
+
+def test_a_batch_that_landed_or_staged_days_has_not_built_them() -> None:
+    dataset = replace(a_plan().datasets[0], layers=("raw", "staging", "shadow"))
+    plan = replace(a_plan(), datasets=(dataset,))
+    staged = [replace(attempt(10, 0, RANGE), layer=layer, bytes_read=2_000) for layer in ("raw", "staging")]
+    rates = {"sales": ASSUMED}
+    left = estimate_left(plan, staged, rates, lambda days: batches(days, 7, 31))
+    assert (left.rows, left.bytes, left.batches) == (2_000, 9_999, 3)
+    left = estimate_left(plan, [*staged, attempt(10, 200, RANGE[:2])], rates, lambda days: batches(days, 7, 31))
+    # 18 of 20 days in three batches, at 1,000 bytes a day in the shadow and 100 in each layer before it
+    assert (left.rows, left.bytes, left.batches) == (1_800, 18_000 + 2 * 1_800, 3)
 
 
 def test_nothing_is_left_of_a_plan_whose_days_are_all_built() -> None:

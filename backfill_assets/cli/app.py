@@ -24,7 +24,7 @@ from backfill_assets.cli import (
     status,
     units,
 )
-from backfill_assets.cli.output import errors
+from backfill_assets.cli.output import collect_rarely, errors
 from backfill_assets.domain.errors import BackfillError
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ def main() -> None:
     """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
     # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
     signal.signal(signal.SIGTERM, _leave)
+    collect_rarely()
     try:
         app()
     except BackfillError as error:

@@ -21,7 +21,6 @@ from backfill_assets.demo.campaign_specification import APPROVER, StoryError
 from backfill_assets.demo.daemon import refuse_second_daemon
 
 _FOREIGN = (
-    "BACKFILL_ASSETS_CHUNK",
     "BACKFILL_ASSETS_WEBSERVER",
     "BACKFILL_ASSETS_SPARK_PORT",
     "BACKFILL_ASSETS_GATE_WAIT",
@@ -122,6 +121,8 @@ class Stage:
             "BACKFILL_ASSETS_LEDGER_URL": f"sqlite:///{state / 'ledger.db'}",
             "BACKFILL_ASSETS_DATASETS": str(self.datasets),
             "BACKFILL_ASSETS_ROLES": f"{APPROVER}={SystemUser().name()}",
+            # Days are small at this scale: a run takes as many as there are in a row.
+            "BACKFILL_ASSETS_CHUNK": "all",
             # Dagster warns of what is in beta; nobody who follows a story can do anything about it.
             "PYTHONWARNINGS": "ignore",
         }

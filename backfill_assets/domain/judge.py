@@ -208,10 +208,12 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
     tolerance = _tolerance(metric, dataset)
     band = promised or Change(-tolerance, tolerance)
     origin = "the launch's contract" if promised else "the dataset's tolerance"
+    found = _figure(m.shadow.metrics.get(metric))
+    if not m.published.rows and not m.shadow.rows:
+        # Half of nothing is nothing: a day without a row can keep any promise.
+        return _Found(True, str(band), found, note="the day had no row and has none")
     if not m.published.rows and promised is None:
-        return _Found(
-            True, str(band), _figure(m.shadow.metrics.get(metric)), note="nothing is published to compare with"
-        )
+        return _Found(True, str(band), found, note="nothing is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     return _Found(
         band.allows(old, new), str(band), _delta(old, new), "" if promised else format_percent(tolerance), origin

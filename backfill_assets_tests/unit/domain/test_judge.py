@@ -120,6 +120,14 @@ def test_a_first_publication_has_nothing_to_be_compared_with() -> None:
     assert not verdict("row_count_change", first, contract=promised).passed
 
 
+def test_a_day_without_a_row_before_and_after_keeps_any_promise() -> None:
+    empty = replace(GOOD, published=NOTHING, shadow=NOTHING)
+    promised = parse_contract({"row_count": "-50%", "fare": "-6% to -1.2%"}, metric_names(dataset()))
+    for check in ("row_count_change", "fare_change"):
+        assert verdict(check, empty, contract=promised).passed
+        assert not verdict(check, replace(empty, published=GOOD.published), contract=promised).passed
+
+
 def test_a_contract_replaces_the_tolerance_on_its_days_only() -> None:
     contract = parse_contract([{"days": [str(DAY)], "metrics": {"fare": "-50%"}}], metric_names(dataset()))
     halved = with_metric("fare", Decimal("125.25"))

@@ -31,6 +31,7 @@ from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.settings import Settings
 
 _TICK_SECONDS: Final = 1.0
+_CLOSE_SECONDS: Final = 15.0
 _TAKEN_OVER: Final = ("INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_CHANGED")
 
 
@@ -167,12 +168,22 @@ def _interrupt(session: ConnectSession) -> None:
 
 
 def _close(endpoint: Endpoint, session: ConnectSession) -> None:
+    # Otherwise the client stays in memory until the process ends, which a daemon does not do for weeks.
+    atexit.unregister(session.client._on_exit)  # noqa: SLF001
+    # gRPC has been seen to wait for ever in closing a channel that was hardly used; the work is done by now, and the
+    # server forgets the session by itself.
+    closing = threading.Thread(
+        target=_release, args=(endpoint, session), name=f"spark-close-{session.session_id}", daemon=True
+    )
+    closing.start()
+    closing.join(_CLOSE_SECONDS)
+
+
+def _release(endpoint: Endpoint, session: ConnectSession) -> None:
     # In this order: Spark's client first tells the server, in the background, which results it has read.
     session.client.close()
     with contextlib.suppress(ServerLostError):  # then the session is gone as well
         release_session(endpoint, session.session_id)
-    # Otherwise the client stays in memory until the process ends, which a daemon does not do for weeks.
-    atexit.unregister(session.client._on_exit)  # noqa: SLF001
 
 
 def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper) -> NoReturn:

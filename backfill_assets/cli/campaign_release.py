@@ -137,7 +137,10 @@ def unit_of(application: Application, name: str) -> str:
 
 
 def _change(change: DayChange) -> tuple[object, ...]:
-    measures = ", ".join(f"{name} {old} → {new}" for name, (old, new) in change.measures.items() if old != new)
+    moved = {name: pair for name, pair in change.measures.items() if pair[0] != pair[1]}
+    measures = ", ".join(
+        f"{name} {' → '.join('nothing' if v is None else str(v) for v in pair)}" for name, pair in moved.items()
+    )
     return (
         change.day, change.release, change.kind.value, change.by, change.approved_by or "-",
         f"{change.at:%Y-%m-%d %H:%M}", f"{_some(change.rows_before)} → {_some(change.rows_after)}", measures, change.reason,

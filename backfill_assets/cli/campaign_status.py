@@ -158,15 +158,19 @@ def _against_estimate(application: Application, standing: Standing) -> str:
 
 
 def _amount(batches: int, seconds: float, cost: str) -> str:
-    return f"{batches:,} batches, {seconds / 60:.1f} min" + (f", {cost}" if cost else "")
+    return f"{batches:,} {'batch' if batches == 1 else 'batches'}, {seconds / 60:.1f} min" + (
+        f", {cost}" if cost else ""
+    )
 
 
 def next_step(standing: Standing, always: Collection[str] = ()) -> str:
     """What to do next, as commands; `always` are the datasets that need approval whatever a specification says."""
     campaign = standing.campaign
     approval = campaign.specification.approval.required or bool(set(always) & set(campaign.plan.targets))
-    if standing.state is CampaignState.validated and approval:
-        return f"backfill approve {campaign.id} --evidence {standing.evidence}"
+    # After a rollback what was approved has to be approved again.
+    if standing.state in {CampaignState.validated, CampaignState.rolled_back} and approval and standing.evidence:
+        again = ", to publish it again" if standing.state is CampaignState.rolled_back else ""
+        return f"backfill approve {campaign.id} --evidence {standing.evidence}{again}"
     releases = _releases(standing)
     return _NEXT[standing.state].format(
         name=campaign.id,

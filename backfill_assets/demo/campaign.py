@@ -53,7 +53,8 @@ class _Story:
         wrong = differing(self.published(), expected, days)
         if wrong:
             raise StoryError(f"{DATASET} {format_days(wrong, most=5)}: readers should see {what}, and do not")
-        say(f"read back from the published table: all {len(days)} days show {what}")
+        shown = f"all {len(days)} days show" if len(days) > 1 else f"{days[0]} shows"
+        say(f"read back from the published table: {shown} {what}")
 
     @property
     def evidence(self) -> str:
@@ -145,7 +146,6 @@ def _go_on(story: _Story) -> None:
     pause_on_the_way(stage)
     stage.run("set", CAMPAIGN, "partitions_per_batch=92", "--reason", "larger batches, now that the canaries are good")
     stage.run("resume", CAMPAIGN, "--reason", "the month is closed", "--watch")
-    stage.run("list")
     story.require(story.before, _DAYS, "what they showed before")
 
 
@@ -201,11 +201,12 @@ def _publish_again(story: _Story) -> None:
 
 def _close(story: _Story) -> None:
     stage = story.stage
+    tell("What those who read the table got out of it before, after and now:")
     stage.run("watch-release", story.release)
     stage.run("sign-off", CAMPAIGN, "--reason", "finance's totals agree")
     tell("The files of the old figures stay until the release cannot be rolled back any more:")
     stage.run("cleanup", CAMPAIGN, "--dry-run")
-    stage.run("status", CAMPAIGN)
+    stage.run("list")
 
 
 def _finish(story: _Story) -> None:

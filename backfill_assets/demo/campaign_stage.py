@@ -141,8 +141,14 @@ def tell(text: str) -> None:
 def show_command(program: str, *arguments: str) -> None:
     """Print a command as somebody would type it."""
     console.print()
-    console.print(Text(f"$ {program} {shlex.join(arguments)}", style="bold cyan"), soft_wrap=True)
+    console.print(Text(f"$ {program} {' '.join(map(_quoted, arguments))}", style="bold cyan"), soft_wrap=True)
     sys.stdout.flush()
+
+
+def _quoted(argument: str) -> str:
+    """The argument as people would quote it: in double quotes where it has single ones."""
+    quotable = "'" in argument and not set(argument) & set('"$`!\\')
+    return f'"{argument}"' if quotable else shlex.quote(argument)
 
 
 def _command(arguments: tuple[str, ...]) -> list[str]:

@@ -17,6 +17,7 @@ from backfill_assets.demo.campaign_specification import CAMPAIGN, StoryError
 from backfill_assets.demo.campaign_stage import Stage, show_command, tell
 from backfill_assets.demo.follow import follow
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.orchestration.campaign_desk import DagsterBackfills
 from backfill_assets.orchestration.names import keys_of, layers_of
 
 _LOOK_SECONDS = 0.5
@@ -65,6 +66,9 @@ def pause_on_the_way(stage: Stage) -> None:
     tell("It was paused in a second terminal, with:")
     show_command("backfill", "pause", CAMPAIGN, "--reason", why)
     say(said.strip())
+    with dg.DagsterInstance.get() as instance, console.status("its backfill leaves the run queue"):
+        _wait_until_clear(DagsterBackfills(instance))
+    say("nothing of the campaign is in Dagster's run queue any more")
 
 
 def run_live_day(stage: Stage, day: dt.date) -> None:
@@ -95,6 +99,14 @@ def _wait_for_batches(stage: Stage, watching: subprocess.Popen[bytes]) -> None:
             raise StoryError(
                 f"the resumed campaign ended before it could be paused; the log of the daemon: {stage.log}"
             )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _wait_until_clear(backfills: DagsterBackfills) -> None:
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while backfills.active(CAMPAIGN):
+        if time.monotonic() > deadline:
+            raise StoryError(f"the backfill of the paused campaign did not end in {_LONGEST_SECONDS} s")
         time.sleep(_LOOK_SECONDS)
 
 

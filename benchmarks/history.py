@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from backfill_assets.application import Application
-from backfill_assets.cli.output import table
+from backfill_assets.cli.output import collect_rarely, table
 from backfill_assets.cli.status import overview
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.days import ONE_DAY, day_range
@@ -42,6 +42,7 @@ _LEASE: Final = dt.timedelta(hours=1)
 def measure_history(folder: Path, partitions: int) -> dict[str, float]:
     """Seconds of each thing that people do with a history of that many partitions, by what they do."""
     shutil.rmtree(folder, ignore_errors=True)
+    collect_rarely()  # as every command does
     _write_dataset(folder / "datasets" / _NAME, partitions)
     environ = {
         "BACKFILL_ASSETS_STATE": str(folder / "state"),
@@ -59,11 +60,14 @@ def measure_history(folder: Path, partitions: int) -> dict[str, float]:
     with _timed(seconds, "publish all over what was there"):
         done = application.publisher.release(second.id)
     third = _built(application, days, "three")
-    with _timed(seconds, "backfill status (a process)"):
-        _run(environ, "-c", "from backfill_assets.cli.app import main; main()", "status")
-    with _timed(seconds, "backfill status (the work alone)"):
+    status = ("-c", "from backfill_assets.cli.app import main; main()", "status")
+    with _timed(seconds, "backfill status, a unit of all days open"):
+        _run(environ, *status)
+    with _timed(seconds, "the same, without starting a process"):
         overview(application)
     application.ledger.move(third.id, {UnitState.open}, UnitState.discarded)
+    with _timed(seconds, "backfill status, no unit open"):
+        _run(environ, *status)
     with _timed(seconds, "roll all back"):
         application.rollback.execute(done.releases[_NAME], "measured")
     return seconds

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from backfill_assets.cli import demo, engine, launches, readers, releases, status, units
-from backfill_assets.cli.output import errors
+from backfill_assets.cli.output import collect_rarely, errors
 from backfill_assets.domain.errors import BackfillError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ def main() -> None:
     """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
     # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
     signal.signal(signal.SIGTERM, _leave)
+    collect_rarely()
     try:
         app()
     except BackfillError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,15 @@ from backfill_assets.domain.canonical import plain
 
 _PIPE_WIDTH = 240
 """In a file or a pipe nobody sees the right edge, but a folded identifier cannot be searched for."""
+
+_OBJECTS = 500_000
+"""So many new objects before the garbage collector looks: a history of ten thousand days makes millions that all stay."""
+
+
+def collect_rarely() -> None:
+    """Let the garbage collector rest while a command makes very many objects; a third of the time for big histories."""
+    gc.set_threshold(_OBJECTS, 20, 50)
+
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 errors = Console(stderr=True, highlight=False)

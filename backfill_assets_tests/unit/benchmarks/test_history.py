@@ -25,8 +25,9 @@ def test_everything_that_people_do_with_a_history_is_measured(tmp_path: Path, mo
         "load the definitions (with imports)",
         "publish all, nothing before",
         "publish all over what was there",
-        "backfill status (a process)",
-        "backfill status (the work alone)",
+        "backfill status, a unit of all days open",
+        "the same, without starting a process",
+        "backfill status, no unit open",
         "roll all back",
     }
     assert all(found > 0 for found in seconds.values())

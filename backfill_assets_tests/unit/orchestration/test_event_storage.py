@@ -88,6 +88,7 @@ def elsewhere(home: Path) -> dict[str | None, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_on", ["", "2024-01-07"])
 def test_a_run_shows_the_same_as_in_dagsters_own_storage(tmp_path: Path, fail_on: str) -> None:
     shown = []
@@ -173,6 +174,7 @@ def test_a_later_result_without_a_run_is_the_newest(instance: dg.DagsterInstance
     assert info.latest_execution_status.value == "FAILED"
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_can_be_planned_and_judged(instance: dg.DagsterInstance) -> None:
     days = dg.DailyPartitionsDefinition("1997-01-01", end_date="2024-05-19")
     keys = days.get_partition_keys()
@@ -224,6 +226,7 @@ def test_a_watcher_is_told_of_events_that_another_storage_writes(instance: dg.Da
     assert told[:3] == ["first", "second", "third"]
 
 
+@pytest.mark.slow
 def test_few_databases_of_runs_stay_open(instance: dg.DagsterInstance, home: Path) -> None:
     for n in range(20):
         instance.report_engine_event("x", run_id=f"run{n}", job_name="job")
@@ -247,6 +250,7 @@ def test_nothing_stays_open_after_the_instance(home: Path) -> None:
     assert list((home / "state/history/runs").glob("*-wal")) == []
 
 
+@pytest.mark.slow
 def test_another_storage_is_left_as_it_is(home: Path) -> None:
     with open_instance(home, stock_sqlite(home)) as instance, batched_events(instance):
         instance.report_dagster_event(judged("2024-01-01"), "run")

@@ -25,18 +25,19 @@ from backfill_assets_tests.unit.ledger import postgres
 from backfill_assets_tests.unit.orchestration.event_lab import (
     CHECKS,
     DAYS,
+    KEY,
     SHADOW,
     batched_postgres,
     batched_sqlite,
     judged,
     open_instance,
     picture,
+    results,
     run_chunk,
     stock_sqlite,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-KEY = dg.AssetCheckKey(SHADOW, CHECKS[0])
 MONTH = DAYS.get_partition_keys()[:15]
 
 
@@ -46,17 +47,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches_module, "_SIZE", 7)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    with open_instance(home, batched_sqlite(home)) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def postgres_url() -> Iterator[str]:
     reason = postgres.why_not()
@@ -64,12 +54,6 @@ def postgres_url() -> Iterator[str]:
         pytest.skip(reason)
     with postgres.cluster() as url:
         yield url
-
-
-def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
-    """Status of the first check by partition, as everybody sees it."""
-    records = instance.event_log_storage.get_asset_check_execution_history(KEY, limit=99_999)
-    return {record.partition: record.status.value for record in reversed(records)}
 
 
 def elsewhere(home: Path) -> dict[str | None, str]:

@@ -22,11 +22,10 @@ import backfill_assets
 from backfill_assets.application import Application
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATASET: Final = "order_items"
-_OVER: Final = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
 _START_SECONDS: Final = 180
 _LOOK_SECONDS: Final = 0.2
 _STOP_SECONDS: Final = 30
@@ -151,7 +150,7 @@ class Installation:
                 found = instance.get_backfill(backfill_id)
                 return found.status.value if found else "?"
 
-            _wait_for(lambda: status() in _OVER, f"backfill {backfill_id} of {dataset}", seconds)
+            _wait_for(lambda: status() in OVER, f"backfill {backfill_id} of {dataset}", seconds)
             if status() != "COMPLETED_SUCCESS":
                 raise BenchmarkError(f"backfill {backfill_id} of {dataset} ended {status()}; state: {self.root}")
         return backfill_id

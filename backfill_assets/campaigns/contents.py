@@ -27,22 +27,24 @@ class Contents:
 
     def of(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
         """The contents as they are; files that nobody has measured are read once, and remembered."""
-        active = self._active(name, days)
-        known = self._known(name, active)
-        unknown = {day: files for day, files in active.items() if day not in known}
+        known, unknown = self._looked(name, days)
         if unknown and self.fingerprints is not None:
             known |= self._measured(name, unknown, self.fingerprints)
-        return dict.fromkeys(days, "") | _unlike_all(unknown) | {day: c.fingerprint for day, c in known.items()}
+        return _told(days, known, unknown)
 
     def supposed(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
         """The same without reading any rows: unmeasured files with as many rows as were released count as what was released."""
-        active = self._active(name, days)
-        known = self._known(name, active)
-        unknown = {day: files for day, files in active.items() if day not in known}
+        known, unknown = self._looked(name, days)
         released = self._released(name, unknown)
         alike = {day: files for day, files in released.items() if _rows(files) == _rows(unknown[day]) is not None}
         known |= self._known(name, alike)
-        return dict.fromkeys(days, "") | _unlike_all(unknown) | {day: c.fingerprint for day, c in known.items()}
+        return _told(days, known, unknown)
+
+    def _looked(self, name: str, days: Collection[dt.date]) -> tuple[dict[dt.date, Content], _Files]:
+        """The contents that are known, and the files of days that nobody has measured."""
+        active = self._active(name, days)
+        known = self._known(name, active)
+        return known, {day: files for day, files in active.items() if day not in known}
 
     def _measured(self, name: str, unknown: _Files, fingerprints: ContentFingerprints) -> dict[dt.date, Content]:
         before = self._known(name, self._released(name, unknown))
@@ -52,7 +54,7 @@ class Contents:
         measured = {
             day: before[day]
             if day in before and before[day].fingerprint == found[day]
-            else _of_unknown_origin(found[day])
+            else Content(found[day], UNKNOWN_ORIGIN)
             for day, files in unknown.items()
             if layout_digest(still.get(day, ())) == layout_digest(files)
         }
@@ -86,9 +88,6 @@ def _rows(files: Collection[DataFile]) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _of_unknown_origin(fingerprint: str) -> Content:
-    return Content(fingerprint, UNKNOWN_ORIGIN)
-
-
-def _unlike_all(files: _Files) -> dict[dt.date, str]:
-    return {day: f"files {layout_digest(own)}" for day, own in files.items()}
+def _told(days: Collection[dt.date], known: Mapping[dt.date, Content], unknown: _Files) -> dict[dt.date, str]:
+    unlike_all = {day: f"files {layout_digest(files)}" for day, files in unknown.items()}
+    return dict.fromkeys(days, "") | unlike_all | {day: content.fingerprint for day, content in known.items()}

@@ -15,11 +15,12 @@ from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.inputs import Deliveries, by_delivery_day
 from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
-from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import SourceFile, discover
 
 Days = tuple[dt.date, ...]
+_Active = Mapping[dt.date, Sequence[DataFile]]
 _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
 
 
@@ -54,7 +55,8 @@ class LateDeliveries:
         """The late days of one dataset; none before its first release, and none without a source."""
         loaded = self.datasets[name]
         dataset, table = loaded.dataset, self.tables[name]
-        published = {day for day, files in table.active().items() if files} if table.exists() else set()
+        active = table.active() if table.exists() else {}
+        published = {day for day, files in active.items() if files}
         if dataset.source is None or not published:
             return ()
         newest = max(published)
@@ -62,7 +64,7 @@ class LateDeliveries:
         known = by_delivery_day(self.ledger.deliveries(name, _window(dataset, watched)))
         new = self._new(loaded, dataset.delivery_days(tuple(watched)), known)
         files = {day: [f for d in dataset.delivery_days((day,)) for f in new.get(d, ())] for day in watched}
-        late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known)
+        late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known, active)
         days = tuple(sorted(published_among(self.ledger, table, name, late)))
         waits = self._waits(name, days)
         return tuple(
@@ -79,10 +81,11 @@ class LateDeliveries:
                 new.setdefault(file.day, []).append(file)
         return new
 
-    def _overtaken(self, dataset: Dataset, days: Collection[dt.date], known: Deliveries) -> set[dt.date]:
+    def _overtaken(
+        self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
+    ) -> set[dt.date]:
         """Days of which a delivery has landed since their release, by the run of another day that it may hold rows of."""
         name = dataset.name
-        active = self.tables[name].active(days)
         contents = self.ledger.contents(name, {day: layout_digest(active.get(day, ())) for day in days})
         built = {day: found.inputs for day, found in contents.items() if found.inputs is not None}
         now = self.basis.inputs(name, tuple(built)) if built else {}

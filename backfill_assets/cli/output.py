@@ -21,7 +21,7 @@ _OBJECTS = 500_000
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector rest while a command makes very many objects; a third of the time for big histories."""
+    """Let the garbage collector rest while a command makes very many objects; a fifth of the time for big histories."""
     gc.set_threshold(_OBJECTS, 20, 50)
 
 

@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console
+from backfill_assets.orchestration.backfills import OVER
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 
 _LOOK_SECONDS = 2
-_OVER = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
 
 
 def follow(application: Application, backfill_id: str, days: int) -> str:
@@ -26,7 +26,7 @@ def follow(application: Application, backfill_id: str, days: int) -> str:
             backfill = instance.get_backfill(backfill_id)
             status = backfill.status.value if backfill else "FAILED"
             progress.update(bar, completed=_checked(application, backfill_id), description=_runs(instance, backfill_id))
-            if status in _OVER:
+            if status in OVER:
                 return status
             time.sleep(_LOOK_SECONDS)
 

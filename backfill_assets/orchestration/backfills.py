@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES
 
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.orchestration.names import LAYERS
+
+OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
+"""States of a backfill, in Dagster's words, from which it does not move any more."""
 
 _LAUNCH = """
 mutation Launch($params: LaunchBackfillParams!) {

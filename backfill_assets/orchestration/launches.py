@@ -67,7 +67,10 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
             some of the datasets that it builds, and others not, or what a campaign releases.
         ContractError: the launch's contract cannot be understood, or the unit is a campaign's and has another one.
     """
-    targets = built_together(context, application, dataset.name)
+    groups = application.catalog.groups
+    # All at once: what a backfill targets has to be read from Dagster's database.
+    everything = targets_of(context, [name for group in groups for name in group])
+    targets = _shadows(next(names for names in groups if dataset.name in names), everything)
     members = [application.dataset(name) for name in targets]
     target = targets[dataset.name]
     declared = contract_of(context, members)
@@ -76,7 +79,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     released = _released_by_runs(targets, members)
     launch = Launch(
         targets={name: frozenset(found.days) for name, found in targets.items()},
-        opened_by=_opened_by(context, application, dataset.name, target),
+        opened_by=_opened_by(groups, everything, dataset.name),
         named_unit=target.tags.get(UNIT_TAG),
         live=live,
         late_data=LateData.publish if passes else LateData.hold,
@@ -97,12 +100,16 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:
     """The targets of all datasets of the release group whose shadows the launch builds, upstream first."""
     group = next(names for names in application.catalog.groups if dataset in names)
-    return {name: target for name, target in targets_of(context, group).items() if target.shadow}
+    return _shadows(group, targets_of(context, group))
 
 
 def work_tag(context: Context, step: str, dataset: str) -> str:
     """Names the Spark work of a step; a retry of a crashed run has the same name, and so ends what the crash left."""
     return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
+
+
+def _shadows(group: Sequence[str], targets: Mapping[str, Target]) -> Mapping[str, Target]:
+    return {name: targets[name] for name in group if targets[name].shadow}
 
 
 def updated(application: Application, unit: Unit, declared: Declared | None, *, released: bool) -> Unit:
@@ -112,12 +119,13 @@ def updated(application: Application, unit: Unit, declared: Declared | None, *, 
         ContractError: the unit is a campaign's, and the launch brings another contract.
         UnitError: the unit is a campaign's, and the launch would release it.
     """
-    other = declared is not None and declared.added_to(unit).hash != unit.contract.hash
+    contract = declared.added_to(unit) if declared is not None else unit.contract
+    other = contract.hash != unit.contract.hash
     if unit.campaign and unit.state is UnitState.open:
         _refuse_for_campaign(unit, contract=other, released=released)
         return unit
-    if declared is not None and other:
-        unit = application.ledger.set_contract(unit.id, declared.added_to(unit))
+    if other:
+        unit = application.ledger.set_contract(unit.id, contract)
     if released and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
         unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
     return unit
@@ -151,15 +159,13 @@ def _released_by_runs(targets: Mapping[str, Target], members: Sequence[Dataset])
     return bool(own) and not lacking
 
 
-def _opened_by(context: Context, application: Application, dataset: str, target: Target) -> str:
+def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, Target], dataset: str) -> str:
     """The launch, and the release group where it builds several: each has a unit of its own."""
-    groups = application.catalog.groups
-    names = [name for group in groups for name in group]
-    built = {name for name, found in targets_of(context, names).items() if found.shadow}
-    busy = [group for group in groups if built & set(group)]
+    launch = everything[dataset].launched_by
+    busy = [group for group in groups if _shadows(group, everything)]
     if len(busy) == 1:
-        return target.launched_by
-    return f"{target.launched_by}/{next(group[0] for group in busy if dataset in group)}"
+        return launch
+    return f"{launch}/{next(group[0] for group in busy if dataset in group)}"
 
 
 def _selection(context: Context) -> Collection[dg.AssetKey]:

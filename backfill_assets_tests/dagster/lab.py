@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
-from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
@@ -30,7 +30,6 @@ from backfill_assets.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 DATASETS = Path(__file__).parent / "datasets"
 LAB_VARIABLE = "BACKFILL_ASSETS_TEST_LAB"
-OVER = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "COMPLETED", "CANCELED", "FAILED"}
 # Run limits under which chunks of one backfill meet each other at the release.
 MEETING: Mapping[str, Any] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
 MODULE = ("-m", "backfill_assets.definitions")

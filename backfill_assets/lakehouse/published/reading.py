@@ -26,7 +26,7 @@ SCHEMA_COMMIT = "backfill_assets_schema"
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 
-def active_files(table: DeltaTable, root: Path, dataset: Dataset, days: Collection[dt.date] | None) -> FilesByDay:
+def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
     """The files of a loaded version by day, with their statistics as the log's own text.
 
     Where the JSON commit that added a file is gone (a checkpoint has replaced it), only its number of records is kept.
@@ -34,20 +34,25 @@ def active_files(table: DeltaTable, root: Path, dataset: Dataset, days: Collecti
     Raises:
         PreconditionError: a file has no day, because its partition value is null.
     """
-    wanted = None if days is None else frozenset(days)
     texts = stats_texts(root)
     files = []
-    for add in pa.table(table.get_add_actions()).to_pylist():
+    for add in add_actions(table, "path", "size_bytes", "modification_time", "num_records", "partition"):
         day = (add["partition"] or {}).get(dataset.partition_column)
         if day is None:
             raise PreconditionError(
                 f"{root}: file {add['path']}: expected a day in {dataset.partition_column}, found null; "
                 "rows without a day cannot be released or replaced: remove them from the table"
             )
-        if wanted is None or day in wanted:
-            stats = texts[add["path"]] if add["path"] in texts else _count_only(add["num_records"])
-            files.append(DataFile(add["path"], add["size_bytes"], day, add["modification_time"], stats))
+        stats = texts[add["path"]] if add["path"] in texts else _count_only(add["num_records"])
+        files.append(DataFile(add["path"], add["size_bytes"], day, add["modification_time"], stats))
     return _by_day(files)
+
+
+def add_actions(table: DeltaTable, *columns: str) -> list[dict[str, Any]]:
+    """Some columns of the active files of a loaded version."""
+    # `pa.table` would do as well, but asks whether it was given a data frame, and loads pandas for that.
+    found = pa.RecordBatchReader.from_stream(table.get_add_actions()).read_all()
+    return list(found.select(list(columns)).to_pylist())
 
 
 def files_at(root: Path, dataset: Dataset, version: int) -> FilesByDay:
@@ -62,7 +67,7 @@ def files_at(root: Path, dataset: Dataset, version: int) -> FilesByDay:
         raise TimeTravelError(
             f"{root}: its log no longer knows version {version} ({error}); read the newest version, which has all days"
         ) from error
-    return active_files(table, root, dataset, None)
+    return active_files(table, root, dataset)
 
 
 def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection[dt.date]) -> FilesByDay:

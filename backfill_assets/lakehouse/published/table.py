@@ -38,6 +38,7 @@ class DeltaPublishedTable:
         self._dataset = dataset
         self._clock = clock
         self._root = layout.published_path(dataset.name)
+        self._last: tuple[tuple[object, int], FilesByDay] | None = None
 
     @property
     def keep_for(self) -> dt.timedelta:
@@ -54,7 +55,8 @@ class DeltaPublishedTable:
 
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
-        return active_files(self._open(), self._root, self._dataset, days) if self.exists() else {}
+        found = self._files_of(self._open()) if self.exists() else {}
+        return found if days is None else {day: found[day] for day in sorted(found.keys() & set(days))}
 
     def at(self, version: int) -> FilesByDay:
         """The files that a reader of an older version opens, by day; `TimeTravelError` if the log has forgotten it."""
@@ -110,7 +112,7 @@ class DeltaPublishedTable:
             raise PreconditionError(f"release {manifest.release}: there is no table at {self._root}; prepare it first")
         table = self._open()
         self._require_version(table.version(), base_version)
-        before = active_files(table, self._root, self._dataset, None)
+        before = self._files_of(table)
         self._verify(manifest, table, before)
         try:
             self._write(table, manifest)
@@ -167,6 +169,14 @@ class DeltaPublishedTable:
             PreconditionError: a path lies elsewhere or goes through a link; nothing has been removed then.
         """
         files.delete(self._root, paths)
+
+    def _files_of(self, table: DeltaTable) -> FilesByDay:
+        # A version of a table never changes: the files of the one looked at last need not be read again.
+        which = (table.metadata().id, table.version())
+        last = self._last
+        if last is None or last[0] != which:
+            self._last = last = (which, active_files(table, self._root, self._dataset))
+        return last[1]
 
     def _open(self) -> DeltaTable:
         return DeltaTable(self._root)
@@ -246,7 +256,7 @@ class DeltaPublishedTable:
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
         table = DeltaTable(self._root, version=version)
-        found = _identities(active_files(table, self._root, self._dataset, None))
+        found = _identities(self._files_of(table))
         wanted = _identities(before) - {f.identity for f in manifest.removed} | {f.identity for f in manifest.added}
         if found != wanted:
             lost, strange = sorted(wanted - found)[:5], sorted(found - wanted)[:5]

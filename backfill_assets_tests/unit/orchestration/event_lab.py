@@ -19,9 +19,16 @@ DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
 LAYERS = ("raw", "shadow", "published")
 CHECKS = tuple(f"check_{n}" for n in range(4))
 SHADOW = dg.AssetKey(["shadow", "sales"])
+KEY = dg.AssetCheckKey(SHADOW, CHECKS[0])
 OTHER = dg.AssetKey(["published", "other"])
 STOCK = {"sqlite": {}}
 BATCHED = {"module": "backfill_assets.orchestration.storage", "class": "BatchedSqliteStorage"}
+
+
+def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
+    """Status of the first check by partition, as everybody sees it."""
+    records = instance.event_log_storage.get_asset_check_execution_history(KEY, limit=99_999)
+    return {record.partition: record.status.value for record in reversed(records)}
 
 
 def open_instance(home: Path, storage: Mapping[str, Any]) -> dg.DagsterInstance:

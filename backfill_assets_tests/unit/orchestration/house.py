@@ -12,8 +12,8 @@ from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
 from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
 
-_SALES = """\
-name: sales
+_DATASET = """\
+name: {name}
 partition_column: day
 start: 2026-01-01
 end: 2026-01-10
@@ -21,18 +21,7 @@ key: [id]
 publication: {publication}
 columns: {{id: {{type: long}}, day: {{type: date}}, amount: {{type: long}}}}
 measures: {{amount: {{}}}}
-source: {{format: csv, path: "x/{{day}}.csv", columns: {{id: long}}}}
-"""
-_TOTALS = """\
-name: totals
-partition_column: day
-start: 2026-01-01
-end: 2026-01-10
-key: [id]
-publication: {publication}
-columns: {{id: {{type: long}}, day: {{type: date}}, amount: {{type: long}}}}
-measures: {{amount: {{}}}}
-upstream: {{sales: {{lookback_days: {lookback}}}}}
+{origin}
 """
 BOTH = ("sales", "totals")
 
@@ -43,11 +32,14 @@ class House:
     def __init__(
         self, folder: Path, environ: pytest.MonkeyPatch, *, lookback: int = 0, publication: str = "auto"
     ) -> None:
-        models = {"sales": _SALES, "totals": _TOTALS}
-        for name, text in models.items():
+        origins = {
+            "sales": 'source: {format: csv, path: "x/{day}.csv", columns: {id: long}}',
+            "totals": f"upstream: {{sales: {{lookback_days: {lookback}}}}}",
+        }
+        for name, origin in origins.items():
             home = folder / "datasets" / name
             home.mkdir(parents=True)
-            (home / "dataset.yaml").write_text(text.format(lookback=lookback, publication=publication))
+            (home / "dataset.yaml").write_text(_DATASET.format(name=name, publication=publication, origin=origin))
             (home / "fact.sql").write_text(f"SELECT id, day, amount FROM {'staging' if name == 'sales' else 'sales'}")
         (folder / "datasets" / "sales" / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
         self.world = CampaignWorld(folder, ("sales", "totals<sales"))

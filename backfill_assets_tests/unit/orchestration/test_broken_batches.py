@@ -23,7 +23,6 @@ from backfill_assets.orchestration.storage import BatchedEvents, BatchedSqliteEv
 from backfill_assets.orchestration.storage import batches as batches_module
 from backfill_assets_tests.unit.ledger import postgres
 from backfill_assets_tests.unit.orchestration.event_lab import (
-    CHECKS,
     DAYS,
     SHADOW,
     batched_postgres,
@@ -31,10 +30,10 @@ from backfill_assets_tests.unit.orchestration.event_lab import (
     built,
     judged,
     open_instance,
+    results,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-KEY = dg.AssetCheckKey(SHADOW, CHECKS[0])
 MONTH = DAYS.get_partition_keys()[:9]
 KILLED = """
 import os, signal, sys
@@ -68,28 +67,12 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    with open_instance(home, batched_sqlite(home)) as opened:
-        yield opened
-
-
-@pytest.fixture
 def on_postgres(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     reason = postgres.why_not()
     if reason is not None:
         pytest.skip(reason)
     with postgres.cluster() as url, open_instance(tmp_path / "home", batched_postgres(url)) as opened:
         yield opened
-
-
-def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
-    records = instance.event_log_storage.get_asset_check_execution_history(KEY, limit=999)
-    return {record.partition: record.status.value for record in reversed(records)}
 
 
 def logged(instance: dg.DagsterInstance, run: str = "run") -> list[str | None]:

@@ -25,18 +25,19 @@ from backfill_assets_tests.unit.ledger import postgres
 from backfill_assets_tests.unit.orchestration.event_lab import (
     CHECKS,
     DAYS,
+    KEY,
     SHADOW,
     batched_postgres,
     batched_sqlite,
     judged,
     open_instance,
     picture,
+    results,
     run_chunk,
     stock_sqlite,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-KEY = dg.AssetCheckKey(SHADOW, CHECKS[0])
 MONTH = DAYS.get_partition_keys()[:15]
 
 
@@ -46,17 +47,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches_module, "_SIZE", 7)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    with open_instance(home, batched_sqlite(home)) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def postgres_url() -> Iterator[str]:
     reason = postgres.why_not()
@@ -64,12 +54,6 @@ def postgres_url() -> Iterator[str]:
         pytest.skip(reason)
     with postgres.cluster() as url:
         yield url
-
-
-def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
-    """Status of the first check by partition, as everybody sees it."""
-    records = instance.event_log_storage.get_asset_check_execution_history(KEY, limit=99_999)
-    return {record.partition: record.status.value for record in reversed(records)}
 
 
 def elsewhere(home: Path) -> dict[str | None, str]:
@@ -88,6 +72,7 @@ def elsewhere(home: Path) -> dict[str | None, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_on", ["", "2024-01-07"])
 def test_a_run_shows_the_same_as_in_dagsters_own_storage(tmp_path: Path, fail_on: str) -> None:
     shown = []
@@ -173,6 +158,7 @@ def test_a_later_result_without_a_run_is_the_newest(instance: dg.DagsterInstance
     assert info.latest_execution_status.value == "FAILED"
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_can_be_planned_and_judged(instance: dg.DagsterInstance) -> None:
     days = dg.DailyPartitionsDefinition("1997-01-01", end_date="2024-05-19")
     keys = days.get_partition_keys()
@@ -224,6 +210,7 @@ def test_a_watcher_is_told_of_events_that_another_storage_writes(instance: dg.Da
     assert told[:3] == ["first", "second", "third"]
 
 
+@pytest.mark.slow
 def test_few_databases_of_runs_stay_open(instance: dg.DagsterInstance, home: Path) -> None:
     for n in range(20):
         instance.report_engine_event("x", run_id=f"run{n}", job_name="job")
@@ -247,6 +234,7 @@ def test_nothing_stays_open_after_the_instance(home: Path) -> None:
     assert list((home / "state/history/runs").glob("*-wal")) == []
 
 
+@pytest.mark.slow
 def test_another_storage_is_left_as_it_is(home: Path) -> None:
     with open_instance(home, stock_sqlite(home)) as instance, batched_events(instance):
         instance.report_dagster_event(judged("2024-01-01"), "run")

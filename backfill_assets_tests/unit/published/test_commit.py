@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -283,3 +284,12 @@ def test_statistics_are_the_shadows_own_counts(published: DeltaPublishedTable, h
         assert json.loads(str(added["stats"])) == {k: theirs[k] for k in ("numRecords", "nullCount")}
     texts = {a["stats"] for a in actions(home, version, "add")}
     assert {only(files).stats for files in published.active().values()} == texts
+
+
+def test_a_table_that_was_made_anew_is_read_anew(published: DeltaPublishedTable, home: Path) -> None:
+    before, version = published.active(), published.version()
+    shutil.rmtree(home / "_delta_log")
+    publish(published, "_shadow/u/2", DAYS, "r_first")
+    assert published.version() == version
+    assert published.active() != before
+    assert published.active(DAYS[:1]) == {DAYS[0]: published.shadow_files("_shadow/u/2", DAYS)[DAYS[0]]}

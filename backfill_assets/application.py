@@ -13,29 +13,29 @@ from functools import cached_property
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.campaigns.aftermath import Aftermath
-from backfill_assets.campaigns.approving import Approving
-from backfill_assets.campaigns.basis import CurrentBasis
-from backfill_assets.campaigns.campaign_release import CampaignRelease
-from backfill_assets.campaigns.data_releases import DataReleases
-from backfill_assets.campaigns.doctor import Doctor
-from backfill_assets.campaigns.guard import CampaignGuard
-from backfill_assets.campaigns.history import History
-from backfill_assets.campaigns.late_deliveries import LateDeliveries
-from backfill_assets.campaigns.notifying import Notifier
-from backfill_assets.campaigns.planning import Planner
-from backfill_assets.campaigns.preview import Preview
-from backfill_assets.campaigns.publish import Publisher
-from backfill_assets.campaigns.reconcile import Reconcile
-from backfill_assets.campaigns.relaunch import Relaunches
-from backfill_assets.campaigns.road import Road
-from backfill_assets.campaigns.rollback import Rollback
-from backfill_assets.campaigns.sign_off import SignOff
-from backfill_assets.campaigns.sweep import GRACE, Sweep
-from backfill_assets.campaigns.time_travel import TimeTravel
-from backfill_assets.campaigns.upstream import OutdatedDays
-from backfill_assets.campaigns.watch_release import WatchRelease
-from backfill_assets.campaigns.workload import Workload
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
+from backfill_assets.campaigns.building.relaunch import Relaunches
+from backfill_assets.campaigns.building.road import Road
+from backfill_assets.campaigns.building.upstream import OutdatedDays
+from backfill_assets.campaigns.conducting.aftermath import Aftermath
+from backfill_assets.campaigns.conducting.approving import Approving
+from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
+from backfill_assets.campaigns.conducting.guard import CampaignGuard
+from backfill_assets.campaigns.conducting.notifying import Notifier
+from backfill_assets.campaigns.conducting.sign_off import SignOff
+from backfill_assets.campaigns.planning.planner import Planner
+from backfill_assets.campaigns.planning.workload import Workload
+from backfill_assets.campaigns.releasing.data_releases import DataReleases
+from backfill_assets.campaigns.releasing.doctor import Doctor
+from backfill_assets.campaigns.releasing.history import History
+from backfill_assets.campaigns.releasing.preview import Preview
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.rollback import Rollback
+from backfill_assets.campaigns.releasing.sweep import GRACE, Sweep
+from backfill_assets.campaigns.releasing.time_travel import TimeTravel
+from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.errors import SettingsError

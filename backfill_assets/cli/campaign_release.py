@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.campaign_release import ReleasePlan
-from backfill_assets.campaigns.history import DayChange
+from backfill_assets.campaigns.conducting.campaign_release import ReleasePlan
+from backfill_assets.campaigns.releasing.history import DayChange
 from backfill_assets.cli.campaigns import CampaignId, Reason
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json

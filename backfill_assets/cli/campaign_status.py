@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.campaign_standing import Standing
+from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.cli.output import as_json, console, say, table
 from backfill_assets.domain.campaign import Action, CampaignState
 from backfill_assets.domain.days import format_days

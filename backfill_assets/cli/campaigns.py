@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.freezing import Freezer
+from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
 from backfill_assets.cli.output import as_json, say, table

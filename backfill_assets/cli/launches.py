@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.relaunch import Relaunch
+from backfill_assets.campaigns.building.relaunch import Relaunch
 from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.desk import Webserver, campaign_of
 from backfill_assets.cli.output import say

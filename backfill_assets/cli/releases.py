@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.doctor import Gravity
+from backfill_assets.campaigns.releasing.doctor import Gravity
 from backfill_assets.cli.campaign_release import publish_campaign
 from backfill_assets.cli.desk import campaign_of
 from backfill_assets.cli.output import as_json, say, table

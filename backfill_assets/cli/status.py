@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.upstream import Outdated
+from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.freezing import Freezer
+from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.domain.units import shown_days

@@ -11,8 +11,8 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.conductor import Conductor
-from backfill_assets.campaigns.gatekeeper import Batch, Gatekeeper
+from backfill_assets.campaigns.conducting.conductor import Conductor
+from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
 from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, JournalEntry
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError

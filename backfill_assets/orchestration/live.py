@@ -8,7 +8,7 @@ from dagster import AssetSelection
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.late_deliveries import LateDay
+from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import LIVE_TAG

@@ -8,8 +8,8 @@ import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.publish import AlreadyReleased, Released
-from backfill_assets.campaigns.standing import published_among
+from backfill_assets.campaigns.building.standing import published_among
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.evidence import DatasetDay

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.days import format_days

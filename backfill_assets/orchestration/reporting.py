@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.publish import AlreadyReleased, Released
-from backfill_assets.campaigns.rollback import RolledBack
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.releasing.rollback import RolledBack
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import released_events

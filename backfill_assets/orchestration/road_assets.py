@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.gatekeeper import Batch
+from backfill_assets.campaigns.conducting.gatekeeper import Batch
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.inputs import by_delivery_day, deliveries_of

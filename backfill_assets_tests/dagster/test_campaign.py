@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from backfill_assets.application import SystemUser
-from backfill_assets.campaigns.campaign_standing import Standing
+from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.domain.campaign import Action
 from backfill_assets.domain.days import day_range
 from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_of

@@ -18,7 +18,7 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRun
 from dagster._core.utils import make_new_run_id
 
-from backfill_assets.campaigns.campaign_standing import Standing
+from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.domain.campaign import CampaignState, Phase
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.units import LIVE_TAG

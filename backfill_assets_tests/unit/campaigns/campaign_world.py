@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaigns.aftermath import Aftermath
-from backfill_assets.campaigns.approving import Approving
-from backfill_assets.campaigns.campaign_release import CampaignRelease
-from backfill_assets.campaigns.data_releases import DataReleases
-from backfill_assets.campaigns.doctor import Doctor
-from backfill_assets.campaigns.guard import CampaignGuard
-from backfill_assets.campaigns.notifying import Notifier
-from backfill_assets.campaigns.preview import Preview
-from backfill_assets.campaigns.publish import Publisher
-from backfill_assets.campaigns.reconcile import Reconcile
-from backfill_assets.campaigns.rollback import Rollback
-from backfill_assets.campaigns.sign_off import SignOff
+from backfill_assets.campaigns.conducting.aftermath import Aftermath
+from backfill_assets.campaigns.conducting.approving import Approving
+from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
+from backfill_assets.campaigns.conducting.guard import CampaignGuard
+from backfill_assets.campaigns.conducting.notifying import Notifier
+from backfill_assets.campaigns.conducting.sign_off import SignOff
+from backfill_assets.campaigns.releasing.data_releases import DataReleases
+from backfill_assets.campaigns.releasing.doctor import Doctor
+from backfill_assets.campaigns.releasing.preview import Preview
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.errors import EngineError
 from backfill_assets.domain.plan import Estimate, Plan, PlannedDataset

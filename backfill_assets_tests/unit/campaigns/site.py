@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backfill_assets.campaigns.campaign_standing import Standings
-from backfill_assets.campaigns.conductor import Conductor
-from backfill_assets.campaigns.control import Control
-from backfill_assets.campaigns.gatekeeper import Batch, Gatekeeper
-from backfill_assets.campaigns.workload import Workload
+from backfill_assets.campaigns.conducting.campaign_standing import Standings
+from backfill_assets.campaigns.conducting.conductor import Conductor
+from backfill_assets.campaigns.conducting.control import Control
+from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
+from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.catalog import Catalog, Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.campaign_ports import BackfillRequest

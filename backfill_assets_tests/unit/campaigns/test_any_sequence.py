@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from backfill_assets.campaigns.publish import AlreadyReleased
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.domain.dataset import LateData
 from backfill_assets.domain.errors import (
     ClaimedDaysError,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.campaigns.gatekeeper import Batch
+from backfill_assets.campaigns.conducting.gatekeeper import Batch
 from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.domain.errors import CampaignError, ClaimedDaysError
 from backfill_assets.domain.gate import Admitted, Halts, Waits

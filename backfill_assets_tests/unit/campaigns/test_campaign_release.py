@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.campaign_release import Publication
+from backfill_assets.campaigns.conducting.campaign_release import Publication
 from backfill_assets.domain.campaign import Action, Phase
 from backfill_assets.domain.errors import (
     ApprovalError,

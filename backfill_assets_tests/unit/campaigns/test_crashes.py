@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.publish import AlreadyReleased, Released
-from backfill_assets.campaigns.reconcile import RepairKind
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.crash import EXIT_CODES, start

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.reconcile import RepairKind
+from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
 from backfill_assets_tests.unit.published.tables import day, layout

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill_assets.campaigns.publish_survey import refusal, relaunch_hint
+from backfill_assets.campaigns.releasing.survey import refusal, relaunch_hint
 from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.contract import parse_contract
 from backfill_assets.domain.errors import ApprovalError, EvidenceError, RollbackError

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.history import History
+from backfill_assets.campaigns.releasing.history import History
 from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.units import UnitState

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.late_deliveries import LateDeliveries
+from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
 from backfill_assets.domain.dataset import Format, LateData, Live, Reference
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.work import Delivery, Hold

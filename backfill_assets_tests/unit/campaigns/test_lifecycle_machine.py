@@ -23,10 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from backfill_assets.campaigns.conductor import STEPS
-from backfill_assets.campaigns.gatekeeper import Batch
-from backfill_assets.campaigns.publish import AlreadyReleased
-from backfill_assets.campaigns.road import Road
+from backfill_assets.campaigns.building.road import Road
+from backfill_assets.campaigns.conducting.conductor import STEPS
+from backfill_assets.campaigns.conducting.gatekeeper import Batch
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.domain.campaign import WORKING, Action, CampaignState, JournalEntry, Knobs, Phase, state_of
 from backfill_assets.domain.campaign_ports import BackfillRequest
 from backfill_assets.domain.dataset import LateData

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.campaigns.basis import CurrentBasis
-from backfill_assets.campaigns.planning import Planner, layers_from, plan_file, write_plan
-from backfill_assets.campaigns.workload import Workload
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.planning.planner import Planner, layers_from, plan_file, write_plan
+from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.catalog import Catalog, Language, LoadedDataset, Model
 from backfill_assets.catalog import Layer as ModelLayer
 from backfill_assets.domain.dataset import Dataset, OnMissing, Source, Upstream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_assets.campaigns.preview import Preview
+from backfill_assets.campaigns.releasing.preview import Preview
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld

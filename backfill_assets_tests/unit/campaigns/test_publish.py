@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.campaigns.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.domain.contract import Change, Clause, Contract
 from backfill_assets.domain.errors import (
     ClaimedDaysError,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.relaunch import Relaunch, Relaunches
-from backfill_assets.campaigns.upstream import Outdated
+from backfill_assets.campaigns.building.relaunch import Relaunch, Relaunches
+from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets_tests.unit.campaigns.test_upstream import Shop
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day

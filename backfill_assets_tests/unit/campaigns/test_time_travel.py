@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.time_travel import TimeTravel
+from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.domain.errors import TimeTravelError, UnitError
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets_tests.unit.campaigns.world import World

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.upstream import OutdatedDays, UpstreamPlaces
+from backfill_assets.campaigns.building.upstream import OutdatedDays, UpstreamPlaces
 from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
 from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.units import Unit, UnitState

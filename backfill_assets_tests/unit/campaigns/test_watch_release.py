@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.campaigns.watch_release import WatchRelease
+from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.consumers import Consumer, Figures
 from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from backfill_assets.campaigns.basis import CurrentBasis
-from backfill_assets.campaigns.doctor import Doctor
-from backfill_assets.campaigns.publish import Publisher
-from backfill_assets.campaigns.publish_steps import no_checkpoint
-from backfill_assets.campaigns.reconcile import Reconcile
-from backfill_assets.campaigns.rollback import Rollback
-from backfill_assets.campaigns.sweep import Sweep
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.releasing.doctor import Doctor
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.rollback import Rollback
+from backfill_assets.campaigns.releasing.steps import no_checkpoint
+from backfill_assets.campaigns.releasing.sweep import Sweep
 from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.dataset import Dataset, LateData, Upstream

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from backfill_assets.campaigns.upstream import UpstreamPlaces
+from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Phase

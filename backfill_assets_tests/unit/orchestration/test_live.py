@@ -13,7 +13,7 @@ import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.late_deliveries import LateDay
+from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.live import LATE_TAG

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.plan_figures import Figures
+from backfill_assets.campaigns.planning.figures import Figures
 from backfill_assets.catalog import Catalog
 from backfill_assets.domain.dataset import OnMissing
 from backfill_assets.domain.durations import format_duration

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaigns.journal import last_step
-from backfill_assets.campaigns.sweep import SIGNED_OFF, Sweep, Swept
+from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.sweep import SIGNED_OFF, Sweep, Swept
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.ports import Clock, Identity, Ledger, PublishedTable

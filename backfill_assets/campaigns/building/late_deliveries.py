@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.basis import CurrentBasis
-from backfill_assets.campaigns.standing import effective, published_among
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.standing import effective, published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, LateData

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backfill_assets.campaigns.data_releases import DataReleases
+from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import CommitKind, Manifest, ReleaseKind, ReleaseState, TableCommit

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backfill_assets.campaigns.publish_steps import After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.campaigns.releasing.steps import After, Finisher, no_after, publish_locks, unit_or_none
 from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import LedgerError, PreconditionError

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.campaigns.data_releases import DataReleases
-from backfill_assets.campaigns.publish_steps import is_rollback, taken_back
+from backfill_assets.campaigns.releasing.data_releases import DataReleases
+from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.ports import Ledger

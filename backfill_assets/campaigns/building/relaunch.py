@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.standing import published_among
-from backfill_assets.campaigns.upstream import Outdated
+from backfill_assets.campaigns.building.standing import published_among
+from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.evidence import DatasetDay

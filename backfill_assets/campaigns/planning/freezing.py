@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill_assets.campaigns.planning import Planner, write_plan
+from backfill_assets.campaigns.planning.planner import Planner, write_plan
 from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.domain.errors import SpecificationError

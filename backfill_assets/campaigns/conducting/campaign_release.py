@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaigns.guard import CampaignGuard
-from backfill_assets.campaigns.journal import last_step
-from backfill_assets.campaigns.publish import AlreadyReleased, Publisher, Released
-from backfill_assets.campaigns.publish_survey import Survey, refusal
+from backfill_assets.campaigns.conducting.guard import CampaignGuard
+from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Publisher, Released
+from backfill_assets.campaigns.releasing.survey import Survey, refusal
 from backfill_assets.domain.campaign import Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.lineage import upstream_first, upstreams_of

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.publish_steps import WAIT, publish_locks
+from backfill_assets.campaigns.releasing.steps import WAIT, publish_locks
 from backfill_assets.domain.campaign import Phase
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaigns.drift import drift_of
-from backfill_assets.campaigns.workload import Workload
+from backfill_assets.campaigns.conducting.drift import drift_of
+from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.catalog import Catalog
 from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.campaign_ports import LiveRuns

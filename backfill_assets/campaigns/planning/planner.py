@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaigns.claims import refuse_claimed
-from backfill_assets.campaigns.plan_figures import FigureReader, Figures
-from backfill_assets.campaigns.plan_warnings import Survey, warnings_of
+from backfill_assets.campaigns.planning.claims import refuse_claimed
+from backfill_assets.campaigns.planning.figures import FigureReader, Figures
+from backfill_assets.campaigns.planning.warnings import Survey, warnings_of
 from backfill_assets.catalog import Catalog
 from backfill_assets.catalog.specifications import scoped
 from backfill_assets.domain.canonical import digest

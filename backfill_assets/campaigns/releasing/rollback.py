@@ -6,7 +6,9 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backfill_assets.campaigns.publish_steps import (
+from backfill_assets.campaigns.building.standing import effective
+from backfill_assets.campaigns.releasing.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.steps import (
     ROUNDS,
     WAIT,
     After,
@@ -18,8 +20,6 @@ from backfill_assets.campaigns.publish_steps import (
     require_tables,
     unit_or_none,
 )
-from backfill_assets.campaigns.reconcile import Reconcile
-from backfill_assets.campaigns.standing import effective
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ReadBackError, RollbackError, TableMovedError

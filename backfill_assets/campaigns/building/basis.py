@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.contents import Contents
+from backfill_assets.campaigns.building.contents import Contents
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from backfill_assets.campaigns.publish_steps import (
+from backfill_assets.campaigns.releasing.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.steps import (
     ROUNDS,
     WAIT,
     After,
@@ -21,8 +22,7 @@ from backfill_assets.campaigns.publish_steps import (
     require_tables,
     undone_days,
 )
-from backfill_assets.campaigns.publish_survey import Guard, Sanction, Survey, Surveyor, no_guard, refusal
-from backfill_assets.campaigns.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.survey import Guard, Sanction, Survey, Surveyor, no_guard, refusal
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.domain.evidence import DayFault

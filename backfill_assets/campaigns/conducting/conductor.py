@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaigns.gatekeeper import Gatekeeper
-from backfill_assets.campaigns.publish import Publisher
+from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
+from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.domain.campaign import (
     CAMPAIGN_TAG,
     WORKING,

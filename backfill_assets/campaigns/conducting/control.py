@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaigns.claims import refuse_claimed
-from backfill_assets.campaigns.conductor import Conductor, Tell
-from backfill_assets.campaigns.drift import drift_of
-from backfill_assets.campaigns.journal import last_step
+from backfill_assets.campaigns.conducting.conductor import Conductor, Tell
+from backfill_assets.campaigns.conducting.drift import drift_of
+from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.planning.claims import refuse_claimed
 from backfill_assets.catalog import Catalog
 from backfill_assets.catalog.specifications import load_specification
 from backfill_assets.domain.campaign import (

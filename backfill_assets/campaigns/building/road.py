@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.campaigns.basis import CurrentBasis
-from backfill_assets.campaigns.upstream import UpstreamPlaces
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, faults_of

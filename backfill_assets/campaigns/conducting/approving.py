@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.approvals import approved, current_evidence
-from backfill_assets.campaigns.journal import last_step
-from backfill_assets.campaigns.publish import Publisher
-from backfill_assets.campaigns.publish_survey import refusal
+from backfill_assets.campaigns.conducting.approvals import approved, current_evidence
+from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.domain.approval import Roles, approver_of, require_another
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError

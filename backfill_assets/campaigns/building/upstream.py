@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.campaigns.basis import CurrentBasis
-from backfill_assets.campaigns.standing import published_among
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError

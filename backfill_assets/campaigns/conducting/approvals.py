@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.publish_steps import is_rollback
+from backfill_assets.campaigns.releasing.steps import is_rollback
 from backfill_assets.domain.approval import approvers, unapproved
 from backfill_assets.domain.campaign import Approval
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence

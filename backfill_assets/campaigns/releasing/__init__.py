@@ -1,0 +1,1 @@
+"""Releases: publish, roll back, reconcile, sweep, and everything that tells what readers see and saw."""

@@ -16,6 +16,7 @@ from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import shown_days
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -88,7 +89,7 @@ def cleanup(campaign: CampaignId, reason: Reason = "", dry_run: DryRun = False) 
         say(f"would be refused: {done.refusal}")
     verb = "would go" if dry_run else "are gone"
     for swept in done.swept:
-        say(f"{swept.dataset}: {len(swept.paths)} files {verb} ({swept.size / 1e6:,.1f} MB)")
+        say(f"{swept.dataset}: {number_of(len(swept.paths), 'file')} {verb} ({swept.size / 1e6:,.1f} MB)")
 
 
 def watch_release(

@@ -16,6 +16,7 @@ from backfill_assets.domain.campaign import Action, CampaignState
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import explain_faults
 from backfill_assets.domain.gate import Admitted
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.specification import Layer
 from backfill_assets.domain.work import Attempt, AttemptState
@@ -133,7 +134,7 @@ def _use(standing: Standing) -> str:
     if budget.bytes_read_per_day is not None:
         read += f" of {budget.bytes_read_per_day / 1e6:,.0f}"
     waited = sum((batch.waited.total_seconds() for batch in standing.batches), 0.0)
-    return f"used: {spent}, {read}; {waited:.0f} s waited, {len(standing.waits)} runs ended before a shut gate"
+    return f"used: {spent}, {read}; {waited:.0f} s waited, {number_of(len(standing.waits), 'run')} ended before a shut gate"
 
 
 def _left(application: Application, standing: Standing) -> Estimate:

@@ -16,6 +16,7 @@ from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.domain.units import shown_days
 
@@ -158,8 +159,9 @@ def _say_plan(made: Plan) -> None:
     estimate = made.estimate
     minutes = estimate.seconds / 60
     say(
-        f"estimate: {estimate.rows:,} rows to write, {estimate.bytes / 1e6:,.1f} MB to read, {estimate.batches} batches, "
-        f"{minutes:,.1f} min of batch time" + (f", {estimate.cost}" if estimate.cost else "")
+        f"estimate: {estimate.rows:,} rows to write, {estimate.bytes / 1e6:,.1f} MB to read, "
+        f"{number_of(estimate.batches, 'batch')}, {minutes:,.1f} min of batch time"
+        + (f", {estimate.cost}" if estimate.cost else "")
     )
     for warning in made.warnings:
         say(f"warning: {warning}")

@@ -9,6 +9,7 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
 from backfill_assets.domain.errors import EngineError
+from backfill_assets.domain.names import number_of
 
 if TYPE_CHECKING:
     from backfill_assets.lakehouse.engine.server import SparkServer
@@ -62,7 +63,7 @@ def sql(
         raise EngineError(f"Spark refused the query: {str(error).strip().splitlines()[0]}") from None
     if columns:
         table(columns, found[:rows])
-        say(f"the first {rows} rows; ask for more with --rows" if len(found) > rows else f"{len(found)} rows")
+        say(f"the first {rows} rows; ask for more with --rows" if len(found) > rows else number_of(len(found), "row"))
 
 
 def _server(application: Application) -> SparkServer:

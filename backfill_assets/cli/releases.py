@@ -17,6 +17,7 @@ from backfill_assets.cli.status import Json
 from backfill_assets.domain.dataset import Publication
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import CampaignError, EvidenceError
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
 
@@ -148,7 +149,9 @@ def sweep(
     """Remove shadow files that no reader, no release in its window and no open unit needs."""
     sweeper = Application.from_env().sweep(timedelta(minutes=grace))
     for item in sweeper.plan() if dry_run else sweeper.execute():
-        say(f"{item.dataset}: {len(item.paths)} files, {item.size} bytes {'would go' if dry_run else 'removed'}")
+        say(
+            f"{item.dataset}: {number_of(len(item.paths), 'file')}, {item.size} bytes {'would go' if dry_run else 'removed'}"
+        )
 
 
 def doctor(json: Json = False) -> None:  # a command-line flag

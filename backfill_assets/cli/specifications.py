@@ -21,6 +21,7 @@ from backfill_assets.catalog.specifications import (
 from backfill_assets.cli.output import say
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import shown_days
 
 
@@ -44,7 +45,7 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, s
         if loaded.file not in faulty:
             _report(application, loaded)
     if faults:
-        say(f"{len(faults)} fault{'s' if len(faults) > 1 else ''} in {len(faulty)} of {len(set(files))} files")
+        say(f"{number_of(len(faults), 'fault')} in {len(faulty)} of {number_of(len(set(files)), 'file')}")
         raise typer.Exit(1)
 
 

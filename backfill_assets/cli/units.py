@@ -11,6 +11,7 @@ from backfill_assets.application import Application
 from backfill_assets.cli.desk import campaign_of, opened_desk
 from backfill_assets.cli.output import say, table
 from backfill_assets.domain.days import day_range, format_days, parse_day
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import UnitState
 
 hold = typer.Typer(help="Days that the live pipeline must leave alone.", no_args_is_help=True)
@@ -49,4 +50,4 @@ def hold_lift(
     application = Application.from_env()
     application.dataset(dataset)
     days = day_range(parse_day(f"{first:%Y-%m-%d}"), parse_day(f"{last:%Y-%m-%d}"))
-    say(f"{application.ledger.lift(dataset, days)} days of {dataset} are no longer on hold")
+    say(f"no longer on hold: {number_of(application.ledger.lift(dataset, days), 'day')} of {dataset}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from backfill_assets.domain.campaign import WORKING, Campaign
 from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.names import number_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _waiting(campaign: Campaign, traffic: Traffic) -> Waits | None:
         until = max(w.ends(traffic.now, zone) for w in shut)
         return Waits(f"blackout window {shut[0]} ({specification.time_zone})", until)
     if traffic.in_flight >= campaign.knobs.max_concurrency:
-        reason = f"{traffic.in_flight} batches are at work (max_concurrency: {campaign.knobs.max_concurrency})"
+        reason = f"at work: {number_of(traffic.in_flight, 'batch')} (max_concurrency: {campaign.knobs.max_concurrency})"
         return Waits(reason, own=True)
     return None
 

@@ -17,6 +17,14 @@ def in_words(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def number_of(count: int, what: str) -> str:
+    """A number of things for people: `1 batch` is `number_of(1, "batch")`, `2,000 batches` is `number_of(2000, "batch")`."""
+    if count == 1:
+        return f"1 {what}"
+    plural = f"{what[:-1]}ies" if what.endswith("ary") else f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{count:,} {plural}"
+
+
 def checked_name(value: str, what: str) -> str:
     """Return `value` if it is a safe identifier; `what` says what it names in the refusal.
 

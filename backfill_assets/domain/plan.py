@@ -13,6 +13,7 @@ from typing import Any
 
 from backfill_assets.domain.canonical import canonical_json, digest, plain
 from backfill_assets.domain.days import day_range, format_days, runs_of_days, slices
+from backfill_assets.domain.names import number_of
 
 Days = tuple[dt.date, ...]
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
@@ -176,7 +177,7 @@ def explain(plan: Plan) -> str:
     cost = f", {e.cost}" if e.cost else ""
     time = dt.timedelta(seconds=round(e.seconds))
     lines.append(
-        f"  {e.batches:,} batches, {time} one after another{cost}; {e.rows:,} rows, reads {shown_bytes(e.bytes)}"
+        f"  {number_of(e.batches, 'batch')}, {time} one after another{cost}; {e.rows:,} rows, reads {shown_bytes(e.bytes)}"
     )
     lines += ["warnings", *(f"  {text}" for text in plan.warnings)] if plan.warnings else []
     return "\n".join(lines)
@@ -192,7 +193,7 @@ def shown_bytes(size: int) -> str:
 
 def counted(days: Sequence[dt.date]) -> str:
     """Days for people, with their number: `547 days 1995-01-01..1996-06-30`."""
-    return f"{len(days):,} {'day' if len(days) == 1 else 'days'} {format_days(days, most=3)}"
+    return f"{number_of(len(days), 'day')} {format_days(days, most=3)}"
 
 
 def _month_edges(days: Sequence[dt.date]) -> Iterator[dt.date]:

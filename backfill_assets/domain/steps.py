@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import Days, PlannedDataset, Step, StepKind, batches, counted
 from backfill_assets.domain.specification import Notice, Specification
 
@@ -59,6 +60,6 @@ def _building(
         if canary
         else f"{'all' if len(days) == len(datasets[0].days) else 'the other'} {counted(days)}"
     )
-    most = f"at most {execution.partitions_per_batch} days each, at most {execution.max_concurrency} at a time"
+    most = f"at most {number_of(execution.partitions_per_batch, 'day')} each, at most {execution.max_concurrency} at a time"
     after = "stop there if a check fails, go on if none does" if canary else "stop if a check fails"
-    return f"build and check {which} ({layers}) in {count:,} batches, {most}; {after}"
+    return f"build and check {which} ({layers}) in {number_of(count, 'batch')}, {most}; {after}"

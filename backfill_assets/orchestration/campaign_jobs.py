@@ -10,6 +10,7 @@ from pydantic import Field
 from backfill_assets.application import Application
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.domain.units import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
@@ -164,7 +165,7 @@ def _cleanup(context: dg.OpExecutionContext, application: Application, config: C
         context.log.warning(f"would be refused: {done.refusal}")
     verb = "would go" if config.dry_run else "are gone"
     for swept in done.swept:
-        context.log.info(f"{swept.dataset}: {len(swept.paths)} files {verb}, {swept.size} bytes")
+        context.log.info(f"{swept.dataset}: {number_of(len(swept.paths), 'file')} {verb}, {swept.size} bytes")
 
 
 def _approve(context: dg.OpExecutionContext, application: Application, config: Approving) -> None:

@@ -18,6 +18,7 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.gate import Admitted, Decision, Shut, Waits
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState, Work
 from backfill_assets.orchestration.campaign_desk import desk_of
@@ -171,7 +172,7 @@ def _stop_on_failure(conductor: Conductor, campaign: str, name: str, evidence: C
     if not refusals:
         return
     failed = {verdict.day for verdict in refusals}
-    reason = f"{len(failed)} days of {name} failed their checks ({format_days(failed)}); first: {refusals[0]}"
+    reason = f"{number_of(len(failed), 'day')} of {name} failed checks ({format_days(failed)}); first: {refusals[0]}"
     with contextlib.suppress(CampaignError):
         # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
         conductor.halt(campaign, reason)

@@ -20,6 +20,7 @@ from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
 from backfill_assets.domain.days import ONE_DAY, format_days
 from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.gate import Admitted, Halts
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UNIT_TAG, UnitState, shown_days
@@ -139,11 +140,11 @@ class Conductor:
         wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
         days = self._with_followers({day for _, day in lacking}, campaign, names)
-        what = "canaries" if campaign.phase is Phase.canary else "days"
+        what = "canary" if campaign.phase is Phase.canary else "day"
         request = BackfillRequest(
             layers={name: planned[name] for name in names},
             days=days,
-            title=f"{campaign.id}: {len(days)} {what}",
+            title=f"{campaign.id}: {number_of(len(days), what)}",
             description=campaign.specification.reason.change,
             tags={UNIT_TAG: campaign.unit, CAMPAIGN_TAG: campaign.id},
         )
@@ -171,14 +172,18 @@ class Conductor:
         if self.gatekeeper.traffic(campaign).in_flight or not self.backfills.active(campaign.id):
             return ""
         cancelled = self.backfills.cancel(campaign.id)
-        return f"{campaign.id} is {campaign.phase.value}: cancelled {cancelled} backfills" if cancelled else ""
+        return (
+            f"{campaign.id} is {campaign.phase.value}: cancelled {number_of(cancelled, 'backfill')}"
+            if cancelled
+            else ""
+        )
 
     def _why_ended(self, campaign: Campaign, lacking: Sequence[DayFault], since: _Since) -> str:
         """Why the backfill that has ended must not be launched again; nothing if only the gate was shut."""
         failed = [fault for fault in lacking if fault.fault is Fault.failed]
         if failed:
             days = {(fault.dataset, fault.day) for fault in failed}
-            return f"{len(days)} days failed their checks: {shown_days(days)}. First: {failed[0].detail}"
+            return f"{number_of(len(days), 'day')} failed checks: {shown_days(days)}. First: {failed[0].detail}"
         reason = self.backfills.failure(campaign.id, but=since.waits)
         if reason or since.waits or not lacking:
             return reason

@@ -75,7 +75,7 @@ test: setup static ## Everything that CI runs: lint, types, import contracts, al
 test-faults: setup ## Kill processes between any two steps of a campaign, also in a whole installation (some ten minutes)
 	@$(BIN)/python -m pytest -m faults $(ARGS)
 
-check: static unit ## Lint, types, import contracts and the tests without a JVM (under a minute)
+check: static unit ## Lint, types, import contracts and the tests without a JVM (about a minute)
 
 static: $(STAMP) ## Lint, format, types and import contracts only
 	@$(BIN)/ruff check .

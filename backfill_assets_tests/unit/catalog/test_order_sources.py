@@ -20,6 +20,8 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import InvalidDayError, SourceError
 from backfill_assets.lakehouse.road.files import columns_in
 
+pytestmark = pytest.mark.slow
+
 SCALE = 0.001
 ONE, TWO = dt.date(1995, 1, 5), dt.date(1995, 1, 9)
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"

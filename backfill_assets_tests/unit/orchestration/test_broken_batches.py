@@ -33,6 +33,8 @@ from backfill_assets_tests.unit.orchestration.event_lab import (
     results,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 MONTH = DAYS.get_partition_keys()[:9]
 KILLED = """
@@ -211,7 +213,6 @@ def test_a_run_that_is_cancelled_while_a_batch_is_written_loses_nothing(
     assert indexed(instance) == MONTH[:number]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between the commits", "in the index"])
 def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(home: Path, moment: str) -> None:
     with open_instance(home, batched_sqlite(home)):
@@ -232,7 +233,6 @@ def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(home: Path, moment
         assert len(instance.event_log_storage.get_records_for_run("the retry").records) == 1
 
 
-@pytest.mark.slow
 def test_who_reads_on_from_the_newest_event_misses_none_of_a_batch_in_postgres(
     on_postgres: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

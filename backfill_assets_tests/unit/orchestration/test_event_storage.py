@@ -37,6 +37,8 @@ from backfill_assets_tests.unit.orchestration.event_lab import (
     stock_sqlite,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 MONTH = DAYS.get_partition_keys()[:15]
 
@@ -72,7 +74,6 @@ def elsewhere(home: Path) -> dict[str | None, str]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fail_on", ["", "2024-01-07"])
 def test_a_run_shows_the_same_as_in_dagsters_own_storage(tmp_path: Path, fail_on: str) -> None:
     shown = []
@@ -88,7 +89,6 @@ def test_a_run_shows_the_same_as_in_dagsters_own_storage(tmp_path: Path, fail_on
     assert ("FAILED" in str(stock["history"])) == bool(fail_on)
 
 
-@pytest.mark.slow
 def test_a_run_shows_the_same_in_postgres(tmp_path: Path, postgres_url: str) -> None:
     from backfill_assets.orchestration.storage.postgres import BatchedPostgresEventLogStorage
 
@@ -158,7 +158,6 @@ def test_a_later_result_without_a_run_is_the_newest(instance: dg.DagsterInstance
     assert info.latest_execution_status.value == "FAILED"
 
 
-@pytest.mark.slow
 def test_ten_thousand_partitions_can_be_planned_and_judged(instance: dg.DagsterInstance) -> None:
     days = dg.DailyPartitionsDefinition("1997-01-01", end_date="2024-05-19")
     keys = days.get_partition_keys()
@@ -210,7 +209,6 @@ def test_a_watcher_is_told_of_events_that_another_storage_writes(instance: dg.Da
     assert told[:3] == ["first", "second", "third"]
 
 
-@pytest.mark.slow
 def test_few_databases_of_runs_stay_open(instance: dg.DagsterInstance, home: Path) -> None:
     for n in range(20):
         instance.report_engine_event("x", run_id=f"run{n}", job_name="job")
@@ -234,7 +232,6 @@ def test_nothing_stays_open_after_the_instance(home: Path) -> None:
     assert list((home / "state/history/runs").glob("*-wal")) == []
 
 
-@pytest.mark.slow
 def test_another_storage_is_left_as_it_is(home: Path) -> None:
     with open_instance(home, stock_sqlite(home)) as instance, batched_events(instance):
         instance.report_dagster_event(judged("2024-01-01"), "run")
@@ -249,7 +246,6 @@ def test_the_instance_of_this_project_uses_it(tmp_path: Path, monkeypatch: pytes
         assert dg.DagsterInstance.from_ref(instance.get_ref()).event_log_storage.get_maximum_record_id() is None
 
 
-@pytest.mark.slow
 def test_a_process_with_dagsters_own_storage_reads_while_this_one_writes(
     instance: dg.DagsterInstance, home: Path
 ) -> None:
@@ -261,7 +257,6 @@ def test_a_process_with_dagsters_own_storage_reads_while_this_one_writes(
     assert len(elsewhere(home)) == 8
 
 
-@pytest.mark.slow
 def test_two_processes_write_at_once(home: Path) -> None:
     with open_instance(home, batched_sqlite(home)):
         pass

@@ -19,6 +19,8 @@ from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
 OPEN = """\
 name: rides
@@ -203,7 +205,6 @@ def test_days_that_were_run_already_keep_no_others_from_their_turn(
     assert [request.partition_key for request in data.run_requests] == ["2024-03-08", "2024-03-09"]
 
 
-@pytest.mark.slow
 def test_a_run_that_failed_before_landing_is_asked_for_again_three_times(application: Application) -> None:
     keys = []
     for failures in range(6):

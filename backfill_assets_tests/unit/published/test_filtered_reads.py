@@ -32,6 +32,8 @@ from backfill_assets_tests.unit.published.tables import (
     write_shadow,
 )
 
+pytestmark = pytest.mark.slow
+
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -95,7 +97,6 @@ def test_every_type_of_the_contract_is_tried() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_files_of_somebody_else_with_bounds_hide_no_row_of_ours(published: Path, tmp_path: Path) -> None:
     home = tmp_path / "copy"
     shutil.copytree(published, home)

@@ -28,6 +28,8 @@ from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every
 from backfill_assets_tests.unit.published.flights import DISTANCE, SEATS, Departure, Flights
 from backfill_assets_tests.unit.published.tables import TestClock, dataset, day, layout, publish, write_shadow
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "readers.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 READERS = ("pandas", "polars", "DuckDB")
@@ -132,7 +134,6 @@ def test_the_document_tells_a_loaded_version_by_its_release(
     assert run(older, released, monkeypatch)["release"] == RELEASE_IN_DOCUMENT
 
 
-@pytest.mark.slow
 def test_the_asset_of_the_document_reads_the_table_through_its_resource(flights: Flights) -> None:
     (example,) = code("A Dagster asset downstream")
     program = example + (

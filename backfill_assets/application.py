@@ -242,7 +242,7 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.ledger, self.tables, self.clock, self._contracts, self.aftermath)
+        return Reconcile(self.ledger, self.tables, self.clock, self._contracts, self.aftermath.repairing())
 
     @cached_property
     def doctor(self) -> Doctor:

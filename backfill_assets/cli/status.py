@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, TypedDict
 
 import typer
@@ -106,10 +106,14 @@ def _unit(application: Application, unit: Unit) -> dict[str, object]:
 
 
 def _one_unit(application: Application, unit: Unit, json: bool) -> None:  # handed through
-    evidence = application.ledger.evidence(unit.id)
-    faults = application.publisher.missing(unit.id) if unit.state is UnitState.open else ()
-    whole = application.publisher.evidence_hash(unit.id) if unit.state is UnitState.open and not faults else ""
-    rows = [_day(key, evidence, faults) for key in unit.days]
+    survey = application.publisher.survey(unit.id) if unit.state is UnitState.open else None
+    evidence = survey.evidence if survey else application.ledger.evidence(unit.id)
+    faults = survey.faults if survey else ()
+    whole = survey.hash if survey and not faults else ""
+    reasons: dict[DatasetDay, set[str]] = {}
+    for fault in faults:
+        reasons.setdefault((fault.dataset, fault.day), set()).add(fault.fault.value)
+    rows = [_day(key, evidence.get(key), reasons.get(key, set())) for key in unit.days]
     if json:
         as_json({"unit": unit, "evidence": whole, "days": rows, "faults": faults})
         return
@@ -120,18 +124,14 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:  # hand
     _what_next(unit, faults, whole)
 
 
-def _day(
-    key: DatasetDay, evidence: Mapping[DatasetDay, DayEvidence], faults: tuple[DayFault, ...]
-) -> dict[str, object]:
+def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -> dict[str, object]:
     name, day = key
-    found = evidence.get(key)
-    reasons = sorted({f.fault.value for f in faults if (f.dataset, f.day) == key})
     passed = f"{sum(v.passed for v in found.verdicts)} of {len(found.verdicts)}" if found else "-"
     return {
         "dataset": name, "day": day.isoformat(),
         "rows": found.measured.shadow.rows if found else "-",
         "published_rows": found.measured.published.rows if found else "-",
-        "checks": passed, "state": "; ".join(reasons) or "good",
+        "checks": passed, "state": "; ".join(sorted(reasons)) or "good",
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ def release_row(record: ReleaseRecord) -> ReleaseRow:
         reason=manifest.reason or None,
         version=record.version,
     )
+
+
+def is_of(row: ReleaseRow, head: ReleaseHead) -> bool:
+    """Whether a row says how its release stands now; all else that it says comes from the manifest, which never changes."""
+    return (row.state, row.version, row.published_at) == (head.state.value, head.version, head.committed_at)
 
 
 def projection(records: Iterable[ReleaseRecord]) -> tuple[ReleaseRow, ...]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
-from backfill_assets.domain.release import DataFile, Manifest, TableCommit
+from backfill_assets.domain.release import DataFile, Manifest, ReleaseState, TableCommit
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.work import (
@@ -19,6 +19,7 @@ from backfill_assets.domain.work import (
     Content,
     Delivery,
     Hold,
+    ReleaseHead,
     ReleaseRecord,
     StagedDay,
     Work,
@@ -176,8 +177,14 @@ class ReleaseLedger(Protocol):
         """The release, or `UnitError` naming what there is."""
         ...
 
-    def releases(self, dataset: str | None = None, unit: str | None = None) -> tuple[ReleaseRecord, ...]:
-        """Releases, newest first."""
+    def releases(
+        self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
+    ) -> tuple[ReleaseRecord, ...]:
+        """Releases, newest first, optionally only those of one dataset, of one unit or in some states."""
+        ...
+
+    def heads(self) -> Mapping[str, ReleaseHead]:
+        """How every release stands, by its name; without the manifests, which are long."""
         ...
 
     def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
@@ -265,35 +272,4 @@ class PublishedTable(Protocol):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files under `_shadow/` and the folders that this leaves empty."""
-        ...
-
-
-class ContentFingerprints(Protocol):
-    """Reads content when a layout moved: only changed content makes evidence stale."""
-
-    def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Order-independent fingerprints of the published days, as in `Side.fingerprint`."""
-        ...
-
-
-class BasisNow(Protocol):
-    """What evidence would rest on if it were taken now."""
-
-    def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Digest of what each day would be built from now."""
-        ...
-
-    def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None) -> Mapping[dt.date, str]:
-        """Digest of the upstream contents that each day would be built from now; empty without upstreams.
-
-        Days of an upstream that the unit holds count as the unit has built them, all others as they are published.
-        """
-        ...
-
-    def code(self, dataset: str) -> str:
-        """The code version of the dataset now."""
-        ...
-
-    def checks(self, dataset: str) -> tuple[str, ...]:
-        """Names of the checks of which a release demands a verdict."""
         ...

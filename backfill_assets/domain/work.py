@@ -113,6 +113,15 @@ class StagedDay:
 
 
 @dataclass(frozen=True)
+class ReleaseHead:
+    """What changes about a release after it was intended; its manifest never does."""
+
+    state: ReleaseState
+    version: int | None = None
+    committed_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
 class ReleaseRecord:
     """The ledger's row of a release; the Delta log is the truth, this is its projection."""
 

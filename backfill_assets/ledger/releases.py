@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, true, update
@@ -11,7 +12,7 @@ from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import Manifest, ReleaseState
 from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.locks import LeasedLock
 from backfill_assets.ledger.rows import Rows
@@ -81,17 +82,28 @@ class ReleaseRows(Rows, ReleaseLedger):
                 raise _unknown(connection, release)
         return release_from_row(row)
 
-    def releases(self, dataset: str | None = None, unit: str | None = None) -> tuple[ReleaseRecord, ...]:
-        """Releases, newest first."""
+    def releases(
+        self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
+    ) -> tuple[ReleaseRecord, ...]:
+        """Releases, newest first, optionally only those of one dataset, of one unit or in some states."""
         wanted: ColumnElement[bool] = true()
         if dataset is not None:
             wanted &= _TABLE.c.dataset == dataset
         if unit is not None:
             wanted &= _TABLE.c.unit == unit
+        if states:
+            wanted &= _TABLE.c.state.in_([state.value for state in states])
         query = select(_TABLE).where(wanted).order_by(_TABLE.c.created_at.desc(), _TABLE.c.number.desc())
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
         return tuple(release_from_row(row) for row in rows)
+
+    def heads(self) -> Mapping[str, ReleaseHead]:
+        """How every release stands, by its name; without the manifests, which are long."""
+        query = select(_TABLE.c.release, _TABLE.c.state, _TABLE.c.version, _TABLE.c.committed_at)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return {row.release: ReleaseHead(ReleaseState(row.state), row.version, row.committed_at) for row in rows}
 
     def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
         """Hold a named lock (a lease kept fresh while held); yields its fencing token.

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.contents import Contents
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.basis_ports import ContentFingerprints
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.inputs import by_delivery_day, fact_inputs, staged_inputs
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.ports import ContentFingerprints, Ledger, PublishedTable
+from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.references import reference_fingerprints

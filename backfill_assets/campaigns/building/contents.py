@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.standing import effective
-from backfill_assets.domain.ports import ContentFingerprints, Ledger, PublishedTable
+from backfill_assets.domain.basis_ports import ContentFingerprints
+from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
@@ -32,6 +32,10 @@ class Aftermath:
     tell: Callable[[Campaign, Notice, str], object]
     keep_for: Callable[[str], dt.timedelta]
     tidy: Callable[[], object]
+
+    def repairing(self) -> Aftermath:
+        """The same for a repair, which also looks for rows of `data_releases` that somebody has altered."""
+        return replace(self, data_releases=replace(self.data_releases, whole=True))
 
     def __call__(self, releases: Sequence[str]) -> bool:
         """Tell of these releases; true where the table `data_releases` had to be written again."""

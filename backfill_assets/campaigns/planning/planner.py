@@ -12,13 +12,14 @@ from backfill_assets.campaigns.planning.figures import FigureReader, Figures
 from backfill_assets.campaigns.planning.warnings import Survey, warnings_of
 from backfill_assets.catalog import Catalog
 from backfill_assets.catalog.specifications import scoped
+from backfill_assets.domain.basis_ports import BasisNow
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import SpecificationError
 from backfill_assets.domain.estimate import Cut, Price, Rate, estimate_left, rates_of
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.plan import SHOWN_DIGITS, Days, Estimate, Plan, PlannedDataset, batches, choose_canaries
-from backfill_assets.domain.ports import BasisNow, Clock, Ledger, PublishedTable
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.specification import Layer, Specification
 from backfill_assets.domain.steps import steps
 from backfill_assets.domain.work import Attempt, AttemptState

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from backfill_assets.domain.consistency import DATA_RELEASES
-from backfill_assets.domain.data_releases import differing, projection
+from backfill_assets.domain.data_releases import ReleaseRow, differing, is_of, projection
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.reader_ports import ReleasesTable
 
@@ -15,11 +15,16 @@ _WAIT = dt.timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class DataReleases:
-    """Projects the ledger's releases into the table; the ledger stays the one that counts."""
+    """Projects the ledger's releases into the table; the ledger stays the one that counts.
+
+    A row that says how its release stands is trusted in all else, because manifests are long and there are ever more of
+    them; a repair compares the `whole` table with them.
+    """
 
     ledger: ReleaseLedger
     table: ReleasesTable
     wait: dt.timedelta = _WAIT
+    whole: bool = False
 
     def differing(self) -> tuple[str, ...]:
         """Releases of which the table does not say what the ledger says; changes nothing."""
@@ -33,8 +38,16 @@ class DataReleases:
         """
         # Read and written under one lock: an older reading must not come after a newer one.
         with self.ledger.lock(DATA_RELEASES, self.wait):
-            rows, found = projection(self.ledger.releases()), self.table.read()
-            if found is not None and sorted(found, key=lambda r: (r.dataset, r.release)) == list(rows):
+            found, heads = self.table.read(), self.ledger.heads()
+            trusted = () if self.whole else found or ()
+            rows = [row for row in trusted if row.release in heads and is_of(row, heads[row.release])]
+            lacking = heads.keys() - {row.release for row in rows}
+            rows = sorted([*rows, *projection(self.ledger.release(name) for name in lacking)], key=_by_name)
+            if found is not None and sorted(found, key=_by_name) == rows:
                 return False
             self.table.write(rows)
         return True
+
+
+def _by_name(row: ReleaseRow) -> tuple[str, str]:
+    return row.dataset, row.release

@@ -23,19 +23,12 @@ from backfill_assets.campaigns.releasing.steps import (
     undone_days,
 )
 from backfill_assets.campaigns.releasing.survey import Guard, Sanction, Survey, Surveyor, no_guard, refusal
+from backfill_assets.domain.basis_ports import BasisNow, ContentFingerprints
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.domain.evidence import DayFault
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
-from backfill_assets.domain.ports import (
-    BasisNow,
-    Clock,
-    ContentFingerprints,
-    Identity,
-    Ids,
-    Ledger,
-    PublishedTable,
-)
+from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger, PublishedTable
 from backfill_assets.domain.release import Manifest, ReleaseKind
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 

@@ -112,9 +112,7 @@ class Reconcile:
 
     def _open_groups(self, datasets: Collection[str]) -> list[list[Manifest]]:
         """Releases that stand and fall together: one publication of a unit, with at least one intent in it."""
-        intents = [
-            r.manifest for name in datasets for r in self.ledger.releases(name) if r.state is ReleaseState.intent
-        ]
+        intents = [r.manifest for name in datasets for r in self.ledger.releases(name, states={ReleaseState.intent})]
         groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
         for manifest in sorted(intents, key=lambda m: (m.created_at, m.release)):
             key = (manifest.unit, manifest.created_at, manifest.kind)

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from backfill_assets.domain.basis_ports import BasisNow, ContentFingerprints
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import (
@@ -20,7 +21,7 @@ from backfill_assets.domain.evidence import (
 )
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.names import in_words
-from backfill_assets.domain.ports import BasisNow, ContentFingerprints, Ledger, PublishedTable
+from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, DaySwap, layout_digest
 from backfill_assets.domain.units import Unit
 

@@ -40,6 +40,15 @@ def commits(log: Path) -> tuple[tuple[int, Path], ...]:
     return tuple(sorted((int(match[1]), path) for match, path in found if match))
 
 
+def commit_stamp(log: Path, version: int) -> tuple[int, ...]:
+    """Tells the commit file of a version from any other that ever lay in its place; empty if it is cleaned up."""
+    try:
+        found = (log / f"{version:020}.json").stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def actions(commit: Path, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
     for line in commit.read_text(encoding="utf-8").splitlines():

@@ -38,7 +38,7 @@ class DeltaPublishedTable:
         self._dataset = dataset
         self._clock = clock
         self._root = layout.published_path(dataset.name)
-        self._last: tuple[tuple[object, int], FilesByDay] | None = None
+        self._last: tuple[tuple[object, ...], FilesByDay] | None = None
 
     @property
     def keep_for(self) -> dt.timedelta:
@@ -56,7 +56,7 @@ class DeltaPublishedTable:
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
         found = self._files_of(self._open()) if self.exists() else {}
-        return found if days is None else {day: found[day] for day in sorted(found.keys() & set(days))}
+        return dict(found) if days is None else {day: found[day] for day in sorted(found.keys() & set(days))}
 
     def at(self, version: int) -> FilesByDay:
         """The files that a reader of an older version opens, by day; `TimeTravelError` if the log has forgotten it."""
@@ -171,8 +171,9 @@ class DeltaPublishedTable:
         files.delete(self._root, paths)
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
-        # A version of a table never changes: the files of the one looked at last need not be read again.
-        which = (table.metadata().id, table.version())
+        # A version never changes; only a backup put back may have the same one with other files, and another commit file.
+        version = table.version()
+        which = (table.metadata().id, version, log.commit_stamp(self._root / log.LOG, version))
         last = self._last
         if last is None or last[0] != which:
             self._last = last = (which, active_files(table, self._root, self._dataset))

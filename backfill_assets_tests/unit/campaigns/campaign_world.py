@@ -114,7 +114,7 @@ class CampaignWorld(World):
         return replace(self.rollback(), after=self.aftermath(), identity=User(user))
 
     def mender(self) -> Reconcile:
-        return Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.aftermath())
+        return Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.aftermath().repairing())
 
     def examiner(self) -> Doctor:
         return Doctor(self.ledger, self.tables, self.clock, data_releases=self.data_releases)

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
-from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.release import Manifest, ReleaseState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
 from backfill_assets_tests.unit.published.tables import day, layout
 
@@ -95,6 +95,34 @@ def test_the_doctor_notices_a_table_that_is_behind_or_gone(campaigns: CampaignWo
     assert ["of 2 releases" in f.what for f in campaigns.examiner().examine()] == [True]
     campaigns.mender().run()
     assert campaigns.examiner().examine() == ()
+
+
+def test_a_row_that_somebody_altered_is_found_and_mended(campaigns: CampaignWorld) -> None:
+    release = publish(campaigns, 1)
+    DeltaTable(home(campaigns)).update(updates={"reason": "'nothing of the kind'"})
+    assert campaigns.data_releases.refresh() is False
+    assert [release in f.what for f in campaigns.examiner().examine()] == [True]
+    (repair,) = campaigns.mender().run()
+    assert repair.kind is RepairKind.projected
+    assert [row["reason"] for row in rows(campaigns)] == ["by hand"]
+    assert campaigns.examiner().examine() == ()
+
+
+def test_a_release_reads_no_manifest_of_another_one(campaigns: CampaignWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = publish(campaigns, 1)
+    unit = campaigns.open_unit({"sales": DAYS})
+    campaigns.build(unit, "sales", {d: [2] for d in DAYS})
+    read: list[str] = []
+    whole = Manifest.from_json
+
+    def noting(text: str) -> Manifest:
+        read.append(whole(text).release)
+        return whole(text)
+
+    monkeypatch.setattr(Manifest, "from_json", staticmethod(noting))
+    done = campaigns.guarded().release(unit.id).release
+    assert done in read
+    assert before not in read
 
 
 def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: CampaignWorld) -> None:

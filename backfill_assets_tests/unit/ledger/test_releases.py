@@ -9,7 +9,7 @@ import pytest
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
 from backfill_assets.ledger import SqlLedger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest, a_unit, march
 
@@ -97,3 +97,21 @@ def test_releases_are_listed_newest_first_by_dataset_and_unit(ledger: SqlLedger)
     assert [r.manifest.release for r in ledger.releases("flights")] == ["r_new", "r_b", "r_a"]
     assert [r.manifest.release for r in ledger.releases(unit="u_2")] == ["r_b"]
     assert ledger.releases("orders", "u_2") == ()
+
+
+def test_releases_are_listed_by_state_and_how_they_stand_is_known_without_their_manifests(
+    ledger: SqlLedger, unit: str
+) -> None:
+    ledger.intend(a_manifest("r_done", march(1, 4)))
+    ledger.finalize("r_done", 7, LATER, UnitState.published)
+    ledger.intend(a_manifest("r_given_up", march(1)))
+    ledger.abandon("r_given_up")
+    ledger.intend(a_manifest("r_intent", march(1)))
+    assert [r.manifest.release for r in ledger.releases(states={ReleaseState.intent})] == ["r_intent"]
+    others = {ReleaseState.finalized, ReleaseState.abandoned}
+    assert {r.manifest.release for r in ledger.releases("flights", states=others)} == {"r_done", "r_given_up"}
+    assert ledger.heads() == {
+        "r_done": ReleaseHead(ReleaseState.finalized, 7, LATER),
+        "r_given_up": ReleaseHead(ReleaseState.abandoned),
+        "r_intent": ReleaseHead(ReleaseState.intent),
+    }

@@ -286,6 +286,21 @@ def test_statistics_are_the_shadows_own_counts(published: DeltaPublishedTable, h
     assert {only(files).stats for files in published.active().values()} == texts
 
 
+def test_a_table_put_back_from_a_backup_is_read_anew(
+    published: DeltaPublishedTable, home: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(home, tmp_path / "backup")
+    published.commit(planned(published), published.version())
+    seen, version = published.active(), published.version()
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "backup", home)
+    write_shadow(home, "_shadow/u/3", rows_of({d: [40, 50] for d in DAYS}))
+    publish(published, "_shadow/u/3", DAYS, "r_other")
+    assert published.version() == version
+    assert published.active() != seen
+    assert content(home) == {d: [40, 50] for d in DAYS}
+
+
 def test_a_table_that_was_made_anew_is_read_anew(published: DeltaPublishedTable, home: Path) -> None:
     before, version = published.active(), published.version()
     shutil.rmtree(home / "_delta_log")

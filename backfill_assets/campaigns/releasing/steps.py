@@ -80,8 +80,10 @@ def last_publish(records: Sequence[ReleaseRecord]) -> tuple[ReleaseRecord, ...]:
     """Of the releases of a unit, those of its last finalized publication: one for each dataset, by name."""
     published = [r for r in records if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish]
     newest = max((r.manifest.created_at for r in published), default=None)
-    latest = (r for r in published if r.manifest.created_at == newest)
-    return tuple(sorted(latest, key=lambda r: r.manifest.dataset))
+    # A coarse clock may give two publications one moment: of each dataset, the commit that came last.
+    latest = sorted((r for r in published if r.manifest.created_at == newest), key=lambda r: r.version or 0)
+    by_dataset = {r.manifest.dataset: r for r in latest}
+    return tuple(by_dataset[name] for name in sorted(by_dataset))
 
 
 def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.date]:

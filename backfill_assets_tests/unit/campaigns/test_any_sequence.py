@@ -152,6 +152,10 @@ class AnySequence(RuleBasedStateMachine):
         m = self.model[unit]
         stale = any(d not in m.evidence or m.evidence[d][1] != self.now[d] for d in m.days)
         taken = any(self.owner(d) not in {None, unit} for d in m.claimed)
+        if m.state is UnitState.published and m.undone:
+            with pytest.raises(UnitError, match="was rolled back since"):
+                self.world.publisher().release(unit)
+            return multiple()
         if m.state is UnitState.published:
             assert isinstance(self.world.publisher().release(unit), AlreadyReleased)
             return multiple()

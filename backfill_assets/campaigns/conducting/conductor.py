@@ -132,9 +132,10 @@ class Conductor:
             return text if campaign.canary_only else f"{text}; {self._go_on(changed)}"
         evidence = self.publisher.evidence_hash(campaign.unit)
         noted = [e.detail.get("evidence") for e in self.ledger.journal(campaign.id) if e.action is Action.validated]
+        # Noted again after a `resume` that found nothing to do: what goes stale from here on is left alone as before.
+        self.ledger.note(self._entry(campaign, Action.validated, evidence=evidence))
         if noted[-1:] == [evidence]:
             return ""
-        self.ledger.note(self._entry(campaign, Action.validated, evidence=evidence))
         text = f"{campaign.id} is validated; evidence {evidence}"
         self.tell(campaign, Notice.validated, text)
         return text

@@ -101,9 +101,8 @@ def set_knobs(
             raise typer.BadParameter(f"{knob!r}: write max_concurrency=N or partitions_per_batch=N, N from 1 on")
         given[name] = int(value)
     application = Application.from_env()
-    now = application.ledger.campaign(campaign).turned(**given).knobs
     with opened_desk(application, "") as desk:
-        knobs_now = desk.control.set(campaign, reason, now).knobs
+        knobs_now = desk.control.set(campaign, reason, **given).knobs
     say(
         f"campaign {campaign}: max_concurrency={knobs_now.max_concurrency}, "
         f"partitions_per_batch={knobs_now.partitions_per_batch}"

@@ -71,6 +71,7 @@ class Action(StrEnum):
 
 CHANGED = "changed"
 """Key of a journal entry's detail: the top-level keys of the specification that are other ones now."""
+_BEFORE, _AFTER = "before", "after"
 
 NOTES = frozenset({Action.backfill, Action.waits, Action.set, Action.validated, Action.stale, Action.notified})
 """Entries that bring a campaign into no other phase."""
@@ -85,6 +86,10 @@ class Knobs:
 
     max_concurrency: int
     partitions_per_batch: int
+
+    def turned_to(self, knobs: Knobs) -> dict[str, object]:
+        """What a journal entry says of it, as its detail; nothing where they stay as they are."""
+        return {_BEFORE: vars(self), _AFTER: vars(knobs)} if knobs != self else {}
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,16 @@ class Campaign:
         given = {"max_concurrency": max_concurrency, "partitions_per_batch": partitions_per_batch}
         return replace(self, knobs=replace(self.knobs, **{k: v for k, v in given.items() if v is not None}))
 
+    def planned_anew(self, specification: Specification, plan: Plan) -> Campaign:
+        """The same campaign with a changed specification and its plan.
+
+        Where the specification names another value of a knob now, that is what somebody has decided last: it wins over what
+        the knob was turned to. All others stay as they are turned.
+        """
+        one, other = self.specification.execution, specification.execution
+        named = {knob: getattr(other, knob) for knob in vars(self.knobs) if getattr(other, knob) != getattr(one, knob)}
+        return replace(self.turned(**named), specification=specification, plan=plan)
+
 
 @dataclass(frozen=True)
 class JournalEntry:
@@ -132,8 +147,15 @@ class JournalEntry:
         """One line for people."""
         changed = self.detail.get(CHANGED)
         what = f" with other {', '.join(map(str, changed))}" if isinstance(changed, (list, tuple)) else ""
+        turned = f" ({', '.join(self._turned())})" if self._turned() else ""
         why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
-        return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{what}{why}"
+        return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{what}{turned}{why}"
+
+    def _turned(self) -> list[str]:
+        before, after = self.detail.get(_BEFORE), self.detail.get(_AFTER)
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+            return []
+        return [f"{knob} {before.get(knob)} → {value}" for knob, value in after.items() if value != before.get(knob)]
 
 
 @dataclass(frozen=True)

@@ -143,9 +143,9 @@ def _stop(context: dg.OpExecutionContext, application: Application, config: With
 
 
 def _set(context: dg.OpExecutionContext, application: Application, config: Turning) -> None:
-    campaign, asked = application.ledger.campaign(config.campaign), vars(config)
+    asked = vars(config)
     given = {name: asked[name] for name in ("max_concurrency", "partitions_per_batch") if asked[name]}
-    turned = _desk(context, application).control.set(config.campaign, config.reason, campaign.turned(**given).knobs)
+    turned = _desk(context, application).control.set(config.campaign, config.reason, **given)
     context.log.info(f"campaign {config.campaign}: {turned.knobs}")
 
 

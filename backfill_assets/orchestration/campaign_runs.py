@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.conductor import Conductor
-from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
+from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, JournalEntry
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.gate import Admitted, Decision, Shut, Waits
+from backfill_assets.domain.gate import Admitted, Decision, Halts, Shut, Waits
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState, Work
@@ -53,6 +53,9 @@ def in_batches(
 ) -> Iterator[tuple[SparkSession, Days]]:
     """The days of raw or staging in batches, each let in by the campaign's gate and counted; all at once without one.
 
+    Days of a campaign that are there already, from what is delivered now, pass no gate: a run that is launched again goes
+    on behind what earlier ones have done, however few batches are let in at a time.
+
     Raises:
         dagster.Failure: the gate stays shut.
     """
@@ -63,13 +66,17 @@ def in_batches(
         return
     if application.ledger.unit(application.ledger.campaign(campaign).unit).state is not UnitState.open:
         return
-    door, ledger = _door(context, application, campaign), application.ledger
+    door, ledger, road = _door(context, application, campaign), application.ledger, application.road
+    lacking = road.days_to_land if batch.layer == "raw" else road.days_to_stage
     while days:
         size = ledger.campaign(campaign).knobs.partitions_per_batch
         now, days = days[:size], days[size:]
-        attempt = door.wait(replace(batch, days=now))
+        todo = lacking(batch.dataset, now)
+        if not todo:
+            continue
+        attempt = door.wait(replace(batch, days=todo))
         with _at_work(context, application, attempt, batch.layer) as spark:
-            yield spark, now
+            yield spark, todo
             work = Work(bytes_read=attempt.bytes_read, waited=door.waited, layer=batch.layer)
             ledger.end_attempt(attempt.number, AttemptState.done, work)
 
@@ -121,7 +128,7 @@ class _Door:
             if isinstance(answer, Attempt):
                 return answer
             if not isinstance(answer, Waits) or self.waited >= self._patience(answer):
-                raise self._shut(answer)
+                raise self._shut(answer, batch)
             if answer.reason != told:
                 told = answer.reason
                 self.context.log.info(f"campaign {self.campaign} waits: {told}")
@@ -132,12 +139,14 @@ class _Door:
         settings = self.application.settings
         return settings.query_timeout if answer.own else settings.gate_wait
 
-    def _shut(self, decision: Decision) -> dg.Failure:
+    def _shut(self, decision: Decision, batch: Batch) -> dg.Failure:
         reason = "" if isinstance(decision, Admitted) else decision.reason
         if not isinstance(decision, Shut):
             # What halts the campaign is for the conductor to decide: this run may only be of older code than its plan.
             until = decision.until if isinstance(decision, Waits) else None
-            detail = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
+            detail: dict[str, object] = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
+            if isinstance(decision, Halts):
+                detail[REFUSED] = batch.to_plain()
             now = self.application.clock.now()
             self.application.ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
         return dg.Failure(

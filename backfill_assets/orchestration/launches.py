@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from backfill_assets.application import Application
+from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset, LateData, Publication
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ContractError, UnitError
-from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, Launch, ReleaseMode, Unit, UnitState, shown_days
 from backfill_assets.orchestration.launch_contracts import Declared, contract_of
 from backfill_assets.orchestration.names import asset_key, days_of
 
@@ -64,7 +65,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         ClaimedDaysError: the days belong to another open unit, or partly so.
         HeldDaysError: a live launch asks for days on hold.
         UnitError: the unit that a tag names does not exist or cannot take these days, or the launch would release
-            some of the datasets that it builds, and others not, or what a campaign releases.
+            some of the datasets that it builds, and others not, or builds or releases what is for a campaign to do.
         ContractError: the launch's contract cannot be understood, or the unit is a campaign's and has another one.
     """
     groups = application.catalog.groups
@@ -94,7 +95,9 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         contract=declared.contract if declared else Contract(),
         live=live,
     )
-    return updated(application, application.ledger.assign(launch, proposal), declared, released=released)
+    unit = application.ledger.assign(launch, proposal)
+    _refuse_by_hand(unit, target)
+    return updated(application, unit, declared, released=released)
 
 
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:
@@ -129,6 +132,16 @@ def updated(application: Application, unit: Unit, declared: Declared | None, *, 
     if released and unit.state is UnitState.open and unit.mode is ReleaseMode.manual:
         unit = application.ledger.set_mode(unit.id, ReleaseMode.auto)
     return unit
+
+
+def _refuse_by_hand(unit: Unit, target: Target) -> None:
+    """Keep a launch that is none of the campaign's own from building its days: no gate and no budget would hold it."""
+    if unit.campaign and unit.state is UnitState.open and target.tags.get(CAMPAIGN_TAG) != unit.campaign:
+        raise UnitError(
+            f"unit {unit.id} ({shown_days(unit.days)}) belongs to campaign {unit.campaign}, and this launch does not: its days "
+            "would be built past the campaign's gate, its budget and its pauses. Build what is missing, failed or stale, and "
+            f"only that, with: backfill resume {unit.campaign}"
+        )
 
 
 def _refuse_for_campaign(unit: Unit, *, contract: bool, released: bool) -> None:

@@ -82,7 +82,7 @@ class Road:
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
         """
-        stale = self._stale_days(name, days)
+        stale = self.days_to_stage(name, days)
         if not stale:
             return {}
         loaded = self.datasets[name]
@@ -92,6 +92,29 @@ class Road:
             StagedDay(name, d, inputs[d], loaded.code_version, counts[d].outside_rows) for d in stale
         )
         return {day: counts[day].rows for day in stale}
+
+    def days_to_land(self, name: str, days: Days) -> Days:
+        """The days behind which lie files that have not landed.
+
+        A file that has path, size and time of last change of a delivery is taken for it, and not read.
+
+        Raises:
+            SourceError: a file fits two days at once.
+            LayoutError: a link leads out of the sources folder.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.delivery_days(days)
+        known = self.ledger.deliveries(name, window)
+        landed = {(d.day, d.path, d.fingerprint) for d in known}
+        found = discover(loaded, self.layout, window, known)
+        new = {f.day for f in found if (f.day, f.path, f.fingerprint) not in landed}
+        return tuple(day for day in days if new & set(loaded.dataset.delivery_days((day,))))
+
+    def days_to_stage(self, name: str, days: Days) -> Days:
+        """The days that are not staged as their deliveries, references and code are now."""
+        code = self.datasets[name].code_version
+        inputs, staged = self.basis.staged_inputs(name, days), self.ledger.staged(name, days)
+        return tuple(d for d in days if d not in staged or (staged[d].inputs, staged[d].code) != (inputs[d], code))
 
     def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
         """The days without good evidence; all others need no work, whatever launched it."""
@@ -189,8 +212,3 @@ class Road:
             replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
             for e in evidence
         )
-
-    def _stale_days(self, name: str, days: Days) -> Days:
-        code = self.datasets[name].code_version
-        inputs, staged = self.basis.staged_inputs(name, days), self.ledger.staged(name, days)
-        return tuple(d for d in days if d not in staged or (staged[d].inputs, staged[d].code) != (inputs[d], code))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
-from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
+from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.domain.campaign import (
     CAMPAIGN_TAG,
@@ -39,11 +40,15 @@ CONDUCTOR = "the conductor"
 
 @dataclass(frozen=True)
 class _Since:
-    """The last step of a campaign, whether that is a backfill, and the runs of it that gave up before a shut gate."""
+    """The last step of a campaign, whether that is a backfill, and the runs of it that gave up before a shut gate.
+
+    `refused` is the newest batch of theirs over which the gate would have halted the campaign.
+    """
 
     last: Action | None
     ended: bool
     waits: frozenset[str]
+    refused: Batch | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,9 @@ class Conductor:
         return tuple(fault for fault in faults if fault.day in canaries)
 
     def _go_on(self, campaign: Campaign) -> str:
-        decision, since = self.gatekeeper.ask(campaign.id), self._since(campaign)
+        since = self._since(campaign)
+        # With the batch that a run was refused: only with its bytes a budget may be spent, and a next run would fare no better.
+        decision = self.gatekeeper.ask(campaign.id, since.refused)
         if self.backfills.active(campaign.id):
             if isinstance(decision, Halts):
                 return self._stop(campaign, decision.reason)
@@ -125,9 +132,10 @@ class Conductor:
             return text if campaign.canary_only else f"{text}; {self._go_on(changed)}"
         evidence = self.publisher.evidence_hash(campaign.unit)
         noted = [e.detail.get("evidence") for e in self.ledger.journal(campaign.id) if e.action is Action.validated]
+        # Noted again after a `resume` that found nothing to do: what goes stale from here on is left alone as before.
+        self.ledger.note(self._entry(campaign, Action.validated, evidence=evidence))
         if noted[-1:] == [evidence]:
             return ""
-        self.ledger.note(self._entry(campaign, Action.validated, evidence=evidence))
         text = f"{campaign.id} is validated; evidence {evidence}"
         self.tell(campaign, Notice.validated, text)
         return text
@@ -200,12 +208,12 @@ class Conductor:
         """What has happened since the newest backfill was launched, or since it became due."""
         steps = [e for e in self.ledger.journal(campaign.id) if e.action in STEPS]
         last = next((e.action for e in reversed(steps) if e.action is not Action.waits), None)
-        ended, waits = last is Action.backfill, list[str]()
-        for entry in reversed(steps):
-            if entry.action is not Action.waits:
-                break
-            waits.append(str(entry.detail.get("run", "")))
-        return _Since(last, ended, frozenset(waits))
+        waits = list(takewhile(lambda entry: entry.action is Action.waits, reversed(steps)))
+        runs = frozenset(str(entry.detail.get("run", "")) for entry in waits)
+        refused = (
+            Batch.from_plain(found) for entry in waits if isinstance(found := entry.detail.get(REFUSED), Mapping)
+        )
+        return _Since(last, last is Action.backfill, runs, next(refused, None))
 
     def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
         return JournalEntry(campaign.id, self.clock.now(), CONDUCTOR, action, reason, detail)

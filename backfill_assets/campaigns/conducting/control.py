@@ -19,7 +19,6 @@ from backfill_assets.domain.campaign import (
     Action,
     Campaign,
     JournalEntry,
-    Knobs,
     Phase,
     require_phase,
 )
@@ -134,18 +133,26 @@ class Control:
         self.conductor.conduct(campaign_id)
         return self.ledger.campaign(campaign_id)
 
-    def set(self, campaign_id: str, reason: str, knobs: Knobs) -> Campaign:
-        """Turn the knobs; batches that start from now on go by them.
+    def set(
+        self,
+        campaign_id: str,
+        reason: str,
+        *,
+        max_concurrency: int | None = None,
+        partitions_per_batch: int | None = None,
+    ) -> Campaign:
+        """Turn the knobs that are named, the other stays as it is; batches that start from now on go by them.
 
         Raises:
-            CampaignError: the campaign is over, or a knob is below one.
+            CampaignError: the campaign is over, a knob is below one, or somebody else changed the campaign at once.
         """
-        if min(knobs.max_concurrency, knobs.partitions_per_batch) < 1:
-            raise CampaignError(f"campaign {campaign_id}: max_concurrency and partitions_per_batch begin at 1")
         allowed = _RESUMABLE | {Phase.planned}
         campaign = self._found(campaign_id, allowed, "set")
-        entry = self._entry(campaign, Action.set, reason, before=vars(campaign.knobs), after=vars(knobs))
-        return self.ledger.change_campaign(replace(campaign, knobs=knobs), allowed, entry)
+        turned = campaign.turned(max_concurrency=max_concurrency, partitions_per_batch=partitions_per_batch)
+        if min(turned.knobs.max_concurrency, turned.knobs.partitions_per_batch) < 1:
+            raise CampaignError(f"campaign {campaign_id}: max_concurrency and partitions_per_batch begin at 1")
+        entry = self._entry(campaign, Action.set, reason, **campaign.knobs.turned_to(turned.knobs))
+        return self.ledger.change_campaign(turned, allowed, entry)
 
     def discard(self, campaign_id: str, reason: str = "") -> Unit:
         """Give the campaign's open unit up: nothing of it is published, its days are free, its backfills are cancelled.
@@ -243,7 +250,7 @@ class Control:
                 f"them back, or give the unit up (backfill discard {campaign.unit}) and plan under another backfill_id"
             )
         self.ledger.set_contract(campaign.unit, specification.contract(tuple(plan.targets)))
-        return replace(campaign, specification=specification, plan=plan)
+        return campaign.planned_anew(specification, plan)
 
     def _specification(self, campaign: Campaign) -> Specification:
         file = self.project / campaign.file
@@ -273,7 +280,7 @@ def _moved(before: Campaign, after: Campaign) -> dict[str, object]:
     one, other = before.specification.to_plain(), after.specification.to_plain()
     keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
     plan = {"plan": after.plan.fingerprint} if after.plan != before.plan else {}
-    return {**plan, **({CHANGED: keys} if keys else {})}
+    return {**plan, **({CHANGED: keys} if keys else {}), **before.knobs.turned_to(after.knobs)}
 
 
 def _planning(campaign: Campaign) -> str:

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.planning.workload import Workload
@@ -16,6 +17,8 @@ from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.work import Attempt, AttemptState, Work
 
+REFUSED: Final = "refused"
+"""Key of the detail of an entry `waits`: the batch that a run was told to halt the campaign over."""
 _LOCK_WAIT = dt.timedelta(seconds=30)
 _BEGINNINGS = frozenset({Action.launched, Action.resumed})
 
@@ -27,6 +30,16 @@ class Batch:
     dataset: str
     days: tuple[dt.date, ...]
     layer: str = "shadow"
+
+    def to_plain(self) -> dict[str, object]:
+        """The same as plain JSON values, for a journal."""
+        return {"dataset": self.dataset, "layer": self.layer, "days": [day.isoformat() for day in self.days]}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Batch:
+        """The batch that `to_plain` was made of."""
+        days = tuple(dt.date.fromisoformat(day) for day in plain["days"])
+        return cls(plain["dataset"], days, plain["layer"])
 
 
 @dataclass(frozen=True)

@@ -161,16 +161,26 @@ def test_knobs_act_on_the_next_batch_and_are_recorded(site: Site) -> None:
     site.control.launch(ID)
     site.run()
     site.conduct()
-    site.control.set(ID, "the night is quiet", Knobs(1, 4))
+    site.control.set(ID, "the night is quiet", partitions_per_batch=4)
     assert site.run() == [REST]
     entry = next(e for e in site.ledger.journal(ID) if e.action is Action.set)
     assert entry.reason == "the night is quiet"
     assert entry.detail["after"] == {"max_concurrency": 1, "partitions_per_batch": 4}
 
 
+def test_of_two_operators_who_turn_a_knob_each_neither_undoes_the_other(site: Site) -> None:
+    both = site.control, site.control
+    both[0].set(ID, "faster", max_concurrency=4)
+    both[1].set(ID, "larger", partitions_per_batch=14)
+    assert site.campaign().knobs == Knobs(4, 14)
+    first, second = (str(e) for e in site.ledger.journal(ID) if e.action is Action.set)
+    assert first.endswith("UTC (max_concurrency 1 → 4): faster")
+    assert second.endswith("UTC (partitions_per_batch 2 → 14): larger")
+
+
 def test_a_knob_below_one_is_refused(site: Site) -> None:
     with pytest.raises(CampaignError, match="begin at 1"):
-        site.control.set(ID, "", Knobs(0, 4))
+        site.control.set(ID, "", max_concurrency=0)
 
 
 def test_of_two_batches_that_ask_at_once_only_one_is_let_in(site: Site) -> None:
@@ -239,6 +249,22 @@ def test_a_passed_day_that_goes_stale_while_the_others_run_stops_nothing(site: S
     assert len(site.scheduler.requests) == 2
 
 
+def test_a_resume_of_a_validated_campaign_lets_nothing_be_computed_again_by_itself(site: Site) -> None:
+    site.control.launch(ID)
+    for _ in range(2):
+        site.run()
+        site.conduct()
+    site.control.resume(ID, "to be sure")
+    assert site.standings.of(ID).state is CampaignState.validated
+    assert [notice for notice, _ in site.told].count(Notice.validated) == 1
+    site.basis.changed["sales", REST[0]] = "delivered again"
+    assert site.conduct() == ""
+    assert site.standings.of(ID).state is CampaignState.stale
+    assert len(site.scheduler.requests) == 2
+    site.control.resume(ID, "the new file is right")
+    assert site.scheduler.requests[-1].days == (REST[0],)
+
+
 def test_a_failure_behind_a_shut_gate_still_stops_the_campaign(site: Site) -> None:
     site.control.launch(ID)
     site.scheduler.at_work = []
@@ -278,7 +304,7 @@ def test_bytes_count_from_the_start_of_a_batch_however_it_ends(tmp_path: Path) -
     site.world.released({d: [1, 2, 3] for d in DAYS})
     site.plan()
     site.control.launch(ID)
-    site.control.set(ID, "", Knobs(9, 2))
+    site.control.set(ID, "", max_concurrency=9)
     found = site.gatekeeper.begin(ID, Batch("sales", DAYS[:2]), "run_1", HOUR)
     assert isinstance(found, Attempt)
     assert found.bytes_read > 1_000
@@ -366,5 +392,5 @@ def test_a_campaign_whose_release_stands_is_neither_paused_nor_stopped_nor_resum
         with pytest.raises(CampaignError, match=r"is published .*is not possible any more"):
             command(ID, "too late")
     with pytest.raises(CampaignError, match="set is not possible any more"):
-        site.control.set(ID, "too late", Knobs(2, 2))
+        site.control.set(ID, "too late", max_concurrency=2)
     assert (site.campaign(), site.actions()) == before

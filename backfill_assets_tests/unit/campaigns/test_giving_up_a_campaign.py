@@ -23,7 +23,7 @@ COMMANDS: dict[str, Callable[[Site], object]] = {
     "pause": lambda site: site.control.pause(ID, "night"),
     "stop": lambda site: site.control.stop(ID, "wrong"),
     "resume": lambda site: site.control.resume(ID),
-    "set": lambda site: site.control.set(ID, "", Knobs(1, 3)),
+    "set": lambda site: site.control.set(ID, "", partitions_per_batch=3),
 }
 
 
@@ -168,6 +168,23 @@ def test_a_resume_with_a_changed_specification_says_what_is_another(site: Site) 
     site.control.resume(ID)
     entry = next(e for e in reversed(site.ledger.journal(ID)) if e.action is Action.resumed)
     assert "changed" not in entry.detail
+
+
+def test_a_resume_takes_over_the_limits_that_were_changed_in_the_specification_and_no_others(site: Site) -> None:
+    file = site.folder / "fix.yaml"
+    plain = site.specification.to_plain()
+    file.write_text(yaml.safe_dump(plain), encoding="utf-8")
+    entry = JournalEntry(ID, site.world.clock.now(), "ada", Action.planned)
+    site.ledger.change_campaign(replace(site.campaign(), file="fix.yaml"), {Phase.planned}, entry)
+    site.control.launch(ID)
+    site.control.set(ID, "gently", max_concurrency=3)
+    site.control.set(ID, "too large", partitions_per_batch=6)
+    plain["execution"] |= {"partitions_per_batch": 1}
+    file.write_text(yaml.safe_dump(plain), encoding="utf-8")
+    assert "no longer what the plan was made from" in site.conduct()
+    assert site.control.resume(ID, "out of memory").knobs == Knobs(3, 1)
+    entry = next(e for e in site.ledger.journal(ID) if e.action is Action.resumed)
+    assert str(entry).endswith("with other execution (partitions_per_batch 6 → 1): out of memory")
 
 
 def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: CampaignWorld) -> None:

@@ -169,7 +169,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(knobs=st.builds(Knobs, st.integers(1, 2), st.integers(1, 4)))
     def set_knobs(self, knobs: Knobs) -> None:
         allowed = self.site.phase() is Phase.planned or self.is_open()
-        self.attempt(allowed, lambda: self.site.control.set(ID, "", knobs))
+        self.attempt(allowed, lambda: self.site.control.set(ID, "", **vars(knobs)))
 
     @rule(date=some_day, delivered=st.integers(1, 2))
     def deliver_again(self, date: dt.date, delivered: int) -> None:

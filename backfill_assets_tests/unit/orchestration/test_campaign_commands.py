@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import dagster as dg
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from backfill_assets.application import Application
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
+from backfill_assets.cli import campaigns
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
-from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Phase
+from backfill_assets.cli.desk import opened_desk
+from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, CampaignState, JournalEntry, Phase
 from backfill_assets.domain.contract import parse_contract
 from backfill_assets.domain.errors import BackfillError, ContractError, EvidenceError, UnitError
-from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.units import UNIT_TAG, Unit, UnitState
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill
-from backfill_assets.orchestration.campaign_desk import desk_of
+from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.campaign_jobs import campaign_jobs
 from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.launch_contracts import Declared
-from backfill_assets.orchestration.launches import updated
+from backfill_assets.orchestration.launches import unit_of, updated
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
@@ -175,6 +181,24 @@ def test_a_launch_neither_changes_nor_releases_what_belongs_to_a_campaign(house:
     assert updated(house.application, plain, ANYTHING, released=True).contract.clauses
 
 
+def of_launch(days: tuple[dt.date, ...], **tags: str) -> dg.AssetExecutionContext:
+    """What a step of a run over both shadows sees of it."""
+    chosen = {dg.AssetKey(["shadow", name]) for name in BOTH}
+    run_of = SimpleNamespace(run_id="run_1", tags=tags, asset_selection=chosen, run_config={})
+    return cast("dg.AssetExecutionContext", SimpleNamespace(run=run_of, partition_keys=[d.isoformat() for d in days]))
+
+
+def test_days_of_a_campaign_are_built_by_no_launch_but_its_own(house: House) -> None:
+    _, unit = house.world.launched(TARGETS)
+    sales = house.application.dataset("sales")
+    for other in ({}, {UNIT_TAG: unit.id}, {CAMPAIGN_TAG: "another"}):
+        with pytest.raises(UnitError, match=rf"unit {unit.id} .*belongs to campaign {NAME}.*backfill resume {NAME}"):
+            unit_of(of_launch(DAYS, **other), house.application, sales)
+    own = of_launch(DAYS[:1], **{UNIT_TAG: unit.id, CAMPAIGN_TAG: NAME})
+    assert unit_of(own, house.application, sales) == unit
+    assert house.world.ledger.attempts(unit.id) == ()
+
+
 def test_what_is_built_from_days_without_evidence_says_how_to_go_on(house: House) -> None:
     _, unit = house.world.launched(TARGETS)
     with pytest.raises(EvidenceError, match=f"go on with: backfill resume {NAME}"):
@@ -221,6 +245,19 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
     assert of_job(house, "cleanup_campaign", campaign=NAME, dry_run=True)
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
+
+
+def test_a_command_turns_only_the_knob_that_it_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.world.planned(TARGETS)
+
+    @contextmanager
+    def meanwhile(application: Application, webserver: str) -> Iterator[Desk]:
+        with opened_desk(application, webserver) as desk:
+            desk.control.set(NAME, "somebody else", max_concurrency=4)
+            yield desk
+
+    monkeypatch.setattr(campaigns, "opened_desk", meanwhile)
+    assert "max_concurrency=4, partitions_per_batch=14" in run("set", NAME, "partitions_per_batch=14")
 
 
 def test_a_campaign_can_be_given_up_by_a_job(house: House) -> None:

@@ -1,0 +1,185 @@
+"""How the runs of a campaign stand before its gate: on a real ledger, with files, and with hours that pass at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import dagster as dg
+import pytest
+
+from backfill_assets.campaigns.conducting.gatekeeper import Batch
+from backfill_assets.domain.campaign import CAMPAIGN_TAG, CampaignState, Phase
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.specification import Notice
+from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.orchestration import campaign_runs
+from backfill_assets.orchestration.campaign_runs import build_in_batches, in_batches
+from backfill_assets_tests.unit.campaigns.site import CANARIES, DAYS, ID, Site
+
+HOUR = dt.timedelta(hours=1)
+Days = tuple[dt.date, ...]
+
+
+@dataclass
+class Paving:
+    """A road that remembers what was landed and staged, and builds shadows as tests do."""
+
+    site: Site
+    landed: set[dt.date] = field(default_factory=set)
+    staged: set[dt.date] = field(default_factory=set)
+
+    def days_to_land(self, _: str, days: Days) -> Days:
+        return tuple(d for d in days if d not in self.landed)
+
+    def days_to_stage(self, _: str, days: Days) -> Days:
+        return tuple(d for d in days if d not in self.staged)
+
+    def days_to_build(self, unit: Unit, _: str, days: Days) -> Days:
+        built = self.site.ledger.evidence(unit.id, "sales", days)
+        return tuple(d for d in days if ("sales", d) not in built)
+
+    def build(self, *_: object) -> None:
+        pass
+
+    def validate(self, _: object, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
+        self.site.world.build(unit, "sales", {d: [d.day] for d in attempt.days}, attempt=attempt)
+        return tuple(self.site.ledger.evidence(unit.id, "sales", attempt.days).values())
+
+
+class Runs:
+    """The runs of a site's newest backfill, with the real doors; whoever looks at a gate again lets time pass."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = site.world.clock
+        looks = SimpleNamespace(
+            monotonic=lambda: clock.now().timestamp(),
+            sleep=lambda seconds: clock.advance(dt.timedelta(seconds=seconds)),
+        )
+        monkeypatch.setattr(campaign_runs, "time", looks)
+        monkeypatch.setattr(campaign_runs, "_LOOK_SECONDS", 60.0)
+        desk = SimpleNamespace(gatekeeper=site.gatekeeper, conductor=site.conductor)
+        monkeypatch.setattr(campaign_runs, "desk_of", lambda *_: desk)
+        monkeypatch.setattr(campaign_runs, "_report", lambda *_: None)
+        self.site, self.road, self.count = site, Paving(site), 0
+        settings = SimpleNamespace(lease=HOUR, gate_wait=dt.timedelta(minutes=1), query_timeout=HOUR)
+        self.application: Any = SimpleNamespace(
+            ledger=site.ledger, road=self.road, settings=settings, clock=clock, session=lambda *_: nullcontext()
+        )
+
+    def work(self) -> bool:
+        """One run over all days of the newest backfill; whether it came to its end."""
+        self.count += 1
+        run = SimpleNamespace(tags={CAMPAIGN_TAG: ID}, run_id=f"run_{self.count}", root_run_id=None)
+        log = SimpleNamespace(info=lambda _: None)
+        context = cast("dg.AssetExecutionContext", SimpleNamespace(run=run, run_id=run.run_id, log=log, instance=None))
+        site, days = self.site, self.site.scheduler.requests[-1].days
+        unit = site.ledger.unit(site.campaign().unit)
+        done: Mapping[str, Callable[[Days], None]] = {
+            "raw": self.road.landed.update,
+            "staging": self.road.staged.update,
+        }
+        try:
+            for layer, note in done.items():
+                for _, batch in in_batches(context, self.application, Batch("sales", days, layer)):
+                    note(batch)
+            build_in_batches(context, self.application, "sales", unit, days)
+        except dg.Failure as failure:
+            site.scheduler.failed_run, site.scheduler.failed_of = run.run_id, str(failure.description)
+            return False
+        finally:
+            site.scheduler.at_work = []
+        return True
+
+    def batches(self) -> list[tuple[str, Days]]:
+        return [(a.layer, a.days) for a in self.site.ledger.attempts(self.site.campaign().unit)]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    made: list[Site] = []
+
+    def make(**execution: object) -> Site:
+        made.append(Site(tmp_path, **execution))  # type: ignore[arg-type]
+        made[-1].plan()
+        return made[-1]
+
+    yield make
+    made[-1].world.close()
+
+
+def test_beside_live_runs_that_never_end_the_floor_brings_all_layers_forward(
+    opened: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = opened(min_progress="1 batch per hour")
+    runs = Runs(site, monkeypatch)
+    site.scheduler.live = ("live",)
+    site.control.launch(ID)
+    site.control.set(ID, "", partitions_per_batch=4)
+    for _ in range(7):
+        site.world.clock.advance(HOUR)
+        site.conduct()
+        if site.scheduler.at_work:
+            runs.work()
+    assert site.standings.of(ID).state is CampaignState.validated
+    rest = tuple(d for d in DAYS if d not in CANARIES)
+    assert runs.batches() == [(layer, days) for days in (CANARIES, rest) for layer in ("raw", "staging", "shadow")]
+    starts = [a.started_at for a in site.ledger.attempts(site.campaign().unit)]
+    assert min(later - one for one, later in pairwise(starts)) >= HOUR
+
+
+def test_what_is_landed_and_staged_passes_no_gate_and_is_charged_nothing(
+    opened: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = opened()
+    runs = Runs(site, monkeypatch)
+    site.control.launch(ID)
+    runs.road.landed = set(CANARIES)
+    runs.road.staged = {CANARIES[0]}
+    assert runs.work()
+    assert runs.batches() == [("staging", CANARIES[1:]), ("shadow", CANARIES)]
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_batch_above_the_budget_of_the_day_stops_the_campaign(
+    opened: Callable[..., Site],
+    monkeypatch: pytest.MonkeyPatch,
+    queued: bool,  # noqa: FBT001
+) -> None:
+    site = opened(budget={"bytes_read_per_day": "1 KB"})
+    site.world.released({d: [1, 2, 3] for d in CANARIES})
+    runs = Runs(site, monkeypatch)
+    site.control.launch(ID)
+    assert not runs.work()
+    site.scheduler.at_work = ["b1"] if queued else []
+    assert "is stopped: the next batch would bring the bytes read today to" in site.conduct()
+    assert (site.phase(), len(site.scheduler.requests), site.scheduler.at_work) == (Phase.stopped, 1, [])
+    assert site.told[-1][0] is Notice.stopped
+    site.control.resume(ID, "it is small")
+    assert len(site.scheduler.requests) == 2
+    assert not runs.work()
+    assert "is stopped: the next batch" in site.conduct()
+
+
+def test_a_budget_that_begins_anew_before_anybody_was_stopped_stops_nothing(
+    opened: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = opened(budget={"bytes_read_per_day": "5 KB"})
+    site.world.released({d: [1, 2, 3] for d in CANARIES})
+    runs = Runs(site, monkeypatch)
+    site.control.launch(ID)
+    runs.road.landed = runs.road.staged = set(CANARIES)
+    spent = site.gatekeeper.begin(ID, Batch("sales", CANARIES), "run_0", HOUR)
+    assert isinstance(spent, Attempt)
+    site.ledger.end_attempt(spent.number, AttemptState.failed)
+    assert not runs.work()
+    site.world.clock.advance(12 * HOUR)
+    assert "launched backfill b2" in site.conduct()
+    assert runs.work()

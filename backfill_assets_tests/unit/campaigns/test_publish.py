@@ -267,6 +267,8 @@ def test_a_rolled_back_unit_is_published_again_with_the_same_evidence(world: Wor
     assert again.release != first.release
     assert world.content() == {d: [2] for d in DAYS}
     assert world.ledger.unit(unit.id).state is UnitState.published
+    # The clock stands still here: both publications have one moment.
+    assert isinstance(world.publisher().release(unit.id), AlreadyReleased)
 
 
 def test_a_rolled_back_unit_stays_so_while_another_one_claims_its_days(world: World) -> None:

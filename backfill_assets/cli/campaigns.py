@@ -34,7 +34,7 @@ def plan(
     application = Application.from_env()
     planner = replace(application.planner, slots=backfill_slots(os.environ))
     settings = application.settings
-    freezer = Freezer(planner, application.identity, settings.computes, settings.state, Path.cwd())
+    freezer = Freezer(planner, application.identity, settings.computes, settings.state)
     campaign, frozen = freezer.freeze(file)
     made = campaign.plan
     if json:

@@ -113,9 +113,9 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
 
 
 def _plan(context: dg.OpExecutionContext, application: Application, config: Planning) -> None:
-    settings, project = application.settings, Path.cwd()
-    freezer = Freezer(application.planner, application.identity, settings.computes, settings.state, project)
-    campaign, file = freezer.freeze(project / config.file)
+    settings = application.settings
+    freezer = Freezer(application.planner, application.identity, settings.computes, settings.state)
+    campaign, file = freezer.freeze(Path(config.file))
     context.log.info(f"{explain(campaign.plan)}\nplan {campaign.plan.fingerprint[:SHOWN_DIGITS]} is frozen in {file}")
 
 

@@ -208,7 +208,7 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
     Path("fix.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
     assert of_job(house, "plan_campaign", file="fix.yaml")
     campaign = house.world.ledger.campaign(NAME)
-    assert (campaign.file, campaign.phase) == ("fix.yaml", Phase.planned)
+    assert (campaign.file, campaign.phase) == (str(Path("fix.yaml").absolute()), Phase.planned)
     assert of_job(house, "set_campaign", campaign=NAME, partitions_per_batch=3, reason="small days")
     turned = house.world.ledger.campaign(NAME)
     assert (turned.knobs.partitions_per_batch, turned.knobs.max_concurrency) == (3, campaign.knobs.max_concurrency)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
@@ -66,8 +67,8 @@ def launch(
     with opened_desk(application, webserver) as desk:
         launched = desk.control.launch(campaign, canary_only=canary_only)
         say(f"campaign {campaign} is launched; unit {launched.unit} claims {_targets(launched.plan)}")
-        if moved:
-            say(moved)
+        for attention in filter(None, (moved, uncompared(launched, Path.cwd()))):
+            say(attention)
         if watch:
             follow_campaign(application, desk, campaign)
         else:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -21,6 +22,7 @@ from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
+from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
@@ -37,8 +39,8 @@ from backfill_assets.campaigns.releasing.sweep import GRACE, Sweep
 from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
+from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.dataset import Dataset, Publication
-from backfill_assets.domain.errors import SettingsError
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.specification import Execution
 from backfill_assets.lakehouse.layout import Layout
@@ -176,7 +178,11 @@ class Application:
     def guard(self) -> CampaignGuard:
         """Keeps every road from releasing a campaign past its approval or its publish window."""
         approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
-        return CampaignGuard(self.ledger, self.tables, self.clock, frozenset(approval))
+        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, frozenset(approval))
+
+    def drift(self, campaign: Campaign) -> str:
+        """What of a campaign's code or specification has moved since its plan, in words, or nothing."""
+        return drift_of(campaign, self.catalog.code, Path.cwd())
 
     @cached_property
     def notifier(self) -> Notifier:
@@ -199,7 +205,8 @@ class Application:
     @cached_property
     def approving(self) -> Approving:
         """Shows what is to be approved, and records who has approved it."""
-        return Approving(self.ledger, self.publisher, self.clock, self.identity, self.settings.roles)
+        roles = self.settings.roles
+        return Approving(self.ledger, self.publisher, self.clock, self.identity, roles, self.drift)
 
     @cached_property
     def campaign_release(self) -> CampaignRelease:
@@ -280,18 +287,7 @@ class Application:
 
         if execution is None:
             return open_session(self.settings, tag)
-        return open_session(self._settings_for(execution), tag, execution.spark)
-
-    def _settings_for(self, execution: Execution) -> Settings:
-        update: dict[str, object] = {}
-        if execution.query_timeout is not None:
-            update["query_timeout"] = execution.query_timeout
-        if execution.compute:
-            if execution.compute not in self.settings.computes:
-                variable = f"BACKFILL_ASSETS_SPARK_URL_{execution.compute.upper()}"
-                raise SettingsError(f"execution.compute = {execution.compute!r}: {variable} is not set where this runs")
-            update["spark_url"] = self.settings.computes[execution.compute]
-        return self.settings.model_copy(update=update)
+        return open_session(self.settings.of_campaign(execution), tag, execution.spark)
 
     def refresh_views(self) -> None:
         """Recreate the published views in the Spark catalog, and drop previews of units that are over."""

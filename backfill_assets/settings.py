@@ -15,6 +15,7 @@ from backfill_assets.domain.approval import parse_roles
 from backfill_assets.domain.durations import parse_duration
 from backfill_assets.domain.errors import SettingsError
 from backfill_assets.domain.estimate import Price, parse_price
+from backfill_assets.domain.execution import Execution
 
 _PREFIX: Final = "BACKFILL_ASSETS_"
 _MEMORY: Final = re.compile(r"^[1-9][0-9]*[mg]$")
@@ -131,6 +132,22 @@ class Settings(BaseModel):
             chunk=_read(environ, "CHUNK", None, _chunk),
             roles=_read(environ, "ROLES", {}, parse_roles),
         )
+
+    def of_campaign(self, execution: Execution) -> Settings:
+        """The same settings with what a campaign wants otherwise.
+
+        Raises:
+            SettingsError: it names a compute that this process has no URL of.
+        """
+        update: dict[str, object] = {}
+        if execution.query_timeout is not None:
+            update["query_timeout"] = execution.query_timeout
+        if execution.compute:
+            if execution.compute not in self.computes:
+                variable = f"{_PREFIX}SPARK_URL_{execution.compute.upper()}"
+                raise SettingsError(f"execution.compute = {execution.compute!r}: {variable} is not set where this runs")
+            update["spark_url"] = self.computes[execution.compute]
+        return self.model_copy(update=update)
 
 
 def _duration(text: str) -> timedelta:

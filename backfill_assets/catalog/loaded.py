@@ -117,6 +117,11 @@ class Catalog:
         if self.faults:
             raise DatasetError("\n".join(str(fault) for fault in self.faults))
 
+    @property
+    def code(self) -> Mapping[str, str]:
+        """The code version of each dataset."""
+        return {name: loaded.code_version for name, loaded in self.datasets.items()}
+
     @cached_property
     def upstreams(self) -> Upstreams:
         """For each dataset those that it is built from."""

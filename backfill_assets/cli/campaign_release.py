@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.campaign_release import ReleasePlan
+from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.releasing.history import DayChange
 from backfill_assets.cli.campaigns import CampaignId, Reason
 from backfill_assets.cli.output import as_json, say, table
@@ -59,6 +61,8 @@ def publish_campaign(
     """Publish a campaign, or say what that would do; `how` has reason, outside_window, evidence_hash; the days by dataset."""
     from backfill_assets.orchestration.reporting import report_release  # loads Dagster
 
+    if attention := uncompared(application.ledger.campaign(campaign), Path.cwd()):
+        say(f"attention: {attention}")
     if dry_run:
         asked = {name: value for name, value in how.items() if name != "reason"}
         _say_plan(application.campaign_release.plan(campaign, **asked))

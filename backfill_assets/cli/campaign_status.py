@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.campaign_standing import Standing
+from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import as_json, console, say, table
 from backfill_assets.domain.campaign import Action, CampaignState
 from backfill_assets.domain.days import format_days
@@ -46,6 +48,8 @@ def say_standing(application: Application, standing: Standing, *, details: bool 
         say(_against_estimate(application, standing))
     if state in _AT_WORK and not isinstance(standing.decision, Admitted):
         say(f"the gate is shut: {standing.decision.reason}")
+    for moved in filter(None, (standing.drift.partition(";")[0], standing.uncompared)):
+        say(f"attention: {moved}")
     for entry in standing.journal[-5:]:
         say(f"  {entry}")
     if details and standing.faults:
@@ -70,6 +74,8 @@ def standing_as_json(application: Application, standing: Standing) -> None:
             "budget": {"seconds_spent": standing.spent.total_seconds(), "bytes_today": standing.traffic.bytes_today},
             "waits": standing.waits,
             "evidence": standing.evidence,
+            "drift": standing.drift,
+            "uncompared": standing.uncompared,
             "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
             "journal": standing.journal,
             "next": next_step(standing, application.guard.always),
@@ -167,6 +173,8 @@ def _amount(batches: int, seconds: float, cost: str) -> str:
 def next_step(standing: Standing, always: Collection[str] = ()) -> str:
     """What to do next, as commands; `always` are the datasets that need approval whatever a specification says."""
     campaign = standing.campaign
+    if standing.drift and standing.state in _REFUSED_BY_DRIFT:
+        return _REFUSED_BY_DRIFT[standing.state].format(name=campaign.id, file=shown_path(Path(campaign.file)))
     approval = campaign.specification.approval.required or bool(set(always) & set(campaign.plan.targets))
     # After a rollback what was approved has to be approved again.
     if standing.state in {CampaignState.validated, CampaignState.rolled_back} and approval and standing.evidence:
@@ -184,6 +192,13 @@ def _releases(standing: Standing) -> list[str]:
     told = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
     return [str(release) for release in told[-1].values()] if told and isinstance(told[-1], dict) else ["<release>"]
 
+
+_GO_ON = "backfill resume {name}, which plans anew by what is there now; or restore what has moved"
+_REFUSED_BY_DRIFT: Mapping[CampaignState, str] = {
+    CampaignState.planned: "backfill plan {file}: what was planned has moved",
+    CampaignState.validated: _GO_ON,
+    CampaignState.approved: _GO_ON,
+}
 
 _NEXT: Mapping[CampaignState, str] = {
     CampaignState.planned: "backfill launch {name}",

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
@@ -34,7 +35,7 @@ def plan(
     application = Application.from_env()
     planner = replace(application.planner, slots=backfill_slots(os.environ))
     settings = application.settings
-    freezer = Freezer(planner, application.identity, settings.computes, settings.state, Path.cwd())
+    freezer = Freezer(planner, application.identity, settings.computes, settings.state)
     campaign, frozen = freezer.freeze(file)
     made = campaign.plan
     if json:
@@ -66,8 +67,8 @@ def launch(
     with opened_desk(application, webserver) as desk:
         launched = desk.control.launch(campaign, canary_only=canary_only)
         say(f"campaign {campaign} is launched; unit {launched.unit} claims {_targets(launched.plan)}")
-        if moved:
-            say(moved)
+        for attention in filter(None, (moved, uncompared(launched, Path.cwd()))):
+            say(attention)
         if watch:
             follow_campaign(application, desk, campaign)
         else:

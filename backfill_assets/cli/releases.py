@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from typing import Annotated
 
@@ -16,8 +16,9 @@ from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.dataset import Publication
 from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.errors import CampaignError, EvidenceError
+from backfill_assets.domain.errors import CampaignError, EvidenceError, RollbackError
 from backfill_assets.domain.names import number_of
+from backfill_assets.domain.release import DaySwap
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
 
@@ -102,27 +103,40 @@ def rollback(
     first: Day = None,
     last: Day = None,
     include_rewritten: Annotated[
-        bool, typer.Option(help="Also put back days that somebody else has rewritten since; their newer rows go.")
+        bool,
+        typer.Option(help="Also put back days that somebody has rewritten past the releases; their newer rows go."),
     ] = False,
     dry_run: DryRun = False,  # a command-line flag
 ) -> None:
-    """Put the days of a release back to what they were; days written since then stay, unless you consent."""
+    """Put the days of a release back to what they were; days written since stay, and later releases have to go first."""
     from backfill_assets.orchestration.reporting import report_rollback  # loads Dagster
 
     application = Application.from_env()
     days = _days(application.ledger.release(release), first, last)
     plan = application.rollback.plan(release, days=days)
-    if plan.rewritten:
-        say(f"rewritten since, {'put back too' if include_rewritten else 'left alone'}: {format_days(plan.rewritten)}")
-    if dry_run:
-        say(f"would put back: {format_days(s.day for s in plan.swaps)}")
-        return
     consent = frozenset(plan.rewritten) if include_rewritten else frozenset()
+    if plan.rewritten:
+        how = "put back too" if include_rewritten else "left alone (without --include-rewritten)"
+        say(f"rewritten since, {how}: {format_days(plan.rewritten)}")
+    for covered in plan.covered:
+        say(f"left alone: {covered}")
+    if dry_run:
+        _say_rollback(plan.chosen(consent), application.rollback.refusals(plan, consent))
+        return
     done = application.rollback.execute(release, reason, days=days, consent_rewritten=consent)
     report_rollback(application, done, reason)
     say(f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}")
     say(f"live runs leave these days alone until: backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}")
     _say_outdated(application, (done.dataset,))
+
+
+def _say_rollback(swaps: Sequence[DaySwap], refusals: Sequence[RollbackError]) -> None:
+    if swaps:
+        say(f"would put back: {format_days(swap.day for swap in swaps)}")
+    for refusal in refusals:
+        say(f"would be refused: {refusal}")
+    if refusals:
+        raise typer.Exit(1)
 
 
 def _say_outdated(application: Application, changed: Iterable[str]) -> None:

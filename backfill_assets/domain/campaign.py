@@ -96,7 +96,7 @@ class Knobs:
 class Campaign:
     """A planned campaign and its controls.
 
-    `file` is where the specification was read, relative to the project's folder; `unit` is empty until the launch;
+    `file` is where the specification was read, as an absolute path; `unit` is empty until the launch;
     `canary_only` keeps the conductor from going on after the canaries; `revision` grows with every change and lets two
     operators find out about each other.
     """
@@ -143,10 +143,15 @@ class JournalEntry:
     reason: str = ""
     detail: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The top-level keys of the specification that are other ones from here on."""
+        keys = self.detail.get(CHANGED)
+        return tuple(map(str, keys)) if isinstance(keys, (list, tuple)) else ()
+
     def __str__(self) -> str:
         """One line for people."""
-        changed = self.detail.get(CHANGED)
-        what = f" with other {', '.join(map(str, changed))}" if isinstance(changed, (list, tuple)) else ""
+        what = f" with other {', '.join(self.changed)}" if self.changed else ""
         turned = f" ({', '.join(self._turned())})" if self._turned() else ""
         why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
         return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{what}{turned}{why}"

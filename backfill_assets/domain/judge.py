@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, assert_never
 
-from backfill_assets.domain.checks_config import PERCENTILES, ChangeConfig, CheckConfig, Measure
+from backfill_assets.domain.checks_config import PERCENTILES, ChangeConfig, CheckConfig, Measure, Severity
 from backfill_assets.domain.contract import Change, Contract
 from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
@@ -87,9 +87,13 @@ def measure_of(metric: str, dataset: Dataset) -> str:
 
 
 def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract) -> tuple[Verdict, ...]:
-    """The verdicts of all checks on one day; samples are added later, by whoever can read rows."""
+    """The verdicts of all checks on one day; samples are added later, by whoever can read rows.
+
+    A change that the contract promises always blocks; how bad any other failure is, the dataset says.
+    """
     verdicts = []
-    for check in checks_of(dataset):
+    for declared in checks_of(dataset):
+        check = _in_force(declared, measured.day, contract)
         f = _judge_one(check, dataset, measured, contract)
         verdict = Verdict(
             check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
@@ -105,6 +109,11 @@ def with_sample(verdict: Verdict, sample: tuple[dict[str, object], ...]) -> Verd
 
 def _check(name: str, kind: CheckKind, subject: str, config: CheckConfig, text: str) -> Check:
     return Check(name, kind, subject, config.severity, config.blocks, text)
+
+
+def _in_force(check: Check, day: dt.date, contract: Contract) -> Check:
+    promised = check.kind is CheckKind.change and contract.expected(check.subject, day) is not None
+    return replace(check, severity=Severity.error, blocks=True) if promised else check
 
 
 def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Contract) -> _Found:

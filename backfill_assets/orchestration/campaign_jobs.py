@@ -8,7 +8,9 @@ import dagster as dg
 from pydantic import Field
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.planning.freezing import Freezer
+from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import SHOWN_DIGITS, explain
@@ -113,9 +115,9 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
 
 
 def _plan(context: dg.OpExecutionContext, application: Application, config: Planning) -> None:
-    settings, project = application.settings, Path.cwd()
-    freezer = Freezer(application.planner, application.identity, settings.computes, settings.state, project)
-    campaign, file = freezer.freeze(project / config.file)
+    settings = application.settings
+    freezer = Freezer(application.planner, application.identity, settings.computes, settings.state)
+    campaign, file = freezer.freeze(Path(config.file))
     context.log.info(f"{explain(campaign.plan)}\nplan {campaign.plan.fingerprint[:SHOWN_DIGITS]} is frozen in {file}")
 
 
@@ -124,6 +126,7 @@ def _launch(context: dg.OpExecutionContext, application: Application, config: La
     launched = _desk(context, application).control.launch(config.campaign, canary_only=config.canary_only)
     if moved:
         context.log.info(f"moved since the plan, and built from what is there now: {shown_days(moved)}")
+    _warn_uncompared(context, launched)
     context.log.info(f"campaign {launched.id} is launched in unit {launched.unit}")
 
 
@@ -174,6 +177,7 @@ def _approve(context: dg.OpExecutionContext, application: Application, config: A
 
 
 def _publish(context: dg.OpExecutionContext, application: Application, config: Publishing) -> None:
+    _warn_uncompared(context, application.ledger.campaign(config.campaign))
     publication = application.campaign_release.publish(
         config.campaign, reason=config.reason, outside_window=config.outside_window
     )
@@ -188,6 +192,11 @@ def _rollback(context: dg.OpExecutionContext, application: Application, config: 
     done = application.rollback.execute(config.release, config.reason)
     report_rollback(application, done, config.reason)
     context.log.info(f"{done.release} rolls back {done.undoes}: {done.dataset} {format_days(done.days)}")
+
+
+def _warn_uncompared(context: dg.OpExecutionContext, campaign: Campaign) -> None:
+    if attention := uncompared(campaign, Path.cwd()):
+        context.log.warning(attention)
 
 
 def _desk(context: dg.OpExecutionContext, application: Application) -> Desk:

@@ -26,7 +26,7 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
             if manifest.kind is ReleaseKind.publish:
                 stack.append(manifest)
             elif manifest.undoes in names:
-                # Everything on top of it went with it, by consent.
+                # Whatever a ledger holds on top of it went with it.
                 del stack[names.index(manifest.undoes) :]
     return {day: stack[-1] for day, stack in stacks.items() if stack}
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from backfill_assets.campaigns.releasing.steps import is_rollback
 from backfill_assets.domain.approval import approvers, unapproved
-from backfill_assets.domain.campaign import Approval
+from backfill_assets.domain.campaign import Action, Approval, JournalEntry
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import ReleaseRecord
+
+_RULES = frozenset({"approval", "validation"})
+"""Keys of a specification that an approval is given under."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,14 @@ def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvide
 
 
 def approved(ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) -> Approved:
-    """What is approved of this evidence. A rollback withdraws the approvals of its days: they have to be given again."""
-    edges = withdrawn(ledger.releases(unit=unit.id))
+    """What is approved of this evidence.
+
+    A rollback withdraws the approvals of its days, and a specification that expects another change, or wants others to
+    approve, those of all days: they have to be given again.
+    """
+    edges, campaign = dict(withdrawn(ledger.releases(unit=unit.id))), ledger.campaign_of(unit.id)
+    if campaign is not None and (ruled := _ruled_anew(ledger.journal(campaign.id))):
+        edges |= {day: max(edges.get(day, ruled), ruled) for day in evidence}
     given = ledger.approvals(unit.id)
     left = unapproved(evidence, given, edges)
     standing = {day: e for day, e in evidence.items() if day not in left}
@@ -46,6 +55,11 @@ def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, dt.dateti
             target = (manifest.dataset, swap.day)
             edges[target] = max(edges.get(target, manifest.created_at), manifest.created_at)
     return edges
+
+
+def _ruled_anew(journal: Iterable[JournalEntry]) -> dt.datetime | None:
+    """When a resume has last brought other rules for approvals; none if the first ones still hold."""
+    return max((e.at for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=None)
 
 
 def _standing(given: Iterable[Approval], edges: Mapping[DatasetDay, dt.datetime]) -> list[Approval]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.conducting.approvals import approved, current_evidence
@@ -31,13 +31,17 @@ class PendingApproval:
 
 @dataclass(frozen=True)
 class Approving:
-    """Shows what is to be approved and records who has approved it; `roles` says who is in which role."""
+    """Shows what is to be approved and records who has approved it.
+
+    `roles` says who is in which role, `drift` what of a campaign's code or specification has moved since its plan.
+    """
 
     ledger: Ledger
     publisher: Publisher
     clock: Clock
     identity: Identity
     roles: Roles
+    drift: Callable[[Campaign], str]
 
     def unapproved(self, unit_id: str) -> tuple[DatasetDay, ...]:
         """The days of a unit that have evidence which nobody has approved as it is now.
@@ -65,8 +69,9 @@ class Approving:
         Raises:
             CampaignError: there is no such campaign, or it is not at the point of an approval.
             EvidenceError: evidence is missing, failed or stale; names days and remedy.
-            ApprovalError: the user may not approve it, the hash is another one, or nothing waits for approval (any more:
-                of two who approve at once the second is told of the first).
+            ApprovalError: the user may not approve it, its code or specification has moved since the plan, the hash is
+                another one, or nothing waits for approval (any more: of two who approve at once the second is told of
+                the first).
             LedgerError: another approval of it takes too long.
         """
         campaign = self.ledger.campaign(campaign_id)
@@ -74,6 +79,9 @@ class Approving:
         name = self._approver(campaign, unit, by)
         if faults := self.publisher.missing(unit.id):
             raise EvidenceError(refusal(unit, faults, self.publisher.datasets))
+        # What was rolled back cannot be planned anew: it comes again as what it was.
+        if unit.state is UnitState.open and (moved := self.drift(campaign)):
+            raise ApprovalError(f"campaign {campaign.id}: {moved}")
         # From looking to writing nobody else approves: the second of two would approve what is approved already.
         with self.ledger.lock(f"approve:{unit.id}", _WAIT):
             found = current_evidence(self.ledger, unit)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from backfill_assets.campaigns.conducting.approvals import approved
 from backfill_assets.campaigns.conducting.conductor import STEPS
+from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper, spent_on
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
@@ -20,7 +21,12 @@ from backfill_assets.domain.work import Attempt
 
 @dataclass(frozen=True)
 class Standing:
-    """A campaign at one moment; `evidence` is the hash that waits for an approval, empty if nothing does."""
+    """A campaign at one moment.
+
+    `evidence` is the hash that waits for an approval, empty if nothing does; `drift` says what of code or specification has
+    moved since the plan, `uncompared` that the specification's file is not there to be compared, both for as long as
+    something can still be planned.
+    """
 
     campaign: Campaign
     state: CampaignState
@@ -32,6 +38,8 @@ class Standing:
     traffic: Traffic
     decision: Decision
     journal: tuple[JournalEntry, ...]
+    drift: str
+    uncompared: str
 
     @property
     def good(self) -> int:
@@ -91,6 +99,7 @@ class Standings:
         waiting = approved(self.ledger, unit, evidence).unapproved if unit is not None and complete else ()
         traffic, journal = self.gatekeeper.traffic(campaign), self.ledger.journal(campaign_id)
         steps = [entry.action for entry in journal if entry.action in STEPS]
+        at_hand = unit is None or unit.state is UnitState.open
         stale = bool(faults) and steps[-1:] in ([Action.validated], [Action.stale])
         return Standing(
             campaign=campaign,
@@ -103,4 +112,6 @@ class Standings:
             traffic=traffic,
             decision=admit(campaign, traffic),
             journal=journal,
+            drift=traffic.drift if at_hand else "",
+            uncompared=uncompared(campaign, self.gatekeeper.project) if at_hand else "",
         )

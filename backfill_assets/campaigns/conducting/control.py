@@ -12,6 +12,7 @@ from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.planning.claims import refuse_claimed
 from backfill_assets.catalog import Catalog
+from backfill_assets.catalog.faults import shown_path
 from backfill_assets.catalog.specifications import load_specification
 from backfill_assets.domain.campaign import (
     CHANGED,
@@ -245,8 +246,9 @@ class Control:
         # The canaries stay: those that have passed are no reason to build others.
         plan = self.make_plan(specification, campaign.plan.canaries)
         if plan.targets != campaign.plan.targets:
+            file = shown_path(Path(campaign.file))
             raise CampaignError(
-                f"campaign {campaign.id}: {campaign.file} now names other days or datasets than were launched. Change "
+                f"campaign {campaign.id}: {file} now names other days or datasets than were launched. Change "
                 f"them back, or give the unit up (backfill discard {campaign.unit}) and plan under another backfill_id"
             )
         self.ledger.set_contract(campaign.unit, specification.contract(tuple(plan.targets)))
@@ -265,8 +267,7 @@ class Control:
         self.tell(campaign, notice, f"{campaign.id} {notice.value} by {self.identity.name()}: {_about(campaign)}")
 
     def _drift(self, campaign: Campaign) -> str:
-        code = {name: loaded.code_version for name, loaded in self.catalog.datasets.items()}
-        return drift_of(campaign, code, self.project)
+        return drift_of(campaign, self.catalog.code, self.project)
 
     def _last(self, campaign_id: str) -> JournalEntry | None:
         return last_step(self.ledger, campaign_id)
@@ -284,7 +285,7 @@ def _moved(before: Campaign, after: Campaign) -> dict[str, object]:
 
 
 def _planning(campaign: Campaign) -> str:
-    return f"backfill plan {campaign.file or 'with its specification'}"
+    return f"backfill plan {shown_path(Path(campaign.file)) if campaign.file else 'with its specification'}"
 
 
 def _about(campaign: Campaign) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -99,14 +98,11 @@ class Gatekeeper:
             bytes_today=sum(a.bytes_read for a in attempts if a.started_at >= midnight),
             next_bytes=self._bytes(batch) if batch else 0,
             spent=sum((spent_on(a, now) for a in attempts), dt.timedelta(0)),
-            drift=drift_of(campaign, self._code(), self.project),
+            drift=drift_of(campaign, self.catalog.code, self.project),
         )
 
     def _bytes(self, batch: Batch) -> int:
         return self.workload.bytes_read(batch.dataset, batch.days, batch.layer)
-
-    def _code(self) -> Mapping[str, str]:
-        return {name: loaded.code_version for name, loaded in self.catalog.datasets.items()}
 
 
 def spent_on(attempt: Attempt, now: dt.datetime) -> dt.timedelta:

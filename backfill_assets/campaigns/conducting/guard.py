@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from backfill_assets.campaigns.conducting.approvals import approved
@@ -16,7 +16,7 @@ from backfill_assets.domain.errors import ApprovalError, RollbackError
 from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import Manifest, ReleaseKind, plan_rollback
-from backfill_assets.domain.units import Unit, shown_days
+from backfill_assets.domain.units import Unit, UnitState, shown_days
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 
@@ -25,13 +25,15 @@ _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 class CampaignGuard:
     """Asked by the publisher of every unit; those that belong to no campaign pass.
 
-    `always` are the datasets that nothing is published of without approval, whatever a specification says;
-    `outside_window` is the reason why a release may come outside the publish window; without one it may not.
+    `drift` says what of a campaign's code or specification has moved since its plan; `always` are the datasets that
+    nothing is published of without approval, whatever a specification says; `outside_window` is the reason why a release
+    may come outside the publish window; without one it may not.
     """
 
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
     clock: Clock
+    drift: Callable[[Campaign], str]
     always: frozenset[str] = frozenset()
     outside_window: str = ""
 
@@ -39,8 +41,8 @@ class CampaignGuard:
         """What the release is to say of its campaign.
 
         Raises:
-            ApprovalError: the campaign is not at the point of a release, its unit is not what the specification says, it
-                is not approved, or the window is shut.
+            ApprovalError: the campaign is not at the point of a release, its code or specification has moved, its unit is
+                not what the specification says, it is not approved, or the window is shut.
             RollbackError: the release could not be rolled back for as long as the specification asks.
         """
         campaign = self.ledger.campaign_of(survey.unit.id)
@@ -58,6 +60,7 @@ class CampaignGuard:
         """Everything that keeps a campaign whose evidence is complete from being released right now."""
         found = (
             self._phase(campaign),
+            self._drift(campaign, survey.unit),
             _contract(campaign, survey.unit),
             self._approval(campaign, survey),
             self._window(campaign),
@@ -83,6 +86,11 @@ class CampaignGuard:
         over = campaign.phase in {Phase.closed, Phase.cleaned}
         remedy = "plan a new one" if over else f"go on with it first: backfill resume {campaign.id}"
         return ApprovalError(f"campaign {campaign.id} is {campaign.phase.value}{done} and is not published; {remedy}")
+
+    def _drift(self, campaign: Campaign, unit: Unit) -> ApprovalError | None:
+        # What was rolled back cannot be planned anew: it comes again as what it was.
+        moved = self.drift(campaign) if unit.state is UnitState.open else ""
+        return ApprovalError(f"campaign {campaign.id}: {moved}") if moved else None
 
     def _approval(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
         rule = campaign.specification.approval

@@ -18,15 +18,13 @@ from backfill_assets.domain.specification import Specification
 class Freezer:
     """Plans campaigns and freezes their plans.
 
-    `computes` are the names of endpoints that this process knows, `state` is the folder below which plans are kept;
-    specifications are remembered by their path below `project`.
+    `computes` are the names of endpoints that this process knows, `state` is the folder below which plans are kept.
     """
 
     planner: Planner
     identity: Identity
     computes: Collection[str]
     state: Path
-    project: Path
 
     def freeze(self, file: Path) -> tuple[Campaign, Path]:
         """Plan the specification in a file and freeze the plan; the campaign, and the file of its plan.
@@ -37,15 +35,15 @@ class Freezer:
             ClaimedDaysError: an open unit that is not this campaign's has claimed some of the days.
             SourceError: the file of a reference is missing.
         """
-        planner, path = self.planner, file.absolute()
-        specification = self._checked(file)
+        planner, specification = self.planner, self._checked(file)
         plan, now = planner.plan(specification), planner.clock.now()
         campaign = Campaign(
             specification=specification,
             plan=plan,
             knobs=Knobs(specification.execution.max_concurrency, specification.execution.partitions_per_batch),
             created_at=now,
-            file=str(path.relative_to(self.project) if path.is_relative_to(self.project) else path),
+            # Absolute: whoever looks for it later, such as the daemon, works in another folder.
+            file=str(file.absolute()),
         )
         detail = {"plan": plan.fingerprint, "specification": specification.hash}
         entry = JournalEntry(campaign.id, now, self.identity.name(), Action.planned, "", detail)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from backfill_assets.campaigns.building.standing import effective
+from backfill_assets.campaigns.releasing.proposal import Days, Proposal, days_of, later_releases
 from backfill_assets.campaigns.releasing.reconcile import Reconcile
 from backfill_assets.campaigns.releasing.steps import (
     ROUNDS,
@@ -35,26 +36,6 @@ from backfill_assets.domain.release import (
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseRecord
-
-Days = frozenset[dt.date]
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What a rollback would do.
-
-    `swaps` go back; `rewritten` days show somebody else's files now and go back only with consent (`consentable` holds
-    their swaps); `restored` days are as they were before already; `missing` are files that would be needed and are gone.
-    """
-
-    record: ReleaseRecord
-    version: int
-    swaps: tuple[DaySwap, ...]
-    rewritten: tuple[dt.date, ...]
-    consentable: tuple[DaySwap, ...]
-    restored: tuple[dt.date, ...]
-    missing: tuple[DataFile, ...]
-    until: dt.datetime
 
 
 @dataclass(frozen=True)
@@ -100,12 +81,15 @@ class Rollback:
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
         planned = plan_rollback(manifest, active, days)
-        top = effective(self.ledger.releases(manifest.dataset))
+        records = self.ledger.releases(manifest.dataset)
+        top = effective(records)
         swaps = tuple(s for s in planned.swaps if s.day in top and top[s.day].release == release_id)
-        returning = _days(swaps)
+        returning = days_of(swaps)
         others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in returning]
         back = {s.day for s in others if _same(active.get(s.day, ()), s.remove)}
-        rewritten = [s for s in others if s.day not in back]
+        covered = later_releases(records, release_id, top, (s.day for s in others if s.day not in back))
+        known = back.union(*(c.days for c in covered))
+        rewritten = [s for s in others if s.day not in known]
         consentable = tuple(
             DaySwap(s.day, tuple(active.get(s.day, ())), s.remove, s.evidence)
             for s in rewritten
@@ -113,18 +97,40 @@ class Rollback:
         )
         missing = table.missing_files(f for s in swaps for f in s.add)
         left = tuple(s.day for s in rewritten)
-        return Proposal(record, version, swaps, left, consentable, tuple(sorted(back)), missing, until)
+        return Proposal(record, version, swaps, left, consentable, covered, tuple(sorted(back)), missing, until)
+
+    def refusals(self, proposal: Proposal, consent: Days = frozenset()) -> tuple[RollbackError, ...]:
+        """Everything that keeps a proposal from being executed with consent to these rewritten days; changes nothing."""
+        release, table = proposal.record.manifest.release, self.tables[proposal.record.manifest.dataset]
+        found = [str(c) for c in proposal.covered if consent & set(c.days)]
+        if mixed := consent & set(proposal.rewritten) - days_of(proposal.consentable):
+            found.append(
+                f"{format_days(mixed)} still hold some of the files to restore together with others; "
+                "build these days anew instead"
+            )
+        swaps = proposal.chosen(consent)
+        if not swaps and not found:
+            found.append(f"nothing to roll back: {'; '.join(self._reasons(proposal))}")
+        if missing := table.missing_files(f for swap in swaps for f in swap.add):
+            names = ", ".join(f"{f.path} ({f.size} bytes)" for f in missing[:5])
+            found.append(
+                f"{len(missing)} files to restore are gone or altered: {names}; "
+                f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
+            )
+        return tuple(RollbackError(f"release {release}: {text}") for text in found)
 
     def execute(
         self, release_id: str, reason: str, *, days: Days | None = None, consent_rewritten: Days = frozenset()
     ) -> RolledBack:
         """Roll back a release, or some of its days; the days go on hold, so that live runs leave them alone.
 
-        Days that somebody has rewritten since stay as they are unless `consent_rewritten` names them.
+        Days that somebody has rewritten since stay as they are unless `consent_rewritten` names them; those that show a
+        later release stay until that one is rolled back.
 
         Raises:
             UnitError: there is no such release.
-            RollbackError: nothing can be restored, or files that are needed are gone; says which and why.
+            RollbackError: nothing can be restored, files that are needed are gone, or there is consent to days that show a
+                later release; says which and why.
             TableMovedError: somebody kept committing to the table all the while.
         """
         dataset = self.ledger.release(release_id).manifest.dataset
@@ -150,10 +156,10 @@ class Rollback:
 
     def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
         table = self.tables[proposal.record.manifest.dataset]
-        swaps = sorted((*proposal.swaps, *(s for s in proposal.consentable if s.day in consent)), key=lambda s: s.day)
-        _require_something(proposal, swaps, (consent, self._undone(proposal)))
-        _require_files(proposal, table.missing_files(f for s in swaps for f in s.add))
-        manifest = self._manifest(proposal.record.manifest, tuple(swaps), reason)
+        if refusals := self.refusals(proposal, consent):
+            raise refusals[0]
+        swaps = proposal.chosen(consent)
+        manifest = self._manifest(proposal.record.manifest, swaps, reason)
         table.store_manifest(manifest)
         self.checkpoint("manifest")
         self.ledger.intend(manifest)
@@ -169,8 +175,7 @@ class Rollback:
         self.checkpoint("commit")
         Finisher(self.ledger, self.tables, self.clock).rollback(manifest, version)
         self.checkpoint("finalize")
-        done = tuple(s.day for s in swaps)
-        left = tuple(day for day in proposal.rewritten if day not in done)
+        done, left = tuple(s.day for s in swaps), proposal.left(consent)
         return RolledBack(manifest.release, manifest.undoes, manifest.dataset, manifest.unit, version, done, left)
 
     def _manifest(self, undone: Manifest, swaps: tuple[DaySwap, ...], reason: str) -> Manifest:
@@ -189,6 +194,19 @@ class Rollback:
             campaign=undone.campaign,
             source_range=undone.source_range,
         )
+
+    def _reasons(self, proposal: Proposal) -> list[str]:
+        """Why there is nothing to roll back."""
+        reasons = []
+        if proposal.restored:
+            days = format_days(proposal.restored)
+            reasons.append(f"{days} are as they were before it already{self._undone(proposal)}")
+        if proposal.rewritten:
+            days = format_days(proposal.rewritten)
+            reasons.append(
+                f"{days} were rewritten since; to restore them all the same, consent to each of them (--include-rewritten)"
+            )
+        return reasons + [str(covered) for covered in proposal.covered]
 
     def _undone(self, proposal: Proposal) -> str:
         """Who has rolled this release back before, if anybody has."""
@@ -222,41 +240,11 @@ class Rollback:
 
 
 def _require_own_days(manifest: Manifest, days: Days | None) -> None:
-    strange = (days or frozenset()) - _days(manifest.days)
+    strange = (days or frozenset()) - days_of(manifest.days)
     if strange:
         raise RollbackError(
             f"release {manifest.release} has not {manifest.dataset} {format_days(strange)}; "
             f"it has {format_days(s.day for s in manifest.days)}"
-        )
-
-
-def _require_something(proposal: Proposal, swaps: Sequence[DaySwap], told: tuple[Days, str]) -> None:
-    release, (consent, undone) = proposal.record.manifest.release, told
-    mixed = consent & set(proposal.rewritten) - _days(proposal.consentable)
-    if mixed:
-        raise RollbackError(
-            f"release {release}: {format_days(mixed)} still hold some of the files to restore together with others; "
-            "build these days anew instead"
-        )
-    if swaps:
-        return
-    reasons = []
-    if proposal.restored:
-        reasons.append(f"{format_days(proposal.restored)} are as they were before it already{undone}")
-    if proposal.rewritten:
-        reasons.append(
-            f"{format_days(proposal.rewritten)} were rewritten since; to restore them all the same, "
-            "consent to each of them"
-        )
-    raise RollbackError(f"release {release}: nothing to roll back: {'; '.join(reasons)}")
-
-
-def _require_files(proposal: Proposal, missing: Sequence[DataFile]) -> None:
-    if missing:
-        names = ", ".join(f"{f.path} ({f.size} bytes)" for f in missing[:5])
-        raise RollbackError(
-            f"release {proposal.record.manifest.release}: {len(missing)} files to restore are gone or altered: {names}; "
-            f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
         )
 
 
@@ -266,7 +254,3 @@ def _undoes(record: ReleaseRecord, release: str) -> bool:
 
 def _same(one: Sequence[DataFile], other: Sequence[DataFile]) -> bool:
     return {f.identity for f in one} == {f.identity for f in other}
-
-
-def _days(swaps: Sequence[DaySwap]) -> frozenset[dt.date]:
-    return frozenset(swap.day for swap in swaps)

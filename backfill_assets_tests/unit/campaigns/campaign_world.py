@@ -10,6 +10,7 @@ from pathlib import Path
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
+from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
@@ -105,7 +106,10 @@ class CampaignWorld(World):
         return Aftermath(self.ledger, self.data_releases, tell, lambda name: self.tables[name].keep_for, tidy)
 
     def guard(self) -> CampaignGuard:
-        return CampaignGuard(self.ledger, self.tables, self.clock)
+        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift)
+
+    def drift(self, campaign: Campaign) -> str:
+        return drift_of(campaign, {name: self.basis.code(name) for name in self.datasets}, self.folder)
 
     def guarded(self, user: str = "ada") -> Publisher:
         return replace(self.publisher(), guard=self.guard(), after=self.aftermath(), identity=User(user))
@@ -123,14 +127,16 @@ class CampaignWorld(World):
         return CampaignRelease(self.ledger, self.guarded(user), self.guard())
 
     def approving(self, user: str = "anna") -> Approving:
-        return Approving(self.ledger, self.guarded(user), self.clock, User(user), ROLES)
+        return Approving(self.ledger, self.guarded(user), self.clock, User(user), ROLES, self.drift)
 
     def sign_off(self) -> SignOff:
         return SignOff(self.ledger, self.tables, self.clock, User("ada"), self.sweep())
 
     def planned(self, targets: Mapping[str, Sequence[dt.date]], **changes: object) -> Campaign:
         asked, now = specification(**changes), self.clock.now()
-        datasets = tuple(PlannedDataset(n, ("shadow",), tuple(d), "c0de", {}, 0, 0) for n, d in targets.items())
+        datasets = tuple(
+            PlannedDataset(n, ("shadow",), tuple(d), self.basis.code(n), {}, 0, 0) for n, d in targets.items()
+        )
         plan = Plan(asked.backfill_id, asked.hash, now, datasets, (), (), Estimate(0, 0, 0, 0.0))
         campaign = Campaign(asked, plan, Knobs(1, 7), now)
         return self.ledger.add_campaign(campaign, JournalEntry(campaign.id, now, "ada", Action.planned))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 
-from backfill_assets.domain.campaign import Action, Phase
+from backfill_assets.domain.campaign import CHANGED, Action, JournalEntry, Phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.domain.evidence import unit_hash
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
@@ -42,6 +44,22 @@ def test_only_days_that_were_built_again_have_to_be_approved_again(campaigns: Ca
     assert pending.hash == unit_hash([campaigns.ledger.evidence(unit.id)["sales", DAYS[1]]])
     assert set(campaigns.approving().approve(NAME, pending.hash).days) == {TARGETS[1]}
     assert campaigns.actions(campaign)[-2:] == [Action.approved, Action.approved]
+
+
+@pytest.mark.parametrize("rules", ["validation", "approval"])
+def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: CampaignWorld, rules: str) -> None:
+    campaign, unit = campaigns.approved()
+    campaigns.clock.advance(dt.timedelta(minutes=1))
+    for changed, pending in ((["execution", "notify"], ()), (["execution", rules], TARGETS)):
+        entry = JournalEntry(NAME, campaigns.clock.now(), "dora", Action.resumed, "", {CHANGED: changed})
+        campaigns.ledger.note(entry)
+        assert campaigns.approving().unapproved(unit.id) == pending
+    with pytest.raises(ApprovalError, match="nobody has approved"):
+        campaigns.release().publish(NAME)
+    campaigns.clock.advance(dt.timedelta(minutes=1))
+    campaigns.approve(campaign, "ben")
+    release = campaigns.release().publish(NAME).outcome.release
+    assert campaigns.ledger.release(release).manifest.approved_by == "ben as finance-controller"
 
 
 def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(campaigns: CampaignWorld) -> None:

@@ -21,6 +21,11 @@ def second(world: World) -> str:
     return world.released({d: [2] for d in DAYS})
 
 
+def overwrite(world: World, date: dt.date) -> None:
+    """Somebody writes the day past all releases."""
+    write_deltalake(world.homes["sales"], rows_of({date: [99]}), mode="overwrite", predicate=f"day = '{date}'")
+
+
 def test_a_release_goes_back_whole(world: World, second: str) -> None:
     done = world.rollback().execute(second, "finance says no")
     assert world.content() == {d: [1] for d in DAYS}
@@ -49,7 +54,9 @@ def test_a_part_of_a_release_goes_back_and_the_rest_later(world: World, second: 
 
 def test_days_written_since_stay_and_are_listed(world: World, second: str) -> None:
     third = world.released({day(1): [3]})
-    assert world.rollback().plan(second).rewritten == (day(1),)
+    plan = world.rollback().plan(second)
+    assert (plan.rewritten, plan.left(frozenset())) == ((), (day(1),))
+    assert [(c.release.release, c.days) for c in plan.covered] == [(third, (day(1),))]
     done = world.rollback().execute(second, "no")
     assert done.left == (day(1),)
     assert world.content() == {day(0): [1], day(1): [3], day(2): [1]}
@@ -62,9 +69,27 @@ def test_days_written_since_stay_and_are_listed(world: World, second: str) -> No
 
 
 def test_a_rewritten_day_goes_back_with_consent(world: World, second: str) -> None:
-    world.released({day(1): [3]})
+    overwrite(world, day(1))
+    assert world.rollback().plan(second).rewritten == (day(1),)
     done = world.rollback().execute(second, "no", consent_rewritten=frozenset({day(1)}))
     assert done.left == ()
+    assert world.content() == {d: [1] for d in DAYS}
+
+
+def test_a_release_below_later_ones_goes_back_after_them_whoever_consents(world: World, second: str) -> None:
+    third, fourth = world.released({d: [3] for d in DAYS}), world.released({day(1): [4]})
+    overwrite(world, day(1))
+    for consent in (frozenset[dt.date](), frozenset(DAYS)):
+        with pytest.raises(RollbackError) as refusal:
+            world.rollback().execute(second, "no", consent_rewritten=consent)
+        found = [str(refused) for refused in world.rollback().refusals(world.rollback().plan(second), consent)]
+        assert str(refusal.value) == found[0]
+        said = "; ".join(found)
+        assert f"2026-01-02 show the later release {fourth} (ada, 2026-03-01 12:00:00 UTC)" in said
+        assert f"roll that one back first: backfill rollback {third}" in said
+    world.rollback().execute(fourth, "first this", consent_rewritten=frozenset({day(1)}))
+    world.rollback().execute(third, "then this")
+    world.rollback().execute(second, "no")
     assert world.content() == {d: [1] for d in DAYS}
 
 
@@ -136,7 +161,7 @@ def test_a_republished_release_goes_back_by_its_new_name_only(world: World, seco
     done = world.rollback().execute(second, "no")
     world.clock.advance(dt.timedelta(minutes=1))
     again = world.publisher().release(done.unit).release
-    with pytest.raises(RollbackError, match="rewritten since"):
+    with pytest.raises(RollbackError, match=f"show the later release {again} "):
         world.rollback().execute(second, "by the old name")
     world.rollback().execute(again, "by the new name")
     assert world.content() == {d: [1] for d in DAYS}

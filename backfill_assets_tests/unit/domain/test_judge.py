@@ -149,6 +149,24 @@ def test_a_check_that_does_not_block_still_fails(config: dict[str, object]) -> N
     assert result.severity is (Severity.warn if "severity" in config else Severity.error)
 
 
+@pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
+def test_a_promised_change_blocks_whatever_the_dataset_says_of_changes_that_nobody_promised(
+    config: dict[str, object],
+) -> None:
+    lenient = dataset(
+        measures=PLAIN["measures"] | {"fare": {"tolerance": "2%", **config}},
+        checks=PLAIN["checks"] | {"row_count": config},
+    )
+    promised = parse_contract({"row_count": "unchanged", "fare": "-1.5% to -0.8%"}, metric_names(lenient))
+    for metric in ("row_count", "fare"):
+        tripled = with_metric(metric, METRICS[metric] * 3)
+        outside = verdict(f"{metric}_change", tripled, lenient, promised)
+        assert (outside.passed, outside.severity, outside.refuses) == (False, Severity.error, True)
+        assert not verdict(f"{metric}_change", tripled, lenient).refuses
+        other_day = replace(promised.clauses[0], days=(dt.date(2024, 3, 29),))
+        assert not verdict(f"{metric}_change", tripled, lenient, Contract((other_day,))).refuses
+
+
 def test_there_is_no_freshness_check_without_a_limit() -> None:
     names = {c.name for c in checks_of(with_checks(source_freshness={}))}
     assert "source_freshness" not in names

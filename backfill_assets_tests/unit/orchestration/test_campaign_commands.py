@@ -23,7 +23,7 @@ from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, CampaignState, JournalEntry, Phase
 from backfill_assets.domain.contract import parse_contract
-from backfill_assets.domain.errors import BackfillError, ContractError, EvidenceError, UnitError
+from backfill_assets.domain.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.domain.units import UNIT_TAG, Unit, UnitState
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill
@@ -36,6 +36,11 @@ from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
 TARGETS = dict.fromkeys(BOTH, DAYS)
+SPECIFICATION: Mapping[str, object] = {
+    "backfill_id": NAME, "owner": "finance-data", "reason": {"change": "Correct the tax"},
+    "source_range": {"start": DAYS[0], "end": DAYS[-1]}, "target": {"dataset": "sales", "partition_key": "day"},
+    "scope": {"from": "shadow"}, "approval": {"required": False},
+}  # fmt: skip
 ANYTHING = Declared(parse_contract({"row_count": "any"}, ["row_count"], dataset="sales"), frozenset({"sales"}))
 
 
@@ -216,6 +221,25 @@ def test_failed_checks_of_a_campaign_lead_back_to_the_campaign(house: House) -> 
     assert "materialize shadow of sales" in plain
 
 
+def test_a_plan_made_in_another_folder_finds_its_file_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path("backfills", "fix.yaml")
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(SPECIFICATION), encoding="utf-8")
+    project = Path.cwd()
+    monkeypatch.chdir(file.parent)
+    run("plan", file.name)
+    monkeypatch.chdir(project)
+    file.write_text(yaml.safe_dump({**SPECIFICATION, "owner": "somebody-else"}), encoding="utf-8")
+    with pytest.raises(CampaignError, match=r"plan it again: backfill plan backfills/fix\.yaml"):
+        run("launch", NAME)
+    said = run("status", NAME)
+    assert f"attention: {file} is no longer what the plan was made from" in said
+    assert f"next: backfill plan {file}" in said
+    file.unlink()
+    said = run("status", NAME)
+    assert f"attention: its file {file} is not there: not compared with the plan" in said
+
+
 def of_job(house: House, name: str, **config: object) -> bool:
     (job,) = [job for job in campaign_jobs(house.application) if job.name == name]
     with dg.DagsterInstance.get() as instance:
@@ -224,15 +248,10 @@ def of_job(house: House, name: str, **config: object) -> bool:
 
 
 def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: House) -> None:
-    plain: Mapping[str, object] = {
-        "backfill_id": NAME, "owner": "finance-data", "reason": {"change": "Correct the tax"},
-        "source_range": {"start": DAYS[0], "end": DAYS[-1]}, "target": {"dataset": "sales", "partition_key": "day"},
-        "scope": {"from": "shadow"}, "approval": {"required": False},
-    }  # fmt: skip
-    Path("fix.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
+    Path("fix.yaml").write_text(yaml.safe_dump(SPECIFICATION), encoding="utf-8")
     assert of_job(house, "plan_campaign", file="fix.yaml")
     campaign = house.world.ledger.campaign(NAME)
-    assert (campaign.file, campaign.phase) == ("fix.yaml", Phase.planned)
+    assert (campaign.file, campaign.phase) == (str(Path("fix.yaml").absolute()), Phase.planned)
     assert of_job(house, "set_campaign", campaign=NAME, partitions_per_batch=3, reason="small days")
     turned = house.world.ledger.campaign(NAME)
     assert (turned.knobs.partitions_per_batch, turned.knobs.max_concurrency) == (3, campaign.knobs.max_concurrency)

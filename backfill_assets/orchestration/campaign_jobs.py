@@ -72,6 +72,12 @@ class CleaningUp(WithReason):
     dry_run: bool = Field(default=False, description="Only log which files would go.")
 
 
+class Watching(dg.Config):
+    """What a watch takes."""
+
+    release: str = Field(description="The release to watch, as `backfill releases` lists it.")
+
+
 class RollingBack(dg.Config):
     """What a rollback takes."""
 
@@ -107,6 +113,7 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
         job("approve_campaign", "Approve exactly the evidence that you name.", Approving, _approve),
         job("publish_campaign", "Release the whole range in one commit per dataset.", Publishing, _publish),
         job("rollback_release", "Undo a release; its days go on hold.", RollingBack, _rollback),
+        job("watch_release", "Fail if a figure that consumers read has drifted since a release.", Watching, _watch),
         job("sign_off_campaign", "Close a published campaign: what readers see is right.", WithReason, _sign_off),
         job("cleanup_campaign", "Remove what only a rollback of the campaign needed.", CleaningUp, _cleanup),
     ]
@@ -182,6 +189,14 @@ def _publish(context: dg.OpExecutionContext, application: Application, config: P
             context.log_event(event)
     report_outdated(context.instance, application, [publication.outcome], ())
     context.log.info(str(publication))
+
+
+def _watch(context: dg.OpExecutionContext, application: Application, config: Watching) -> None:
+    seen = application.watch_release.watch(config.release)
+    if seen.drifted:
+        # As the command's exit code does: a schedule's run that fails is noticed.
+        raise dg.Failure(str(seen), allow_retries=False)
+    context.log.info(str(seen))
 
 
 def _rollback(context: dg.OpExecutionContext, application: Application, config: RollingBack) -> None:

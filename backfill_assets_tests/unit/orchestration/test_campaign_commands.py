@@ -12,6 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from backfill_assets.application import Application
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
@@ -27,6 +28,7 @@ from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.launch_contracts import Declared
 from backfill_assets.orchestration.launches import updated
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
+from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
 TARGETS = dict.fromkeys(BOTH, DAYS)
@@ -221,6 +223,17 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
     assert of_job(house, "cleanup_campaign", campaign=NAME, dry_run=True)
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
+
+
+def test_a_job_watches_a_release_and_fails_when_a_figure_has_drifted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Application, "watch_release", property(lambda _: watcher(house.world)))
+    release = house.world.released({d: [10] for d in DAYS})
+    with pytest.raises(dg.Failure, match=rf"{release} \(sales\): figures that consumers read have drifted"):
+        of_job(house, "watch_release", release=release)
+    again = house.world.released({d: [10] for d in DAYS})
+    assert of_job(house, "watch_release", release=again)
 
 
 def test_a_campaign_can_be_given_up_by_a_job(house: House) -> None:

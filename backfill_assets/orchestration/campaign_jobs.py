@@ -10,7 +10,6 @@ from pydantic import Field
 from backfill_assets.application import Application
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.domain.units import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
@@ -170,9 +169,7 @@ def _cleanup(context: dg.OpExecutionContext, application: Application, config: C
     done = application.sign_off.cleanup(config.campaign, config.reason, dry_run=config.dry_run)
     if done.refusal:
         context.log.warning(f"would be refused: {done.refusal}")
-    verb = "would go" if config.dry_run else "are gone"
-    for swept in done.swept:
-        context.log.info(f"{swept.dataset}: {number_of(len(swept.paths), 'file')} {verb}, {swept.size} bytes")
+    context.log.info(done.listed(dry_run=config.dry_run))
 
 
 def _approve(context: dg.OpExecutionContext, application: Application, config: Approving) -> None:

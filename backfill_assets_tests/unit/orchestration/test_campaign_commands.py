@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,17 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
     assert of_job(house, "cleanup_campaign", campaign=NAME, dry_run=True)
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
+
+
+def test_what_a_dry_run_of_the_sweep_would_take_is_listed_for_people_and_for_programs(house: House) -> None:
+    unit = house.world.open_unit({"sales": DAYS})
+    house.world.build(unit, "sales", {d: [1] for d in DAYS})
+    run("discard", unit.id)
+    (found, _) = json.loads(run("sweep", "--dry-run", "--json", "--grace", "0"))
+    assert all(path.startswith(f"_shadow/{unit.id}/") for path in found["paths"])
+    said = run("sweep", "--dry-run", "--grace", "0").splitlines()
+    assert f"  {found['paths'][0]}" in said
+    assert house.world.tables["sales"].stored_files()
 
 
 def test_a_job_watches_a_release_and_fails_when_a_figure_has_drifted(

@@ -219,11 +219,16 @@ def _one_spelling(document: Document) -> tuple[Any, Mapping[str, KeyPath], list[
     """The document with `revenue_delta_expected` under `expected_change`: the value, what was moved, what was there."""
     value: Any = document.value
     validation = value.get("validation")
-    changes = validation.get("expected_change", {}) if isinstance(validation, dict) else None
-    if not isinstance(changes, dict):
+    if not isinstance(validation, dict):
         return value, {}, []
+    changes = validation.get("expected_change", {})
     named = {key.removesuffix(SHORT_SPELLING): key for key in validation if _is_short(key)}
     faults: list[_Placed] = []
+    if named and not isinstance(changes, dict):
+        # Told here, for the other spelling takes its place: that one is judged all the same.
+        text = f"{'.'.join(_CHANGES)}: write a mapping from metric to change, or drop it beside {', '.join(named.values())}"
+        faults.append((_CHANGES, document.lines[_CHANGES], text))
+        changes = {}
     for name, key in named.items():
         if name in changes:
             text = f"validation.{key}: the change of {name} also stands in validation.expected_change; keep one of them"

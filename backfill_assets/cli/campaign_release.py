@@ -18,7 +18,6 @@ from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError
-from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import shown_days
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -83,17 +82,18 @@ def sign_off(campaign: CampaignId, reason: Reason = "") -> None:
     say(f"campaign {campaign} is signed off by {application.identity.name()}; its files stay until the window ends")
 
 
-def cleanup(campaign: CampaignId, reason: Reason = "", dry_run: DryRun = False) -> None:
+def cleanup(campaign: CampaignId, reason: Reason = "", dry_run: DryRun = False, json: Json = False) -> None:
     """Let go of what only a rollback of the campaign needed, after its window has ended and it is signed off."""
     application = Application.from_env()
     done = application.sign_off.cleanup(campaign, reason, dry_run=dry_run)
+    if json:
+        as_json(done)
+        return
     if done.window_until is not None:
         say(f"the rollback window ends at {done.window_until:%Y-%m-%d %H:%M} UTC")
     if done.refusal:
         say(f"would be refused: {done.refusal}")
-    verb = "would go" if dry_run else "are gone"
-    for swept in done.swept:
-        say(f"{swept.dataset}: {number_of(len(swept.paths), 'file')} {verb} ({swept.size / 1e6:,.1f} MB)")
+    say(done.listed(dry_run=dry_run))
 
 
 def watch_release(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.catalog.faults import shown_path
+from backfill_assets.cli.campaign_verdicts import Known, checks_by_batch, days_as_plain, known_of, say_verdicts
 from backfill_assets.cli.output import as_json, console, say, table
 from backfill_assets.domain.campaign import Action, CampaignState
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import explain_faults
 from backfill_assets.domain.gate import Admitted
+from backfill_assets.domain.metric_changes import metric_changes
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.specification import Layer
@@ -34,7 +37,7 @@ _ILL = frozenset({CampaignState.stopped, CampaignState.discarded})
 
 def say_standing(application: Application, standing: Standing, *, details: bool = False) -> None:
     """Print how a campaign stands and what to do next."""
-    campaign, state = standing.campaign, standing.state
+    campaign, state, known = standing.campaign, standing.state, known_of(application, standing)
     total = sum(len(days) for days in campaign.plan.targets.values())
     over = state not in {*_AT_WORK, CampaignState.paused, CampaignState.stopped}
     say(f"{campaign.id} is {state.value}: {campaign.specification.reason.change}")
@@ -42,7 +45,10 @@ def say_standing(application: Application, standing: Standing, *, details: bool 
     if standing.days:
         table(("dataset", "state", "days"), _by_state(standing), "Days to do")
     if standing.batches:
-        table(_BATCH_COLUMNS, [_batch(batch) for batch in standing.batches[-_MOST_BATCHES:]], "Batches, newest last")
+        checks = checks_by_batch(known)
+        rows = [_batch(batch, checks[batch.number]) for batch in standing.batches[-_MOST_BATCHES:]]
+        table(_BATCH_COLUMNS, rows, "Batches, newest last")
+    say_verdicts(known)
     say(_use(standing))
     if standing.batches:
         say(_against_estimate(application, standing))
@@ -58,7 +64,8 @@ def say_standing(application: Application, standing: Standing, *, details: bool 
 
 
 def standing_as_json(application: Application, standing: Standing) -> None:
-    """Print the same for programs."""
+    """Print the same for programs, with the verdicts of every day."""
+    known = known_of(application, standing)
     as_json(
         {
             "campaign": standing.campaign.id,
@@ -68,10 +75,11 @@ def standing_as_json(application: Application, standing: Standing) -> None:
             "plan": standing.campaign.plan.fingerprint,
             "knobs": standing.campaign.knobs,
             "good": standing.good,
-            "days": [{"dataset": n, "day": d, "state": s} for (n, d), s in sorted(standing.days.items())],
-            "batches": standing.batches,
+            "days": days_as_plain(standing, known),
+            "changes": metric_changes(known.values()),
+            "batches": _batches(standing, known),
             "estimate": {"planned": standing.campaign.plan.estimate, "left": _left(application, standing)},
-            "budget": {"seconds_spent": standing.spent.total_seconds(), "bytes_today": standing.traffic.bytes_today},
+            "budget": _budget(standing),
             "waits": standing.waits,
             "evidence": standing.evidence,
             "drift": standing.drift,
@@ -112,16 +120,46 @@ def follow_campaign(application: Application, desk: Desk, campaign_id: str) -> N
         raise typer.Exit(1)
 
 
-_BATCH_COLUMNS = ("batch", "dataset", "layer", "days", "state", "began (UTC)", "seconds", "waited", "rows", "MB read")
+_BATCH_COLUMNS = (
+    "batch",
+    "dataset",
+    "layer",
+    "days",
+    "state",
+    "began (UTC)",
+    "seconds",
+    "waited",
+    "rows",
+    "MB read",
+    "checks",
+)
 
 
-def _batch(batch: Attempt) -> tuple[object, ...]:
+def _batch(batch: Attempt, checks: Counter[bool]) -> tuple[object, ...]:
     seconds = f"{(batch.ended_at - batch.started_at).total_seconds():.0f}" if batch.ended_at else "-"
     return (
         batch.number, batch.dataset, batch.layer, format_days(batch.days, most=2), batch.state.value,
         f"{batch.started_at:%m-%d %H:%M:%S}", seconds, f"{batch.waited.total_seconds():.0f}",
         f"{batch.rows:,}", f"{batch.bytes_read / 1e6:,.1f}",
+        f"{checks[True]:,} of {checks.total():,}" if checks else "-",
     )  # fmt: skip
+
+
+def _batches(standing: Standing, known: Known) -> list[dict[str, object]]:
+    checks = checks_by_batch(known)
+    found = [(batch, checks[batch.number]) for batch in standing.batches]
+    return [vars(batch) | {"checks": {"passed": its[True], "failed": its[False]}} for batch, its in found]
+
+
+def _budget(standing: Standing) -> dict[str, object]:
+    """What is used up beside its limit, none where there is none; in seconds and bytes."""
+    limits = standing.campaign.specification.execution.budget
+    return {
+        "seconds_spent": standing.spent.total_seconds(),
+        "seconds_limit": limits.wall_time.total_seconds() if limits.wall_time is not None else None,
+        "bytes_today": standing.traffic.bytes_today,
+        "bytes_limit_per_day": limits.bytes_read_per_day,
+    }
 
 
 def _by_state(standing: Standing) -> list[tuple[str, str, str]]:

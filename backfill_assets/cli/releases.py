@@ -17,7 +17,6 @@ from backfill_assets.cli.status import Json
 from backfill_assets.domain.dataset import Publication
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import CampaignError, EvidenceError, RollbackError
-from backfill_assets.domain.names import number_of
 from backfill_assets.domain.release import DaySwap
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
@@ -159,13 +158,16 @@ def reconcile() -> None:
 def sweep(
     grace: Annotated[int, typer.Option(help="Leave files alone that are younger than this many minutes.", min=0)] = 60,
     dry_run: DryRun = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """Remove shadow files that no reader, no release in its window and no open unit needs."""
     sweeper = Application.from_env().sweep(timedelta(minutes=grace))
-    for item in sweeper.plan() if dry_run else sweeper.execute():
-        say(
-            f"{item.dataset}: {number_of(len(item.paths), 'file')}, {item.size} bytes {'would go' if dry_run else 'removed'}"
-        )
+    swept = sweeper.plan() if dry_run else sweeper.execute()
+    if json:
+        as_json(swept)
+        return
+    for item in swept:
+        say(item.listed("would go" if dry_run else "are gone"))
 
 
 def doctor(json: Json = False) -> None:  # a command-line flag

@@ -1,4 +1,4 @@
-"""The story of a campaign, from the first version of its specification to the clean-up: 18 months of daily sales."""
+"""The story of a campaign, from the first version of its specification to what its clean-up will take: 18 months of daily sales."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _play(story: _Story) -> None:
     with story.watch.stage("9. Finance wants to wait: rolled back, and published again"):
         _roll_back(story)
         _publish_again(story)
-    with story.watch.stage("10. Watched, signed off, cleaned up"):
+    with story.watch.stage("10. Watched and signed off; what the clean-up will take"):
         _close(story)
 
 
@@ -204,7 +204,9 @@ def _close(story: _Story) -> None:
     tell("What those who read the table got out of it before, after and now:")
     stage.run("watch-release", story.release)
     stage.run("sign-off", CAMPAIGN, "--reason", "finance's totals agree")
-    tell("The files of the old figures stay until the release cannot be rolled back any more:")
+    tell("The files of the old figures stay until the release cannot be rolled back any more, sign-off or not:")
+    stage.run("cleanup", CAMPAIGN, refused=True)
+    tell("That is as far as the story can go today. What the clean-up will take when the window has ended:")
     stage.run("cleanup", CAMPAIGN, "--dry-run")
     stage.run("list")
 

@@ -198,6 +198,10 @@ class Notify(_Part):
         """The environment variable that holds the webhook's URL."""
         return self.webhook.removeprefix(WEBHOOK)
 
+    def wants(self, notice: Notice) -> bool:
+        """Whether to tell of it; whoever hears that something is published hears, too, when its figures drift."""
+        return notice in self.on or (notice is Notice.drifted and Notice.published in self.on)
+
 
 class Specification(_Part):
     """A reviewed correction of history."""

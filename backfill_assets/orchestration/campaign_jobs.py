@@ -12,7 +12,6 @@ from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.domain.units import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
@@ -74,6 +73,12 @@ class CleaningUp(WithReason):
     dry_run: bool = Field(default=False, description="Only log which files would go.")
 
 
+class Watching(dg.Config):
+    """What a watch takes."""
+
+    release: str = Field(description="The release to watch, as `backfill releases` lists it.")
+
+
 class RollingBack(dg.Config):
     """What a rollback takes."""
 
@@ -109,6 +114,7 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
         job("approve_campaign", "Approve exactly the evidence that you name.", Approving, _approve),
         job("publish_campaign", "Release the whole range in one commit per dataset.", Publishing, _publish),
         job("rollback_release", "Undo a release; its days go on hold.", RollingBack, _rollback),
+        job("watch_release", "Fail if a figure that consumers read has drifted since a release.", Watching, _watch),
         job("sign_off_campaign", "Close a published campaign: what readers see is right.", WithReason, _sign_off),
         job("cleanup_campaign", "Remove what only a rollback of the campaign needed.", CleaningUp, _cleanup),
     ]
@@ -166,9 +172,7 @@ def _cleanup(context: dg.OpExecutionContext, application: Application, config: C
     done = application.sign_off.cleanup(config.campaign, config.reason, dry_run=config.dry_run)
     if done.refusal:
         context.log.warning(f"would be refused: {done.refusal}")
-    verb = "would go" if config.dry_run else "are gone"
-    for swept in done.swept:
-        context.log.info(f"{swept.dataset}: {number_of(len(swept.paths), 'file')} {verb}, {swept.size} bytes")
+    context.log.info(done.listed(dry_run=config.dry_run))
 
 
 def _approve(context: dg.OpExecutionContext, application: Application, config: Approving) -> None:
@@ -186,6 +190,14 @@ def _publish(context: dg.OpExecutionContext, application: Application, config: P
             context.log_event(event)
     report_outdated(context.instance, application, [publication.outcome], ())
     context.log.info(str(publication))
+
+
+def _watch(context: dg.OpExecutionContext, application: Application, config: Watching) -> None:
+    seen = application.watch_release.watch(config.release)
+    if seen.drifted:
+        # As the command's exit code does: a schedule's run that fails is noticed.
+        raise dg.Failure(str(seen), allow_retries=False)
+    context.log.info(str(seen))
 
 
 def _rollback(context: dg.OpExecutionContext, application: Application, config: RollingBack) -> None:

@@ -62,21 +62,24 @@ class Control:
         Raises:
             CampaignError: there is no such campaign, it was launched before, or its code or specification has moved.
             ClaimedDaysError: days of it belong to another open unit, which is named.
+            LedgerError: another launch of it takes too long.
         """
-        campaign = self.ledger.campaign(campaign_id)
-        require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
-        if moved := self._drift(campaign):
-            raise CampaignError(
-                f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: {_planning(campaign)}"
-            )
-        refuse_claimed(self.ledger, campaign_id, campaign.plan.targets)
-        # Before the claim: from there on the live pipeline meets it.
-        self._say(campaign, Notice.announced)
-        unit = self._open(campaign)
-        phase = Phase.canary if campaign.plan.canaries else Phase.running
-        launched = replace(campaign, phase=phase, unit=unit.id, canary_only=canary_only)
-        entry = self._entry(campaign, Action.launched, unit=unit.id, plan=campaign.plan.fingerprint)
-        launched = self.ledger.change_campaign(launched, {Phase.planned}, entry)
+        # Of two at once only the first may announce it.
+        with self.ledger.lock(f"launch:{campaign_id}", _WAIT):
+            campaign = self.ledger.campaign(campaign_id)
+            require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
+            if moved := self._drift(campaign):
+                raise CampaignError(
+                    f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: {_planning(campaign)}"
+                )
+            refuse_claimed(self.ledger, campaign_id, campaign.plan.targets)
+            # Before the claim: from there on the live pipeline meets it.
+            self._say(campaign, Notice.announced)
+            unit = self._open(campaign)
+            phase = Phase.canary if campaign.plan.canaries else Phase.running
+            launched = replace(campaign, phase=phase, unit=unit.id, canary_only=canary_only)
+            entry = self._entry(campaign, Action.launched, unit=unit.id, plan=campaign.plan.fingerprint)
+            launched = self.ledger.change_campaign(launched, {Phase.planned}, entry)
         self._say(launched, Notice.launched)
         self.conductor.conduct(campaign_id)
         return self.ledger.campaign(campaign_id)

@@ -31,7 +31,7 @@ class Notifier:
         One that cannot be sent is noted in the campaign's journal and changes nothing else.
         """
         notify = campaign.specification.notify
-        if notify is None or notice not in notify.on:
+        if notify is None or not notify.wants(notice):
             return
         try:
             self.notices.send(notify.variable, _short(notice, text))

@@ -20,17 +20,26 @@ _CLOSABLE = frozenset(Phase) - {Phase.planned, *SIGNED_OFF}
 
 @dataclass(frozen=True)
 class Cleanup:
-    """A clean-up as it would be, or as it was: the files that go, by dataset.
+    """A clean-up as it would be, or as it was: the files that go at a moment (`at`), by dataset.
 
-    The window of rollbacks is over at `window_until` (none where nothing was published); files that are still read
-    by time travel go with any sweep after `files_until`.
+    The window of rollbacks is over at `window_until` (none where nothing was published). Files that are still read by
+    time travel are `later`: they go with any sweep after `files_until`.
     """
 
     campaign: str
     window_until: dt.datetime | None
     files_until: dt.datetime | None
+    at: dt.datetime
     swept: tuple[Swept, ...]
+    later: tuple[Swept, ...]
     refusal: str = ""
+
+    def listed(self, *, dry_run: bool) -> str:
+        """For people: which files go, or are gone, and which follow when."""
+        what = f"would go at {self.at:%Y-%m-%d %H:%M} UTC" if dry_run else "are gone"
+        then = f"go with any sweep after {self.files_until:%Y-%m-%d %H:%M} UTC" if self.files_until else ""
+        later = [swept.listed(then) for swept in self.later if swept.paths]
+        return "\n".join([*(swept.listed(what) for swept in self.swept), *later])
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class SignOff:
         """Let go of the files that only a rollback of the campaign needed, once its window and the sign-off are over.
 
         A campaign that was rolled back or discarded needs no sign-off: nothing of it is in effect. With `dry_run`
-        nothing changes, and `refusal` says what a clean-up would be refused for.
+        nothing changes, `refusal` says what a clean-up would be refused for, and `at` is the end of the window if that
+        is still to come: the files are those that go then.
 
         Raises:
             CampaignError: there is no such campaign, it is not signed off, its window is not over, or it is cleaned.
@@ -75,13 +85,17 @@ class SignOff:
         targets = self.ledger.unit(campaign.unit).targets if campaign.unit else {}
         own = {name: self.tables[name] for name in targets if name in self.tables}
         sweep = replace(self.sweep, tables=own, over=self.sweep.over | {campaign.unit})
+        now = self.clock.now()
+        at = max(now, window or now)
         if dry_run:
-            return Cleanup(campaign_id, window, files, sweep.plan(), refusal)
+            swept = sweep.plan(at)
+            return Cleanup(campaign_id, window, files, at, swept, _later(sweep, swept, files), refusal)
         if refusal:
             raise CampaignError(refusal)
         # The campaign first: if the sweep dies, any later one goes on with it.
         self._turn_to(campaign, Phase.cleaned, (Action.cleaned, reason))
-        return Cleanup(campaign_id, window, files, sweep.execute())
+        swept = sweep.execute()
+        return Cleanup(campaign_id, window, files, at, swept, _later(sweep, swept, files))
 
     def _refusal(self, campaign: Campaign, window: dt.datetime | None) -> str:
         last = last_step(self.ledger, campaign.id)
@@ -122,3 +136,12 @@ class SignOff:
         action, reason = why
         entry = JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason)
         return self.ledger.change_campaign(replace(campaign, phase=phase), {campaign.phase}, entry)
+
+
+def _later(sweep: Sweep, swept: tuple[Swept, ...], files: dt.datetime | None) -> tuple[Swept, ...]:
+    """What goes after `files` and has not gone before."""
+    if files is None or files + sweep.grace <= sweep.clock.now():
+        return ()
+    gone = frozenset(path for one in swept for path in one.paths)
+    # Not at the very moment: what left the table then still counts as read.
+    return sweep.plan(files + sweep.grace, gone)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.releasing.steps import WAIT, publish_locks
 from backfill_assets.domain.campaign import Phase
+from backfill_assets.domain.names import number_of
+from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.retention import EXTRA, Needs, StoredFile, collectable, restorable_until
@@ -21,6 +23,7 @@ SIGNED_OFF = frozenset({Phase.closed, Phase.cleaned})
 """Phases of a campaign after its sign-off."""
 
 _LOGS = ("_sealed_log", "_delta_log")
+_MOST_PATHS = 20
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,13 @@ class Swept:
     dataset: str
     paths: tuple[str, ...]
     size: int
+
+    def listed(self, what: str) -> str:
+        """For people: number and size of the files, `what` becomes of them, and the first paths, a line each."""
+        head = f"{self.dataset}: {number_of(len(self.paths), 'file')} ({shown_bytes(self.size)}) {what}"
+        paths = [f"  {path}" for path in self.paths[:_MOST_PATHS]]
+        more = [f"  … {len(self.paths) - _MOST_PATHS:,} more"] if len(self.paths) > _MOST_PATHS else []
+        return "\n".join([head, *paths, *more])
 
 
 @dataclass(frozen=True)
@@ -46,9 +56,9 @@ class Sweep:
     wait: dt.timedelta = WAIT
     over: frozenset[str] = frozenset()
 
-    def plan(self) -> tuple[Swept, ...]:
-        """What a sweep would remove now; removes nothing (`--dry-run`)."""
-        return tuple(self._decide(name) for name in sorted(self.tables))
+    def plan(self, at: dt.datetime | None = None, but: Collection[str] = frozenset()) -> tuple[Swept, ...]:
+        """What a sweep would remove now, or at a later moment of what is there now, `but` some paths; removes nothing."""
+        return tuple(self._decide(name, at or self.clock.now(), but) for name in sorted(self.tables))
 
     def execute(self) -> tuple[Swept, ...]:
         """Remove what nobody needs; the publish lock is held while each dataset is decided on and swept.
@@ -59,20 +69,20 @@ class Sweep:
         done = []
         for name in sorted(self.tables):
             with publish_locks(self.ledger, (name,), self.wait):
-                swept = self._decide(name)
+                swept = self._decide(name, self.clock.now())
                 self.tables[name].delete(swept.paths)
             done.append(swept)
         return tuple(done)
 
-    def _decide(self, name: str) -> Swept:
+    def _decide(self, name: str, now: dt.datetime, but: Collection[str] = frozenset()) -> Swept:
         # Listed before anybody's needs are read: work that begins in between is not in the list.
-        stored = self.tables[name].stored_files()
-        paths = collectable(stored, self._needs(name, stored), self.clock.now(), self.grace) if stored else ()
+        stored = [file for file in self.tables[name].stored_files() if file.path not in but]
+        paths = collectable(stored, self._needs(name, stored, now), now, self.grace) if stored else ()
         sizes = {f.path: f.size for f in stored}
         return Swept(name, paths, sum(sizes[path] for path in paths))
 
-    def _needs(self, name: str, stored: Sequence[StoredFile]) -> Needs:
-        table, now = self.tables[name], self.clock.now()
+    def _needs(self, name: str, stored: Sequence[StoredFile], now: dt.datetime) -> Needs:
+        table = self.tables[name]
         window = table.keep_for + EXTRA
         units = {f"_shadow/{u.id}/" for u in self.ledger.units(name, {UnitState.open})}
         running = {f"{a.folder}/" for a in self.ledger.attempts(state=AttemptState.running)}

@@ -18,11 +18,11 @@ def asking(campaigns: CampaignWorld, *notices: str) -> Campaign:
 
 
 def test_only_what_the_specification_lists_is_sent(campaigns: CampaignWorld) -> None:
-    campaign = asking(campaigns, "published", "stopped")
+    campaign = asking(campaigns, "launched", "stopped")
     for notice in Notice:
         campaigns.notifier().tell(campaign, notice, f"it is {notice.value}")
     assert isinstance(campaigns.post, Post)
-    assert campaigns.post.sent == [("HOOK", "it is stopped"), ("HOOK", "it is published")]
+    assert campaigns.post.sent == [("HOOK", "it is launched"), ("HOOK", "it is stopped")]
 
 
 def test_a_campaign_that_names_nobody_sends_nothing(campaigns: CampaignWorld) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 
 import pytest
 
+from backfill_assets.campaigns.releasing.sweep import Swept
 from backfill_assets.domain.campaign import Action, Phase
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.units import UnitState
@@ -107,8 +108,35 @@ def test_a_dry_run_lists_the_files_and_what_it_would_be_refused_for(campaigns: C
     assert {f.path for f in campaigns.ledger.release(release).manifest.removed} <= set(late.swept[0].paths)
     assert "not signed off" in late.refusal
     assert (late.window_until, late.files_until) == (early.window_until, early.files_until)
+    assert (early.at, late.at) == (early.window_until, campaigns.clock.now())
     assert stored(campaigns) == before
     assert campaigns.ledger.campaign(NAME).phase is Phase.running
+
+
+def test_a_dry_run_before_the_end_lists_what_goes_at_the_end_and_what_follows_when(campaigns: CampaignWorld) -> None:
+    release = published(campaigns)
+    spare = campaigns.open_unit({"sales": DAYS[:1]})
+    campaigns.build(spare, "sales", {DAYS[0]: [7]})
+    campaigns.ledger.move(spare.id, {UnitState.open}, UnitState.discarded)
+    date_all(campaigns)
+    replaced = {f.path for f in campaigns.ledger.release(release).manifest.removed}
+    early = campaigns.sign_off().cleanup(NAME, dry_run=True)
+    now, (goes,), (follows,) = campaigns.clock.now(), early.swept, early.later
+    assert early.at == now + WINDOW
+    assert goes.paths
+    assert all(spare.id in path for path in goes.paths)
+    assert replaced <= set(follows.paths)
+    assert not set(goes.paths) & set(follows.paths)
+    lines = early.listed(dry_run=True).splitlines()
+    assert lines[0].endswith("would go at 2026-03-31 12:00 UTC")
+    assert lines[1] == f"  {goes.paths[0]}"
+    assert lines[len(goes.paths) + 1].endswith("go with any sweep after 2026-04-07 12:00 UTC")
+
+
+def test_a_long_list_of_files_is_cut_after_twenty() -> None:
+    lines = Swept("sales", tuple(f"_shadow/u/{i}" for i in range(1_024)), 5_000_000).listed("would go").splitlines()
+    assert lines[0] == "sales: 1,024 files (5 MB) would go"
+    assert (lines[1], lines[20], lines[21:]) == ("  _shadow/u/0", "  _shadow/u/19", ["  … 1,004 more"])
 
 
 def test_a_campaign_that_was_rolled_back_is_cleaned_up_without_a_sign_off(campaigns: CampaignWorld) -> None:

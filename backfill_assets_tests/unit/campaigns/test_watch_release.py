@@ -94,6 +94,14 @@ def test_a_drift_is_told_with_the_command_that_undoes_the_release_and_until_when
     assert f"until 2026-03-31 12:00 UTC with: {seen.rollback}" in text
 
 
+def test_whoever_hears_of_the_publication_hears_of_its_drift(campaigns: CampaignWorld) -> None:
+    release = corrected(campaigns, **EXPECTED | {"notify": {"webhook": "env:HOOK", "on": ["published"]}})
+    campaigns.released({DAYS[1]: [40]})
+    watcher(campaigns).watch(release)
+    assert isinstance(campaigns.post, Post)
+    assert "have drifted" in campaigns.post.sent[-1][1]
+
+
 def test_a_drift_within_the_tolerance_is_none(campaigns: CampaignWorld) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [12]})

@@ -196,6 +196,22 @@ def test_a_fault_in_the_short_spelling_has_its_own_key_and_line() -> None:
     ]
 
 
+@pytest.mark.parametrize("nothing", ["", " 5%"])
+def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) -> None:
+    faults = spoiled(
+        (
+            '  expected_change: {net_revenue: "-1.5% to -0.8%", quantity: unchanged}',
+            f"  expected_change:{nothing}\n  tax_delta_expected: a little\n  quantity_delta_expected: any",
+        )
+    )
+    drop_it = "write a mapping from metric to change, or drop it beside tax_delta_expected, quantity_delta_expected"
+    remedy = "write unchanged, any, -50% or '-1.5% to -0.8%'"
+    assert faults == [
+        f"fix.yaml:21: validation.expected_change: {drop_it}",
+        f"fix.yaml:22: validation.tax_delta_expected: 'a little' is no expected change; {remedy}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,7 @@ from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.launch_contracts import Declared
 from backfill_assets.orchestration.launches import unit_of, updated
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
+from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
 TARGETS = dict.fromkeys(BOTH, DAYS)
@@ -277,6 +279,28 @@ def test_a_command_turns_only_the_knob_that_it_names(house: House, monkeypatch: 
 
     monkeypatch.setattr(campaigns, "opened_desk", meanwhile)
     assert "max_concurrency=4, partitions_per_batch=14" in run("set", NAME, "partitions_per_batch=14")
+
+
+def test_what_a_dry_run_of_the_sweep_would_take_is_listed_for_people_and_for_programs(house: House) -> None:
+    unit = house.world.open_unit({"sales": DAYS})
+    house.world.build(unit, "sales", {d: [1] for d in DAYS})
+    run("discard", unit.id)
+    (found, _) = json.loads(run("sweep", "--dry-run", "--json", "--grace", "0"))
+    assert all(path.startswith(f"_shadow/{unit.id}/") for path in found["paths"])
+    said = run("sweep", "--dry-run", "--grace", "0").splitlines()
+    assert f"  {found['paths'][0]}" in said
+    assert house.world.tables["sales"].stored_files()
+
+
+def test_a_job_watches_a_release_and_fails_when_a_figure_has_drifted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Application, "watch_release", property(lambda _: watcher(house.world)))
+    release = house.world.released({d: [10] for d in DAYS})
+    with pytest.raises(dg.Failure, match=rf"{release} \(sales\): figures that consumers read have drifted"):
+        of_job(house, "watch_release", release=release)
+    again = house.world.released({d: [10] for d in DAYS})
+    assert of_job(house, "watch_release", release=again)
 
 
 def test_a_campaign_can_be_given_up_by_a_job(house: House) -> None:

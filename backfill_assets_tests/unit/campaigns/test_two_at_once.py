@@ -1,0 +1,116 @@
+"""Two operators do the same at the same moment: one wins, the other is told who did what, and it has happened once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from backfill_assets.domain.campaign import Action, Approval, Campaign
+from backfill_assets.domain.errors import ApprovalError, BackfillError, CampaignError, RollbackError
+from backfill_assets.domain.specification import Notice
+from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, User
+from backfill_assets_tests.unit.campaigns.site import CANARIES, ID, Scheduler, Site
+
+OPERATORS = ("carl", "eve")
+
+
+def at_once(act: Callable[[str, int, threading.Barrier], object]) -> dict[str, object]:
+    """What each operator got, or was told; `act` makes a process of its own and waits at the barrier."""
+    found: dict[str, object] = {}
+    barrier = threading.Barrier(len(OPERATORS))
+
+    def run(user: str, first_id: int) -> None:
+        try:
+            found[user] = act(user, first_id, barrier)
+        except BackfillError as error:
+            found[user] = error
+
+    threads = [threading.Thread(target=run, args=(user, 100 * i)) for i, user in enumerate(OPERATORS, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
+    """The names of both; exactly one was refused."""
+    losers = [user for user, got in found.items() if isinstance(got, BackfillError)]
+    (winner,) = set(OPERATORS) - set(losers)
+    return winner, losers[0]
+
+
+def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: Path) -> None:
+    site, scheduler = Site(tmp_path), Scheduler()
+    site.plan()
+    told: list[tuple[str, Notice, bool]] = []
+
+    def launch(user: str, first_id: int, barrier: threading.Barrier) -> Campaign:
+        own = Site(tmp_path, scheduler=scheduler, first_id=first_id)
+
+        def tell(_: Campaign, notice: Notice, _text: str) -> None:
+            told.append((user, notice, bool(own.ledger.units())))
+
+        control = replace(own.control, identity=User(user), tell=tell)
+        barrier.wait()
+        try:
+            return control.launch(ID)
+        finally:
+            own.world.close()
+
+    found = at_once(launch)
+    winner, loser = winner_and_loser(found)
+    assert isinstance(found[loser], CampaignError)
+    assert f"launched by {winner} at" in str(found[loser])
+    # It is announced before its days are claimed, and by nobody who does not launch it.
+    assert told == [(winner, Notice.announced, False), (winner, Notice.launched, True)]
+    assert len(site.ledger.units()) == 1
+    assert [request.days for request in scheduler.requests] == [CANARIES]
+    assert site.actions().count(Action.launched) == 1
+    site.world.close()
+
+
+def test_of_two_approvals_one_counts_and_the_other_is_told(campaigns: CampaignWorld, tmp_path: Path) -> None:
+    campaign, unit = campaigns.validated(approval={"required": True, "by": list(OPERATORS)})
+    seen = campaigns.approving().pending_approval(unit.id).hash
+
+    def approve(user: str, first_id: int, barrier: threading.Barrier) -> Approval:
+        own = CampaignWorld(tmp_path, first_id=first_id)
+        barrier.wait()
+        try:
+            return own.approving(user).approve(NAME, seen)
+        finally:
+            own.close()
+
+    found = at_once(approve)
+    winner, loser = winner_and_loser(found)
+    assert isinstance(found[loser], ApprovalError)
+    assert f"approved already (approved by {winner} at" in str(found[loser])
+    assert [given.identity for given in campaigns.ledger.approvals(unit.id)] == [winner]
+    assert campaigns.actions(campaign).count(Action.approved) == 1
+
+
+def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
+    campaigns: CampaignWorld, tmp_path: Path
+) -> None:
+    campaigns.released({d: [1] for d in DAYS})
+    campaign, _ = campaigns.approved()
+    release = campaigns.release().publish(NAME).outcome.release
+
+    def undo(user: str, first_id: int, barrier: threading.Barrier) -> object:
+        own = CampaignWorld(tmp_path, first_id=first_id)
+        barrier.wait()
+        try:
+            return own.undoer(user).execute(release, "margins look odd")
+        finally:
+            own.close()
+
+    found = at_once(undo)
+    winner, loser = winner_and_loser(found)
+    assert isinstance(found[loser], RollbackError)
+    assert f"by {winner} at" in str(found[loser])
+    assert campaigns.content() == {d: [1] for d in DAYS}
+    assert [r.manifest.undoes for r in campaigns.ledger.releases()].count(release) == 1
+    assert campaigns.actions(campaign).count(Action.rolled_back) == 1

@@ -26,7 +26,7 @@ def test_no_publisher_goes_without_the_guard(application: Application) -> None:
 def test_the_aftermath_follows_every_release_rollback_and_repair(application: Application) -> None:
     assert application.publisher.after is application.aftermath
     assert application.rollback.after is application.aftermath
-    assert application.reconcile.after is application.aftermath
+    assert application.reconcile.after == application.aftermath.repairing()
     assert application.doctor.data_releases is application.data_releases
 
 

@@ -140,7 +140,9 @@ class _Bench:
         first = FIRST if size == len(day_range(FIRST, LAST)) else START
         name = f"{DATASET}_{size}"
         road = self._road(name, f"{size} days", day_range(first, first + (size - 1) * ONE_DAY))
-        return Growth(road, time_release(self.installation.application, name))
+        application = self.installation.application
+        written = layers_of(application.layout, name)
+        return Growth(road, time_release(application, name), written)
 
     def _meter(self) -> CpuMeter:
         return CpuMeter(self.installation.spark, self.installation.daemon)

@@ -45,13 +45,19 @@ class Pass:
         """Wall seconds of some stages."""
         return sum(s.wall for s in self.stages if s.stage in stages)
 
+    @property
+    def validation_of_build(self) -> float:
+        """Seconds of the checks in parts of those of raw, staging and shadow."""
+        return self.seconds(("checks",)) / self.seconds(BUILD)
+
 
 @dataclass(frozen=True)
 class Growth:
-    """The road over some number of days, and a release of them."""
+    """The road over some number of days, a release of them, and the bytes that were written by layer."""
 
     road: Pass
     release: ReleaseTimes
+    written: Mapping[str, Bytes]
 
 
 @dataclass(frozen=True)
@@ -94,9 +100,10 @@ class Results:
         return self.by_the_day.per_run * self.road.days
 
     @property
-    def validation_of_build(self) -> float:
-        """Seconds of the checks in parts of those of raw, staging and shadow."""
-        return self.road.seconds(("checks",)) / self.road.seconds(BUILD)
+    def sizes(self) -> tuple[Growth, ...]:
+        """The road and its growth by number of days; only the road where no growth was measured."""
+        road = Growth(self.road, self.first_release, self.written)
+        return tuple(sorted((*self.growth, road), key=lambda size: size.road.days))
 
     def derived(self) -> Mapping[str, float]:
         """The figures that follow from the others, for `--json`."""
@@ -107,7 +114,7 @@ class Results:
             "run_per_day_extrapolated_seconds": self.extrapolated_seconds,
             "run_per_day_sampled": self.sampled,
             "times_faster_than_a_run_per_day": self.extrapolated_seconds / self.road.wall,
-            "validation_of_build": self.validation_of_build,
+            "validation_of_build": self.road.validation_of_build,
             "validation_share": self.road.share(("checks",)),
             "orchestration_share": self.road.share(ORCHESTRATION),
         }

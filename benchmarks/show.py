@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from backfill_assets.cli.output import say, table
-from benchmarks.results import Pass, Results
-from benchmarks.stages import ORCHESTRATION, STAGES
+from benchmarks.results import Growth, Pass, Results
+from benchmarks.stages import ORCHESTRATION, STAGES, WORK
 
 _MEGA = 1_000_000
 
@@ -20,19 +20,34 @@ def show(results: Results) -> None:
     _table_of_stages(passes)
     table(("figure", "value"), _figures(results), f"{road.days} days, {road.runs} runs")
     if results.growth:
-        rows = sorted(((g.road, g.release) for g in (*results.growth,)), key=lambda pair: pair[0].days)
-        both = [(r, t) for r, t in (*rows, (road, results.first_release))]
-        table(
-            ("days", "runs", "wall s", "s per day", "publish s", "rollback s"),
-            [
-                (
-                    p.days, p.runs, f"{p.wall:.1f}", f"{p.wall / p.days:.3f}",
-                    f"{t.publish_seconds:.2f}", f"{t.rollback_seconds:.2f}",
-                )
-                for p, t in sorted(both, key=lambda pair: pair[0].days)
-            ],
-            "Growth",
-        )  # fmt: skip
+        _table_of_growth(results.sizes)
+
+
+def _table_of_growth(sizes: Sequence[Growth]) -> None:
+    columns = [_of_size(size) for size in sizes]
+    rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
+    table(("figure", *(f"{size.road.days} days" for size in sizes)), rows, "Growth")
+
+
+def _of_size(size: Growth) -> dict[str, str]:
+    road, release = size.road, size.release
+    stages = {f"{stage}, s": f"{road.seconds((stage,)):.1f}" for stage in WORK}
+    bytes_written = sum(b.data for b in size.written.values()), sum(b.logs for b in size.written.values())
+    return {
+        "runs": str(road.runs),
+        "whole road, s": f"{road.wall:.1f}",
+        "ms per day": f"{road.wall / road.days * 1000:.0f}",
+        **stages,
+        "orchestration, s": f"{road.seconds(ORCHESTRATION):.1f}",
+        "checks in parts of raw, staging, shadow": f"{road.validation_of_build:.0%}",
+        "share of checks": f"{road.share(('checks',)):.0%}",
+        "share of orchestration": f"{road.share(ORCHESTRATION):.0%}",
+        "CPU of Spark, of Dagster, s": f"{road.cpu.spark:.1f}, {road.cpu.workers:.1f}",
+        "written: data, logs, MB": ", ".join(f"{written / _MEGA:.1f}" for written in bytes_written),
+        "bytes copied by publish": str(release.bytes_copied),
+        "publish, s": f"{release.publish_seconds:.2f}",
+        "rollback, s": f"{release.rollback_seconds:.2f}",
+    }
 
 
 def _table_of_stages(passes: Iterable[Pass]) -> None:
@@ -67,7 +82,7 @@ def _figures(results: Results) -> list[tuple[str, str]]:
             f"{results.extrapolated_seconds:.0f} s",
         ),
         ("road faster than a run per day by", f"{results.extrapolated_seconds / road.wall:.0f} times"),
-        ("checks in parts of raw, staging, shadow", f"{results.validation_of_build:.0%}"),
+        ("checks in parts of raw, staging, shadow", f"{road.validation_of_build:.0%}"),
         ("share of checks", f"{road.share(('checks',)):.0%}"),
         ("share of orchestration", f"{road.share(ORCHESTRATION):.0%}"),
         ("CPU of Spark, of Dagster", f"{road.cpu.spark:.1f} s, {road.cpu.workers:.1f} s"),

@@ -15,6 +15,7 @@ from backfill_assets.domain.evidence import Fault, explain_faults
 from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
+from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
@@ -89,16 +90,9 @@ def _told(
         for outcome in outcomes
         if isinstance(outcome, AlreadyReleased)
         for name, days in outcome.days.items()
-        for day in days
-        if _last_said(context, name, day, RELEASE_METADATA) == outcome.release
+        for day, release in last_said(context.instance, asset_key("published", name), days, RELEASE_METADATA).items()
+        if release == outcome.release
     }
-
-
-def _last_said(context: dg.AssetExecutionContext, dataset: str, day: dt.date, key: str) -> object:
-    wanted = dg.AssetRecordsFilter(asset_key("published", dataset), asset_partitions=[day.isoformat()])
-    records = context.instance.fetch_materializations(wanted, limit=1).records
-    event = records[0].asset_materialization if records else None
-    return event.metadata[key].value if event is not None and key in event.metadata else None
 
 
 def _units(
@@ -108,7 +102,10 @@ def _units(
     if target.shadow:
         return (unit_of(context, application, dataset),)
     claims = application.ledger.claims(dataset.name, target.days)
-    unclaimed = [d for d in target.days if d not in claims and not _released_here(context, dataset, d, target)]
+    unclaimed = [day for day in target.days if day not in claims]
+    # A sibling run of the same backfill may have released the unit already, and said so with the launch's id.
+    said = last_said(context.instance, asset_key("published", dataset.name), unclaimed, LAUNCH_METADATA)
+    unclaimed = [day for day in unclaimed if said.get(day) != target.launched_by]
     if unclaimed:
         raise EvidenceError(
             f"{dataset.name} {format_days(unclaimed)}: no open unit holds evidence for these days, so nothing is "
@@ -129,11 +126,6 @@ def _require_whole(unit: Unit, targets: Mapping[str, Target]) -> None:
             f"unit {unit.id} also holds {shown_days(left_out)}, and a unit is released whole. Launch published for all of "
             f"{shown_days(unit.days)}, or run: backfill publish {unit.id}"
         )
-
-
-def _released_here(context: dg.AssetExecutionContext, dataset: Dataset, day: dt.date, target: Target) -> bool:
-    # A sibling run of the same backfill has released the unit already, and said so with the launch's id.
-    return _last_said(context, dataset.name, day, LAUNCH_METADATA) == target.launched_by
 
 
 def _release(

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOC
 from benchmarks.bench import machine
 from benchmarks.files import Bytes, bytes_of, copied, data_files
 from benchmarks.release import ReleaseTimes
-from benchmarks.results import Pass, Results, StageCost, pass_of
+from benchmarks.results import Growth, Pass, Results, StageCost, pass_of
 from benchmarks.show import show
 from benchmarks.stages import Span
 from benchmarks.usage import Cpu, CpuMeter
@@ -116,6 +117,20 @@ def test_the_figures_that_follow_are_those_of_the_table() -> None:
 def test_the_table_says_on_how_many_runs_the_extrapolation_rests(capsys: pytest.CaptureFixture[str]) -> None:
     show(found())
     assert "a run per day (extrapolated from 2 of 10 days)" in capsys.readouterr().out
+
+
+def test_growth_shows_every_figure_of_each_size_smallest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    small = a_pass("small", 10, days=5, raw=1, staging=1, shadow=2, checks=1, daemon=5)
+    grown = Growth(small, ReleaseTimes(5, 10, 0.01, 0.02, 7), {"raw": Bytes(2_000_000, 500_000, 5)})
+    show(replace(found(), growth=(grown,)))
+    lines = [[cell.strip() for cell in line.split("│")] for line in capsys.readouterr().out.splitlines()]
+    table = {line[1]: line[2:4] for line in lines if len(line) == 5}
+    assert table["ms per day"] == ["2000", "3000"]
+    assert table["share of orchestration"] == ["50%", "50%"]
+    assert table["checks in parts of raw, staging, shadow"] == ["25%", "50%"]
+    assert table["written: data, logs, MB"] == ["2.0, 0.5", "0.0, 0.0"]
+    assert table["bytes copied by publish"] == ["7", "0"]
+    assert table["rollback, s"] == ["0.01", "0.10"]
 
 
 def test_the_table_says_how_often_its_daemon_looks_for_backfills_and_so_does_the_readme(

@@ -27,6 +27,7 @@ def test_everything_that_people_do_with_a_history_is_measured(tmp_path: Path, mo
         "publish all over what was there",
         "backfill status, a unit of all days open",
         "the same, without starting a process",
+        "backfill status of that unit, day by day",
         "backfill status, no unit open",
         "roll all back",
     }

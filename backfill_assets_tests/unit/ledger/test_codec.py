@@ -13,7 +13,7 @@ from backfill_assets.domain.canonical import canonical_json
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Change, Clause, Contract
 from backfill_assets.domain.evidence import Basis, DayEvidence
-from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState
+from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState, UpstreamState
 from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.ledger.codec import (
@@ -37,6 +37,11 @@ sides = st.builds(
     texts,
 )
 sources = st.builds(SourceState, counts, counts, counts, counts, st.none() | moments)
+upstreams = st.builds(
+    UpstreamState,
+    st.dictionaries(texts, counts, max_size=3),
+    st.dictionaries(texts, st.none() | decimals, max_size=3),
+)
 rows = st.dictionaries(texts, values | st.lists(values, max_size=2), max_size=2)
 verdicts = st.builds(
     Verdict,
@@ -45,9 +50,9 @@ verdicts = st.builds(
 )
 evidences = st.builds(
     DayEvidence,
-    *(texts, counts, texts, days, st.builds(Basis, texts, texts, texts, texts)),
+    *(texts, counts, texts, days, st.builds(Basis, texts, texts, texts, texts, texts)),
     st.lists(files, max_size=2).map(tuple),
-    st.builds(DayMeasurement, days, sides, sides, sides, sources),
+    st.builds(DayMeasurement, days, sides, sides, sides, sources, upstreams),
     st.lists(verdicts, max_size=2).map(tuple),
     moments,
 )

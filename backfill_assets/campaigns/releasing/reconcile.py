@@ -114,7 +114,8 @@ class Reconcile:
         """Releases that stand and fall together: one publication of a unit, with at least one intent in it."""
         intents = [r.manifest for name in datasets for r in self.ledger.releases(name, states={ReleaseState.intent})]
         groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
-        for manifest in sorted(intents, key=lambda m: (m.created_at, m.release)):
+        # Publications first, whatever the clocks say: taking half of one back completes the rollback that a crash left of it.
+        for manifest in sorted(intents, key=lambda m: (m.kind is ReleaseKind.rollback, m.created_at, m.release)):
             key = (manifest.unit, manifest.created_at, manifest.kind)
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)

@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Release
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.unit.campaigns.between import between
 from backfill_assets_tests.unit.campaigns.crash import EXIT_CODES, start
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day, rows_of
@@ -113,6 +115,45 @@ def test_half_a_unit_is_taken_back(two: World) -> None:
     assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
     assert two.reconcile().run() == ()
     assert two.ledger.unit(unit.id).state is UnitState.open
+    two.publisher().release(unit.id)
+    assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+
+
+class Died(BaseException):
+    """The process is gone: nobody in it handles this."""
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(two: World, at: int) -> None:
+    two.released(OLD, "orders")
+    two.released(OLD, "sales")
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    two.build(unit, "orders", NEW)
+    two.build(unit, "sales", NEW)
+    (file,) = two.ledger.evidence(unit.id)["sales", day(1)].shadow_files
+    path, calls = two.homes["sales"] / file.path, list[str]()
+
+    def damage(step: str) -> None:
+        if step == "commit" and path.exists():
+            path.rename(path.with_suffix(".away"))
+
+    def die_at(call: str) -> None:
+        if not path.exists():
+            calls.append(call)
+            # The first is the commit of sales, which is refused.
+            if len(calls) > at:
+                raise Died
+
+    tables = {name: between(t, ("commit", "store_manifest"), before=die_at) for name, t in two.tables.items()}
+    ledger = between(two.ledger, ("intend", "finalize", "abandon"), before=die_at)
+    with pytest.raises(Died):
+        replace(two.publisher(damage), ledger=ledger, tables=tables).release(unit.id)
+    two.clock.advance(dt.timedelta(minutes=5))
+    two.reconcile().run()
+    assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
+    assert two.reconcile().run() == ()
+    assert two.ledger.unit(unit.id).state is UnitState.open
+    path.with_suffix(".away").rename(path)
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
 

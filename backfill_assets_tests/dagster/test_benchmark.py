@@ -39,7 +39,9 @@ def test_a_small_benchmark_accounts_for_all_of_its_time_and_leaves_nothing_behin
     for release in (found["measured"]["first_release"], found["measured"]["release"]):
         assert (release["days"], release["bytes_copied"]) == (4, 0)
     assert found["measured"]["release"]["files_swapped"] == 8
-    assert found["derived"]["times_faster_than_a_run_per_day"] > 1
+    derived = found["derived"]
+    extrapolated = derived["run_per_day_extrapolated_seconds"]
+    assert derived["times_faster_than_a_run_per_day"] == pytest.approx(extrapolated / road["wall"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sources_0.01", "tpch_0.01"]
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and str(tmp_path) in str(p.info)]
 

@@ -85,19 +85,22 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         live=live,
         late_data=LateData.publish if passes else LateData.hold,
     )
-    proposal = Unit(
+    unit = application.ledger.assign(launch, _proposal(application, launch, declared, released=released))
+    _refuse_by_hand(unit, target)
+    return updated(application, unit, declared, released=released)
+
+
+def _proposal(application: Application, launch: Launch, declared: Declared | None, *, released: bool) -> Unit:
+    return Unit(
         id=application.ids.new("u"),
         opened_by=launch.opened_by,
         opened_at=application.clock.now(),
         by=application.identity.name(),
-        targets={name: found.days for name, found in targets.items()},
+        targets={name: tuple(sorted(days)) for name, days in launch.targets.items()},
         mode=ReleaseMode.auto if released else ReleaseMode.manual,
         contract=declared.contract if declared else Contract(),
-        live=live,
+        live=launch.live,
     )
-    unit = application.ledger.assign(launch, proposal)
-    _refuse_by_hand(unit, target)
-    return updated(application, unit, declared, released=released)
 
 
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
-import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 
@@ -48,41 +45,11 @@ from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleas
 from backfill_assets.lakehouse.road import SparkConsumers, SparkFingerprints, SparkPreviews, ensure_views
 from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
+from backfill_assets.system import SystemClock, SystemUser, TimedIds
 from backfill_assets.webhook import Webhook
 
 _ALL_DAYS = 1_000_000
 """A chunk that no history fills."""
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def now(self) -> datetime:
-        """The present moment, aware, in UTC."""
-        return datetime.now(UTC)
-
-
-@dataclass(frozen=True)
-class TimedIds:
-    """Identifiers that sort by the time of their making."""
-
-    clock: SystemClock
-
-    def new(self, prefix: str) -> str:
-        """A fresh identifier such as `u_20261121_101500_3f9a2c`."""
-        return f"{prefix}_{self.clock.now():%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
-
-
-class SystemUser:
-    """Identity as the operating system gives it."""
-
-    def name(self) -> str:
-        """The login name of the user that this process runs as."""
-        # Not getpass: it believes $LOGNAME, and nobody who approves may choose who they are.
-        try:
-            return pwd.getpwuid(os.geteuid()).pw_name
-        except KeyError:
-            return str(os.geteuid())
 
 
 class Application:

@@ -14,11 +14,12 @@ from pathlib import Path
 import dagster as dg
 from rich.text import Text
 
-from backfill_assets.application import Application, SystemUser
+from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say
 from backfill_assets.demo.campaign_models import put_datasets
 from backfill_assets.demo.campaign_specification import APPROVER, StoryError
 from backfill_assets.demo.daemon import refuse_second_daemon
+from backfill_assets.system import SystemUser
 
 _FOREIGN = (
     "BACKFILL_ASSETS_WEBSERVER",

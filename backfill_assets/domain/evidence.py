@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.measurement import DayMeasurement
 from backfill_assets.domain.release import DataFile
@@ -37,7 +38,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class DayEvidence:
-    """What was built and checked for one day, in one attempt of a unit."""
+    """What was built and checked for one day, in one attempt of a unit; `compared` lacks where rows were not compared."""
 
     unit: str
     attempt: int
@@ -48,6 +49,7 @@ class DayEvidence:
     measured: DayMeasurement
     verdicts: tuple[Verdict, ...]
     recorded_at: dt.datetime
+    compared: Compared | None = None
 
     @property
     def passed(self) -> bool:
@@ -57,7 +59,9 @@ class DayEvidence:
     @cached_property
     def hash(self) -> str:
         """Digest of everything that a reviewer approves; the time of recording is not part of it."""
-        return digest([self.unit, self.dataset, self.day, self.basis, self.shadow_files, self.measured, self.verdicts])
+        seen = [self.unit, self.dataset, self.day, self.basis, self.shadow_files, self.measured, self.verdicts]
+        # Evidence of before rows were compared keeps the hash that somebody has approved.
+        return digest(seen if self.compared is None else [*seen, self.compared])
 
 
 class Fault(StrEnum):

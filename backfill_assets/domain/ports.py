@@ -10,6 +10,7 @@ from typing import Protocol
 from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.proof_ports import ProofLedger
 from backfill_assets.domain.release import DataFile, Manifest, ReleaseState, TableCommit
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
@@ -195,7 +196,7 @@ class ReleaseLedger(Protocol):
         ...
 
 
-class Ledger(UnitLedger, WorkLedger, ReleaseLedger, CampaignLedger, Protocol):
+class Ledger(UnitLedger, WorkLedger, ReleaseLedger, CampaignLedger, ProofLedger, Protocol):
     """The control state, whole."""
 
 

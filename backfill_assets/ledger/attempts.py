@@ -98,10 +98,7 @@ class WorkRows(DeliveryRows, WorkLedger):
             for e in given
         ]
         with self._database.write() as connection:
-            held = next(iter(_load(connection, (_TABLE.c.number == attempt) & _RUNNING)), None)
-            if held is None or held.lease_until <= self._clock.now():
-                raise LeaseLostError(_lost(connection, attempt))
-            _refuse_foreign_evidence(held, given)
+            _refuse_foreign_evidence(living(connection, attempt, self._clock.now()), given)
             if rows:
                 connection.execute(insert(_EVIDENCE), rows)
             measured = [_content(e) for e in given if e.verdicts]
@@ -147,6 +144,18 @@ class WorkRows(DeliveryRows, WorkLedger):
         asked = None if days is None else frozenset(days)
         found = (evidence_from_text(row.body, row.hash) for row in rows)
         return {(e.dataset, e.day): e for e in found if asked is None or e.day in asked}
+
+
+def living(connection: Connection, number: int, now: dt.datetime) -> Attempt:
+    """The attempt, if it may still give anything.
+
+    Raises:
+        LeaseLostError: it is not running, or its lease is over.
+    """
+    held = next(iter(_load(connection, (_TABLE.c.number == number) & _RUNNING)), None)
+    if held is None or held.lease_until <= now:
+        raise LeaseLostError(_lost(connection, number))
+    return held
 
 
 def _content(evidence: DayEvidence) -> dict[str, object]:

@@ -66,8 +66,8 @@ class UtcDateTime(TypeDecorator[dt.datetime]):
 
 
 # SQLite counts by itself only in a column declared INTEGER.
-_Counter = BigInteger().with_variant(Integer(), "sqlite")
-_NAME = String(63)
+COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+NAME = String(63)
 
 meta = Table("meta", metadata, Column("key", String(64), primary_key=True), Column("value", Text, nullable=False))
 
@@ -88,7 +88,7 @@ unit_days = Table(
     "unit_days",
     metadata,
     Column("unit", ForeignKey("units.id"), primary_key=True),
-    Column("dataset", _NAME, primary_key=True),
+    Column("dataset", NAME, primary_key=True),
     Column("day", Date, primary_key=True),
     Column("claimed", Boolean, nullable=False),
     Index(None, "dataset", "day"),
@@ -98,7 +98,7 @@ unit_days = Table(
 claims = Table(
     "claims",
     metadata,
-    Column("dataset", _NAME, primary_key=True),
+    Column("dataset", NAME, primary_key=True),
     Column("day", Date, primary_key=True),
     Column("unit", String(128), nullable=False, index=True),
     ForeignKeyConstraint(["unit", "dataset", "day"], ["unit_days.unit", "unit_days.dataset", "unit_days.day"]),
@@ -108,7 +108,7 @@ claims = Table(
 holds = Table(
     "holds",
     metadata,
-    Column("dataset", _NAME, primary_key=True),
+    Column("dataset", NAME, primary_key=True),
     Column("day", Date, primary_key=True),
     Column("reason", Text, nullable=False),
     Column("by", Text, nullable=False),
@@ -118,8 +118,8 @@ holds = Table(
 deliveries = Table(
     "deliveries",
     metadata,
-    Column("number", _Counter, primary_key=True),
-    Column("dataset", _NAME, nullable=False),
+    Column("number", COUNTER, primary_key=True),
+    Column("dataset", NAME, nullable=False),
     Column("day", Date, nullable=False),
     Column("path", Text, nullable=False),
     Column("fingerprint", String(64), nullable=False),
@@ -135,7 +135,7 @@ deliveries = Table(
 staged_days = Table(
     "staged_days",
     metadata,
-    Column("dataset", _NAME, primary_key=True),
+    Column("dataset", NAME, primary_key=True),
     Column("day", Date, primary_key=True),
     Column("inputs", String(64), nullable=False),
     Column("code", String(64), nullable=False),
@@ -145,9 +145,9 @@ staged_days = Table(
 attempts = Table(
     "attempts",
     metadata,
-    Column("number", _Counter, primary_key=True),
+    Column("number", COUNTER, primary_key=True),
     Column("unit", ForeignKey("units.id"), nullable=False, index=True),
-    Column("dataset", _NAME, nullable=False),
+    Column("dataset", NAME, nullable=False),
     Column("run", String(255), nullable=False, index=True),
     Column("worker", Text, nullable=False),
     Column("state", String(16), nullable=False, index=True),
@@ -172,10 +172,10 @@ attempt_days = Table(
 evidence = Table(
     "evidence",
     metadata,
-    Column("number", _Counter, primary_key=True),
+    Column("number", COUNTER, primary_key=True),
     Column("unit", ForeignKey("units.id"), nullable=False),
     Column("attempt", ForeignKey("attempts.number"), nullable=False),
-    Column("dataset", _NAME, nullable=False),
+    Column("dataset", NAME, nullable=False),
     Column("day", Date, nullable=False),
     Column("recorded_at", UtcDateTime, nullable=False),
     Column("body", Text, nullable=False),
@@ -188,7 +188,7 @@ evidence = Table(
 contents = Table(
     "contents",
     metadata,
-    Column("dataset", _NAME, primary_key=True),
+    Column("dataset", NAME, primary_key=True),
     Column("day", Date, primary_key=True),
     Column("layout", String(64), primary_key=True),
     Column("fingerprint", Text, nullable=False),
@@ -200,9 +200,9 @@ contents = Table(
 releases = Table(
     "releases",
     metadata,
-    Column("number", _Counter, primary_key=True),
+    Column("number", COUNTER, primary_key=True),
     Column("release", String(128), nullable=False, unique=True),
-    Column("dataset", _NAME, nullable=False, index=True),
+    Column("dataset", NAME, nullable=False, index=True),
     Column("unit", String(128), nullable=False, index=True),
     Column("state", String(16), nullable=False),
     Column("version", BigInteger),
@@ -226,7 +226,7 @@ locks = Table(
 campaigns = Table(
     "campaigns",
     metadata,
-    Column("id", _NAME, primary_key=True),
+    Column("id", NAME, primary_key=True),
     Column("file", Text, nullable=False),
     Column("specification", Text, nullable=False),
     Column("plan", Text, nullable=False),
@@ -243,7 +243,7 @@ campaigns = Table(
 campaign_journal = Table(
     "campaign_journal",
     metadata,
-    Column("number", _Counter, primary_key=True),
+    Column("number", COUNTER, primary_key=True),
     Column("campaign", ForeignKey("campaigns.id"), nullable=False, index=True),
     Column("at", UtcDateTime, nullable=False),
     Column("by", Text, nullable=False),
@@ -259,7 +259,7 @@ campaign_journal = Table(
 approvals = Table(
     "approvals",
     metadata,
-    Column("number", _Counter, primary_key=True),
+    Column("number", COUNTER, primary_key=True),
     Column("unit", ForeignKey("units.id"), nullable=False, index=True),
     Column("evidence", String(64), nullable=False),
     Column("by", Text, nullable=False),
@@ -273,7 +273,7 @@ approval_days = Table(
     "approval_days",
     metadata,
     Column("approval", ForeignKey("approvals.number"), primary_key=True),
-    Column("dataset", _NAME, primary_key=True),
+    Column("dataset", NAME, primary_key=True),
     Column("day", Date, primary_key=True),
     Column("evidence", String(64), nullable=False),
 )

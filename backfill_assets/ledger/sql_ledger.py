@@ -5,11 +5,12 @@ from __future__ import annotations
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.ledger.attempts import WorkRows
 from backfill_assets.ledger.campaigns import CampaignRows
+from backfill_assets.ledger.proof import ProofRows
 from backfill_assets.ledger.releases import ReleaseRows
 from backfill_assets.ledger.units import UnitRows
 
 
-class SqlLedger(UnitRows, WorkRows, ReleaseRows, CampaignRows, Ledger):
+class SqlLedger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows, Ledger):
     """The control state on SQLite or Postgres; every method is one transaction. Made by `open_ledger`."""
 
     def close(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from backfill_assets.application import SystemUser
 from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.domain.campaign import Action
 from backfill_assets.domain.days import day_range
 from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_of
+from backfill_assets.system import SystemUser
 from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
 
 FIRST = dt.date(2024, 7, 1)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.application import Application, SystemUser
+from backfill_assets.application import Application
 from backfill_assets.settings import Settings
+from backfill_assets.system import SystemUser
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import backfill_assets
-from backfill_assets.application import SystemClock
 from backfill_assets.catalog import load_folder
 from backfill_assets.catalog.drafts import Draft, draft_text
 from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits, read_specification
@@ -22,6 +21,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.ledger import open_ledger
+from backfill_assets.system import SystemClock
 
 CATALOG = load_folder(Path(backfill_assets.__file__).parent / "datasets")
 GOOD = """\

@@ -10,9 +10,9 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from backfill_assets.application import SystemClock
 from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import RollbackError
+from backfill_assets.system import SystemClock
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day, rows_of
 

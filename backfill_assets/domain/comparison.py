@@ -1,0 +1,122 @@
+"""Comparisons: what differs, row by row, between what is published of a day and what would replace it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+DELIVERY_FILE = "delivery file"
+"""The dimension that every dataset with a source has: the file that the newest delivery of a row's key came with."""
+
+Value = str | int | float | bool | None
+"""A plain JSON value; days, times and decimals are text."""
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows of one day by what happens to them, matched by key.
+
+    `columns` counts, of the changed rows, those in which each column differs (beyond its own tolerance); columns without
+    a difference lack. `beyond` counts by column the rows whose change lies outside of what the contract promises of rows.
+    """
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    columns: Mapping[str, int] = field(default_factory=dict)
+    beyond: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def differing(self) -> int:
+        """Rows that are added, removed or changed."""
+        return self.added + self.removed + self.changed
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """How the columns of a shadow differ from those of the published table; types by column, as `old → new` if retyped."""
+
+    added: Mapping[str, str] = field(default_factory=dict)
+    removed: Mapping[str, str] = field(default_factory=dict)
+    retyped: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GoldenCounts:
+    """How a day agrees with a golden source, by rows of the grain that both are brought to."""
+
+    missing_here: int = 0
+    missing_there: int = 0
+    different: int = 0
+    equal: int = 0
+
+    @property
+    def mismatches(self) -> int:
+        """Rows that the two do not agree on."""
+        return self.missing_here + self.missing_there + self.different
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What verdicts need to know of comparisons of one day; a part is absent where there was nothing to compare.
+
+    `rows` is absent where nothing is published of the day yet.
+    """
+
+    rows: RowCounts | None = None
+    schema: SchemaChange = SchemaChange()
+    golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """A measure's value in one row on both sides; `old` is none for an added row or a null, `new` for a removed one."""
+
+    measure: str
+    day: dt.date
+    key: Mapping[str, Value]
+    old: Decimal | None
+    new: Decimal | None
+
+    @property
+    def delta(self) -> Decimal:
+        """New less old; what is not there counts as nothing."""
+        return (self.new or Decimal(0)) - (self.old or Decimal(0))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one value of one dimension has to do with a day's difference.
+
+    `rows` are its differing rows, `of` all its rows on that day (on the side that has more of them). By measure, `moved`
+    adds up the absolute differences of its rows, `delta` the signed ones.
+    """
+
+    dimension: str
+    value: str
+    rows: int
+    of: int
+    moved: Mapping[str, Decimal]
+    delta: Mapping[str, Decimal]
+
+
+@dataclass(frozen=True)
+class DayComparison:
+    """The rows behind a day's difference: the largest changes of each measure, and the shares of dimensions' values.
+
+    `moved` adds up the absolute differences of all rows by measure, `rows` counts the day's differing rows and `of` all
+    its rows (on the side that has more), so that what `shares` leaves out can be told. `attempt` is the attempt that was
+    compared.
+    """
+
+    dataset: str
+    day: dt.date
+    attempt: int
+    rows: int
+    of: int
+    moved: Mapping[str, Decimal]
+    largest: tuple[RowChange, ...] = ()
+    shares: tuple[Share, ...] = ()

@@ -1,0 +1,1 @@
+"""Reports: a review as one self-contained page, and as JSON."""

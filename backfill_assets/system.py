@@ -1,0 +1,40 @@
+"""The machine's clock, identifiers and identity: the only place that asks the operating system for them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        """The present moment, aware, in UTC."""
+        return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class TimedIds:
+    """Identifiers that sort by the time of their making."""
+
+    clock: SystemClock
+
+    def new(self, prefix: str) -> str:
+        """A fresh identifier such as `u_20261121_101500_3f9a2c`."""
+        return f"{prefix}_{self.clock.now():%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
+
+
+class SystemUser:
+    """Identity as the operating system gives it."""
+
+    def name(self) -> str:
+        """The login name of the user that this process runs as."""
+        # Not getpass: it believes $LOGNAME, and nobody who approves may choose who they are.
+        try:
+            return pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            return str(os.geteuid())

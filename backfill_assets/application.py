@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -182,7 +181,7 @@ class Application:
 
     def drift(self, campaign: Campaign) -> str:
         """What of a campaign's code or specification has moved since its plan, in words, or nothing."""
-        return drift_of(campaign, self.catalog.code, Path.cwd())
+        return drift_of(campaign, self.catalog.code)
 
     @cached_property
     def notifier(self) -> Notifier:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -149,7 +148,7 @@ class Application:
 
     def drift(self, campaign: Campaign) -> str:
         """What of a campaign's code or specification has moved since its plan, in words, or nothing."""
-        return drift_of(campaign, self.catalog.code, Path.cwd())
+        return drift_of(campaign, self.catalog.code)
 
     @cached_property
     def notifier(self) -> Notifier:

@@ -48,18 +48,18 @@ def measure_history(folder: Path, partitions: int) -> dict[str, float]:
         "BACKFILL_ASSETS_STATE": str(folder / "state"),
         "BACKFILL_ASSETS_DATASETS": str(folder / "datasets"),
     }
-    application = Application(Settings.from_env(environ))
+    application = _application(environ)
     days = day_range(_FIRST, _FIRST + (partitions - 1) * ONE_DAY)
     seconds: dict[str, float] = {}
     with _timed(seconds, "load the definitions (with imports)"):
         _run(environ, "-c", "from backfill_assets.definitions import defs; defs.get_repository_def()")
     first = _built(application, days, "one")
     # What is timed starts from nothing that is known already, as a command does.
-    publisher = Application(Settings.from_env(environ)).publisher
+    publisher = _application(environ).publisher
     with _timed(seconds, "publish all, nothing before"):
         publisher.release(first.id)
     second = _built(application, days, "two")
-    publisher = Application(Settings.from_env(environ)).publisher
+    publisher = _application(environ).publisher
     with _timed(seconds, "publish all over what was there"):
         done = publisher.release(second.id)
     third = _built(application, days, "three")
@@ -67,7 +67,7 @@ def measure_history(folder: Path, partitions: int) -> dict[str, float]:
     with _timed(seconds, "backfill status, a unit of all days open"):
         _run(environ, *status)
     with _timed(seconds, "the same, without starting a process"):
-        overview(Application(Settings.from_env(environ)))
+        overview(_application(environ))
     with _timed(seconds, "backfill status of that unit, day by day"):
         _run(environ, *status, third.id)
     application.ledger.move(third.id, {UnitState.open}, UnitState.discarded)
@@ -82,6 +82,11 @@ def show_history(partitions: int, seconds: dict[str, float]) -> None:
     """Print the table."""
     rows = [(what, f"{found:.2f}") for what, found in seconds.items()]
     table(("what", "seconds"), rows, f"A history of {partitions:,} partitions")
+
+
+def _application(environ: dict[str, str]) -> Application:
+    """An application that knows nothing yet, as a command's does."""
+    return Application(Settings.from_env(environ))
 
 
 def _built(application: Application, days: tuple[dt.date, ...], by: str) -> Unit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -60,7 +59,7 @@ def publish_campaign(
     """Publish a campaign, or say what that would do; `how` has reason, outside_window, evidence_hash; the days by dataset."""
     from backfill_assets.orchestration.reporting import report_release  # loads Dagster
 
-    if attention := uncompared(application.ledger.campaign(campaign), Path.cwd()):
+    if attention := uncompared(application.ledger.campaign(campaign)):
         say(f"attention: {attention}")
     if dry_run:
         asked = {name: value for name, value in how.items() if name != "reason"}

@@ -203,9 +203,7 @@ def _against_estimate(application: Application, standing: Standing) -> str:
 
 
 def _amount(batches: int, seconds: float, cost: str) -> str:
-    return f"{batches:,} {'batch' if batches == 1 else 'batches'}, {seconds / 60:.1f} min" + (
-        f", {cost}" if cost else ""
-    )
+    return f"{number_of(batches, 'batch')}, {seconds / 60:.1f} min" + (f", {cost}" if cost else "")
 
 
 def next_step(standing: Standing, always: Collection[str] = ()) -> str:

@@ -67,7 +67,7 @@ def launch(
     with opened_desk(application, webserver) as desk:
         launched = desk.control.launch(campaign, canary_only=canary_only)
         say(f"campaign {campaign} is launched; unit {launched.unit} claims {_targets(launched.plan)}")
-        for attention in filter(None, (moved, uncompared(launched, Path.cwd()))):
+        for attention in filter(None, (moved, uncompared(launched))):
             say(attention)
         if watch:
             follow_campaign(application, desk, campaign)

@@ -66,7 +66,12 @@ def is_of(row: ReleaseRow, head: ReleaseHead) -> bool:
 
 def projection(records: Iterable[ReleaseRecord]) -> tuple[ReleaseRow, ...]:
     """The rows of all releases, by dataset and release."""
-    return tuple(sorted((release_row(r) for r in records), key=lambda row: (row.dataset, row.release)))
+    return tuple(sorted(map(release_row, records), key=by_name))
+
+
+def by_name(row: ReleaseRow) -> tuple[str, str]:
+    """What rows are sorted by: dataset and release."""
+    return row.dataset, row.release
 
 
 def differing(ledger: Sequence[ReleaseRow], table: Sequence[ReleaseRow]) -> tuple[str, ...]:

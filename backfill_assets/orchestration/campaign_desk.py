@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import dagster as dg
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
@@ -48,14 +47,13 @@ def desk_of(application: Application, instance: dg.DagsterInstance, webserver: s
         application.clock,
         DagsterLiveRuns(instance),
         application.workload,
-        Path.cwd(),
     )
     backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
     tell = application.notifier.tell
     conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, tell)
     control = Control(
         application.ledger, application.catalog, application.clock, application.ids, application.identity,
-        conductor, application.planner.plan, tell, Path.cwd(),
+        conductor, application.planner.plan, tell,
     )  # fmt: skip
     standings = Standings(application.ledger, application.publisher, gatekeeper)
     return Desk(control, conductor, gatekeeper, standings)

@@ -207,7 +207,7 @@ def _rollback(context: dg.OpExecutionContext, application: Application, config: 
 
 
 def _warn_uncompared(context: dg.OpExecutionContext, campaign: Campaign) -> None:
-    if attention := uncompared(campaign, Path.cwd()):
+    if attention := uncompared(campaign):
         context.log.warning(attention)
 
 

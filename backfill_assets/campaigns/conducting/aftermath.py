@@ -67,10 +67,12 @@ class Aftermath:
                 groups.setdefault((manifest.unit, manifest.kind, manifest.created_at), []).append(record)
         for (unit, kind, _), members in groups.items():
             campaign = self.ledger.campaign_of(unit)
+            if campaign is None:
+                continue
             if taken_back(self.ledger.releases(unit=unit)) & {r.manifest.release for r in members}:
                 # Readers have seen it for the blink of an eye; to people it never was.
                 continue
-            if campaign is not None and self._noted(campaign, kind, members):
+            if self._noted(campaign, kind, members):
                 published = kind is ReleaseKind.publish
                 text = self._published(campaign, members) if published else _rolled_back(campaign, members[0].manifest)
                 self.tell(campaign, Notice.published if published else Notice.rolled_back, text)

@@ -113,5 +113,5 @@ class Standings:
             decision=admit(campaign, traffic),
             journal=journal,
             drift=traffic.drift if at_hand else "",
-            uncompared=uncompared(campaign, self.gatekeeper.project) if at_hand else "",
+            uncompared=uncompared(campaign) if at_hand else "",
         )

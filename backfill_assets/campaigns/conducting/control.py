@@ -54,7 +54,6 @@ class Control:
     conductor: Conductor
     make_plan: Callable[[Specification, Days | None], Plan]
     tell: Tell
-    project: Path
 
     def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
         """Announce the campaign, open its unit, which claims its days, and launch its canaries or all of it.
@@ -258,7 +257,7 @@ class Control:
         return campaign.planned_anew(specification, plan)
 
     def _specification(self, campaign: Campaign) -> Specification:
-        file = self.project / campaign.file
+        file = Path(campaign.file)
         if not campaign.file or not file.is_file():
             return campaign.specification
         loaded = load_specification(file)
@@ -270,7 +269,7 @@ class Control:
         self.tell(campaign, notice, f"{campaign.id} {notice.value} by {self.identity.name()}: {_about(campaign)}")
 
     def _drift(self, campaign: Campaign) -> str:
-        return drift_of(campaign, self.catalog.code, self.project)
+        return drift_of(campaign, self.catalog.code)
 
     def _last(self, campaign_id: str) -> JournalEntry | None:
         return last_step(self.ledger, campaign_id)

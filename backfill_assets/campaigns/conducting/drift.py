@@ -10,7 +10,7 @@ from backfill_assets.catalog.specifications import load_specification
 from backfill_assets.domain.campaign import Campaign
 
 
-def drift_of(campaign: Campaign, code: Mapping[str, str], project: Path) -> str:
+def drift_of(campaign: Campaign, code: Mapping[str, str]) -> str:
     """What moved since the plan, in words, or nothing; `code` are the code versions that are loaded, by dataset.
 
     A specification whose file is not there is not compared, which `uncompared` says: a deployment need not carry it.
@@ -21,7 +21,7 @@ def drift_of(campaign: Campaign, code: Mapping[str, str], project: Path) -> str:
             f"the code of {', '.join(moved)} is no longer what the plan was made from; "
             f"if that is meant, go on with: backfill resume {campaign.id}; if not, restore the code"
         )
-    file = project / campaign.file
+    file = Path(campaign.file)
     if not campaign.file or not file.is_file():
         return ""
     loaded = load_specification(file)
@@ -35,9 +35,9 @@ def drift_of(campaign: Campaign, code: Mapping[str, str], project: Path) -> str:
     return ""
 
 
-def uncompared(campaign: Campaign, project: Path) -> str:
+def uncompared(campaign: Campaign) -> str:
     """That the specification's file is not there, in words, or nothing: then nobody notices if it has moved."""
-    file = project / campaign.file
+    file = Path(campaign.file)
     if not campaign.file or file.is_file():
         return ""
     return f"its file {shown_path(file)} is not there: not compared with the plan"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from backfill_assets.campaigns.conducting.drift import drift_of
@@ -44,17 +43,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Gatekeeper:
-    """Asks the gate with what is true now; knobs, phase and budget are read anew each time.
-
-    `project` is the folder below which specifications lie.
-    """
+    """Asks the gate with what is true now; knobs, phase and budget are read anew each time."""
 
     ledger: Ledger
     catalog: Catalog
     clock: Clock
     live: LiveRuns
     workload: Workload
-    project: Path
 
     def ask(self, campaign_id: str, batch: Batch | None = None) -> Decision:
         """Whether the campaign may start a batch (or any, if none is named) now.
@@ -99,7 +94,7 @@ class Gatekeeper:
             bytes_today=sum(a.bytes_read for a in attempts if a.started_at >= midnight),
             next_bytes=self._bytes(batch) if batch else 0,
             spent=sum((spent_on(a, now) for a in attempts), dt.timedelta(0)),
-            drift=drift_of(campaign, self.catalog.code, self.project),
+            drift=drift_of(campaign, self.catalog.code),
         )
 
     def _bytes(self, batch: Batch) -> int:

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from backfill_assets.domain.consistency import DATA_RELEASES
-from backfill_assets.domain.data_releases import ReleaseRow, differing, is_of, projection
+from backfill_assets.domain.data_releases import by_name, differing, is_of, projection
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.reader_ports import ReleasesTable
 
@@ -42,12 +42,8 @@ class DataReleases:
             trusted = () if self.whole else found or ()
             rows = [row for row in trusted if row.release in heads and is_of(row, heads[row.release])]
             lacking = heads.keys() - {row.release for row in rows}
-            rows = sorted([*rows, *projection(self.ledger.release(name) for name in lacking)], key=_by_name)
-            if found is not None and sorted(found, key=_by_name) == rows:
+            rows = sorted([*rows, *projection(self.ledger.release(name) for name in lacking)], key=by_name)
+            if found is not None and sorted(found, key=by_name) == rows:
                 return False
             self.table.write(rows)
         return True
-
-
-def _by_name(row: ReleaseRow) -> tuple[str, str]:
-    return row.dataset, row.release

@@ -133,11 +133,12 @@ class Rollback:
                 later release; says which and why.
             TableMovedError: somebody kept committing to the table all the while.
         """
-        dataset = self.ledger.release(release_id).manifest.dataset
+        undone = self.ledger.release(release_id).manifest
+        dataset = undone.dataset
         require_tables(self.tables, (dataset,))
         Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after).settle((dataset,), self.wait)
         # Whoever has rolled it back before may have died before that was told of.
-        if told := [r.manifest.release for r in self.ledger.releases(dataset) if _undoes(r, release_id)]:
+        if told := [r.manifest.release for r in self._undoings(undone)]:
             self.after(told)
         with publish_locks(self.ledger, (dataset,), self.wait):
             done = self._rounds(release_id, reason, days, consent_rewritten)
@@ -210,12 +211,16 @@ class Rollback:
 
     def _undone(self, proposal: Proposal) -> str:
         """Who has rolled this release back before, if anybody has."""
-        undone = proposal.record.manifest
-        for record in self.ledger.releases(undone.dataset):
+        for record in self._undoings(proposal.record.manifest):
             found = record.manifest
-            if found.undoes == undone.release and record.state is ReleaseState.finalized:
-                return f" ({found.release}, rolled back by {found.by} at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: {found.reason})"
+            return f" ({found.release}, rolled back by {found.by} at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: {found.reason})"
         return ""
+
+    def _undoings(self, undone: Manifest) -> tuple[ReleaseRecord, ...]:
+        """The finalized rollbacks of a release, newest first."""
+        # A rollback is of the unit of what it undoes, and a dataset has many more releases than a unit.
+        found = self.ledger.releases(unit=undone.unit, states={ReleaseState.finalized})
+        return tuple(r for r in found if r.manifest.undoes == undone.release)
 
     def _window(self, record: ReleaseRecord, keep_for: dt.timedelta) -> dt.datetime:
         release = record.manifest.release
@@ -246,10 +251,6 @@ def _require_own_days(manifest: Manifest, days: Days | None) -> None:
             f"release {manifest.release} has not {manifest.dataset} {format_days(strange)}; "
             f"it has {format_days(s.day for s in manifest.days)}"
         )
-
-
-def _undoes(record: ReleaseRecord, release: str) -> bool:
-    return record.state is ReleaseState.finalized and record.manifest.undoes == release
 
 
 def _same(one: Sequence[DataFile], other: Sequence[DataFile]) -> bool:

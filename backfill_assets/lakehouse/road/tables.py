@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
 
 _PLAIN: Final = {
@@ -42,8 +42,8 @@ def read_days(spark: SparkSession, path: Path, partition: str, days: Collection[
 def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
     """Number of rows of each of the days, from the table's log alone."""
     counts = dict.fromkeys(days, 0)
-    for file in pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist():
-        if (day := file[f"partition.{partition}"]) in counts:
+    for file in add_actions(DeltaTable(path), "num_records", "partition"):
+        if (day := file["partition"][partition]) in counts:
             counts[day] += file["num_records"]
     return counts
 

@@ -109,7 +109,7 @@ class CampaignWorld(World):
         return CampaignGuard(self.ledger, self.tables, self.clock, self.drift)
 
     def drift(self, campaign: Campaign) -> str:
-        return drift_of(campaign, {name: self.basis.code(name) for name in self.datasets}, self.folder)
+        return drift_of(campaign, {name: self.basis.code(name) for name in self.datasets})
 
     def guarded(self, user: str = "ada") -> Publisher:
         return replace(self.publisher(), guard=self.guard(), after=self.aftermath(), identity=User(user))

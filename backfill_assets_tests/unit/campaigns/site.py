@@ -125,7 +125,7 @@ class Site:
         }
         workload = Workload(self.ledger, loaded, self.world.tables)
         live = LiveRunsOf(self.scheduler)
-        return Gatekeeper(self.ledger, Catalog(loaded), self.world.clock, live, workload, self.folder)
+        return Gatekeeper(self.ledger, Catalog(loaded), self.world.clock, live, workload)
 
     @property
     def conductor(self) -> Conductor:
@@ -139,7 +139,7 @@ class Site:
     def control(self) -> Control:
         return Control(
             self.ledger, self.gatekeeper.catalog, self.world.clock, self.world.ids, User("ada"),
-            self.conductor, self.make_plan, self.conductor.tell, self.folder,
+            self.conductor, self.make_plan, self.conductor.tell,
         )  # fmt: skip
 
     @property

@@ -10,7 +10,7 @@ from typing import Final
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.comparison import Value
-from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 
 AS_BUILT: Final = "as built"
 """The name under which stands what was there before: the shadow of the unit, or what is published."""
@@ -107,9 +107,9 @@ class Certificate:
         return digest(self)
 
 
-def inputs_of(basis: Basis) -> str:
-    """The digest of all that a day was built from: deliveries, references and upstreams."""
-    return digest([basis.inputs, basis.upstream]) if basis.upstream else basis.inputs
+def origin_of(inputs: str, upstream: str) -> str:
+    """The digest of all that a day is built from, given those of its deliveries and references and of its upstreams."""
+    return digest([inputs, upstream]) if upstream else inputs
 
 
 def standing_certificate(
@@ -126,7 +126,9 @@ def standing_certificate(
 
 
 def _speaks_of(certificate: Certificate, day: dt.date, found: DayEvidence | None) -> bool:
-    if found is None or (found.basis.code, inputs_of(found.basis)) != (certificate.code, certificate.inputs[day]):
+    if found is None or found.basis.code != certificate.code:
+        return False
+    if origin_of(found.basis.inputs, found.basis.upstream) != certificate.inputs[day]:
         return False
     # Where it came out differently the certificate says so, as long as that is what was compared.
     prints = certificate.prints.get(AS_BUILT, certificate.prints[certificate.first])

@@ -10,6 +10,7 @@ from typing import Final
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.comparison import Value
+from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 
 AS_BUILT: Final = "as built"
@@ -100,6 +101,18 @@ class Certificate:
     def first(self) -> str:
         """The name of the recomputation that all others were compared with."""
         return self.recomputations[0].name
+
+    def __str__(self) -> str:
+        """One line for people."""
+        verdict = "passed" if self.passed else "did not pass"
+        columns = sorted({column for found in self.disagreements for column in found.columns})
+        faults = [
+            f"{', '.join(columns) or 'rows'} of {format_days(f.day for f in self.disagreements)} came out differently"
+        ]
+        faults = faults if self.disagreements else []
+        faults += [f"touched meanwhile: {', '.join(self.touched)}"] if self.touched else []
+        why = f": {'; '.join(faults)}" if faults else ""
+        return f"{self.id} of {self.dataset} {format_days(self.days)} {verdict}, by {self.by} at {self.at:%Y-%m-%d %H:%M} UTC{why}"
 
     @cached_property
     def hash(self) -> str:

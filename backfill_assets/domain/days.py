@@ -33,8 +33,8 @@ def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
     """
     found: set[dt.date] = set()
     for part in text.split(","):
-        first, _, last = part.strip().partition("..")
-        days = day_range(parse_day(first, what), parse_day(last or first, what))
+        first, dots, last = part.strip().partition("..")
+        days = day_range(parse_day(first, what), parse_day(last if dots else first, what))
         if not days:
             raise InvalidDayError(f"{what} {part.strip()!r} ends before it begins; write it as 2013-03-01..2013-03-07")
         found |= set(days)

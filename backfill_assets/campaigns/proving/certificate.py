@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
 from backfill_assets.campaigns.proving.surroundings import Watch
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.basis_ports import BasisNow
 from backfill_assets.domain.certificate import (
     AS_BUILT,
     INPUT_ROWS,
@@ -56,7 +56,7 @@ class Prover:
     ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
-    basis: CurrentBasis
+    basis: BasisNow
     recomputing: Callable[[Execution | None], Recomputations]
     clock: Clock
     ids: Ids

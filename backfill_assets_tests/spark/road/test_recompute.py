@@ -62,7 +62,7 @@ class Site:
         )
 
     def build(self, unit: Unit) -> None:
-        for name, days in unit.targets.items():
+        for name, days in sorted(unit.targets.items(), reverse=True):  # what is built from others has earlier names
             attempt = self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
             self.road.build(self.kit.spark, unit, attempt)
             self.road.validate(self.kit.spark, unit, attempt)

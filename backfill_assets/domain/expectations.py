@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import (
@@ -97,6 +98,13 @@ def _own(expected: Expectations, dataset: str) -> dict[str, Change]:
     return {} if isinstance(entry, Change) else dict(entry)
 
 
+class Certification(StrEnum):
+    """Whether a release needs a certificate of idempotency."""
+
+    required = "required"
+    none = "none"
+
+
 class Validation(BaseModel):
     """How much may change; metrics that are not named keep the tolerances of their dataset.yaml."""
 
@@ -132,6 +140,13 @@ class Validation(BaseModel):
     ] = Field(
         default_factory=dict,
         description="Change of each row by column of the target, or by downstream dataset and column.",
+    )
+
+    certificate: Certification = Field(
+        default=Certification.none,
+        # So that a specification that says nothing of it keeps the hash that plans and approvals name.
+        exclude_if=lambda value: value is Certification.none,
+        description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
     )
 
     def changes(self, dataset: str, target: str) -> Mapping[str, Change]:

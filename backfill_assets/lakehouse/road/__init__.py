@@ -2,6 +2,7 @@
 
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
+from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
@@ -15,6 +16,7 @@ from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 __all__ = [
     "PUBLISHED",
     "Audit",
+    "ShadowDays",
     "Sides",
     "SourceFile",
     "SparkConsumers",
@@ -27,6 +29,8 @@ __all__ = [
     "delivered_sizes",
     "discover",
     "ensure_views",
+    "golden_counts",
+    "golden_samples",
     "land",
     "measure",
     "measure_upstreams",

@@ -68,7 +68,7 @@ def golden_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, s
         if golden.file is not None:
             found[f"golden:{name}"] = sha256_of(_place(loaded, layout, name))
         elif golden.table is not None:
-            table = DeltaTable(_place(loaded, layout, name), without_files=True)
+            table = DeltaTable(_place(loaded, layout, name))
             found[f"golden:{name}"] = f"{table.metadata().id} {table.version()}"
     return found
 

@@ -7,6 +7,7 @@ from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
 from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
@@ -16,6 +17,8 @@ from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 __all__ = [
     "PUBLISHED",
     "Audit",
+    "Question",
+    "RowDifferences",
     "ShadowDays",
     "Sides",
     "SourceFile",
@@ -35,6 +38,7 @@ __all__ = [
     "measure",
     "measure_upstreams",
     "reference_fingerprints",
+    "row_differences",
     "run_model",
     "sample",
     "stage",

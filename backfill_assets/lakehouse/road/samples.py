@@ -31,6 +31,7 @@ _LONGEST_TEXT: Final = 200
 _CHECK: Final = "_check"
 
 Samples = dict[tuple[str, dt.date], tuple[SampleRow, ...]]
+"""Rows by check and day."""
 
 
 def sample(
@@ -130,7 +131,7 @@ def _items(row: Row) -> Iterable[tuple[str, object]]:
 
 
 def plain_value(value: object) -> object:
-    """A value as a plain JSON one; long texts are cut."""
+    """A value of a row as a plain JSON one; long texts are cut."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return value[:_LONGEST_TEXT] + "…"
     if isinstance(value, float) and not math.isfinite(value):

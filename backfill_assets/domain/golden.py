@@ -60,6 +60,11 @@ class Golden(CheckConfig):
         return self
 
 
+def golden_check(name: str) -> str:
+    """The name of the check that compares with a golden source."""
+    return f"golden_{name}"
+
+
 def golden_misfits(dataset: Dataset) -> tuple[_Fault, ...]:
     """What in the golden sources of a dataset contradicts or refers to what is not there: (path of the key, message)."""
     return tuple(

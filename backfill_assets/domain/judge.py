@@ -15,7 +15,8 @@ from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
-from backfill_assets.domain.judge_rows import judge_compared
+from backfill_assets.domain.golden import golden_check
+from backfill_assets.domain.judge_rows import judge_compared, judge_golden
 from backfill_assets.domain.measurement import (
     ROW_COUNT,
     DayMeasurement,
@@ -65,12 +66,11 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         for n, r in c.references.items()
     ]
     checks += [_check(f"rule_{n}", CheckKind.rule, n, r, r.sql) for n, r in c.rules.items()]
+    checks += [
+        _check(golden_check(n), CheckKind.golden, n, g, g.description or f"agrees with {n} by {', '.join(g.key)}")
+        for n, g in dataset.golden.items()
+    ]
     return tuple(checks)
-
-
-def golden_check(golden: str) -> str:
-    """The name of the check that compares with a golden source."""
-    return f"golden_{golden}"
 
 
 def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
@@ -123,6 +123,8 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
     match check.kind:
         case CheckKind.schema | CheckKind.rows | CheckKind.columns:
             return judge_compared(check.kind, dataset, m, contract, compared)
+        case CheckKind.golden:
+            return judge_golden(check.subject, dataset.golden[check.subject], compared)
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:

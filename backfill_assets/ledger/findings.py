@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from backfill_assets.domain.comparison import GoldenCounts
 from backfill_assets.domain.findings import DayFindings
-from backfill_assets.domain.judge import golden_check
+from backfill_assets.domain.golden import golden_check
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.comparison import GoldenCounts
 from backfill_assets.domain.errors import DatasetError, SourceError
-from backfill_assets.domain.golden import Golden
-from backfill_assets.domain.judge import golden_check
+from backfill_assets.domain.golden import Golden, golden_check
 from backfill_assets.domain.verdict import Row as SampleRow
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.layout import Layout

@@ -49,7 +49,7 @@ def test_a_dataset_without_golden_sources_has_none(tmp_path: Path) -> None:
     [
         (f"{FILE}, key: [trip]", "golden.finance.key lacks the partition column 'trip_date'; rows are compared day by day"),
         (f"{FILE}, key: [trip_date, trip, trip]", "golden.finance.key names 'trip' twice; once is enough"),
-        (f"{FILE}, sql: SELECT 1, key: [trip_date, ride]", "golden.finance.key names 'ride', which columns of the dataset do not declare"),
+        (f"{FILE}, sql: SELECT 1, key: [trip_date, ride]", "names 'ride', which columns of the dataset do not declare"),
         (
             f"{FILE}, ours: SELECT * FROM trips, key: [trip_date, ride]",
             "golden.finance.key names 'ride', which file.columns do not declare; add it there, or set sql",

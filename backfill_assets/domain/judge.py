@@ -61,16 +61,17 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check(f"reconciles_{m}", CheckKind.upstream_total, m, c.reconciliation, f"{m} equals {t.sql} of {t.upstream}")
         for m, t in c.reconciliation.totals.items()
     ]
-    checks += [
-        _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
-        for n, r in c.references.items()
-    ]
-    checks += [_check(f"rule_{n}", CheckKind.rule, n, r, r.sql) for n, r in c.rules.items()]
-    checks += [
-        _check(golden_check(n), CheckKind.golden, n, g, g.description or f"agrees with {n} by {', '.join(g.key)}")
-        for n, g in dataset.golden.items()
-    ]
-    return tuple(checks)
+    return (*checks, *_checks_by_name(dataset))
+
+
+def _checks_by_name(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    for n, r in c.references.items():
+        yield _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
+    for n, rule in c.rules.items():
+        yield _check(f"rule_{n}", CheckKind.rule, n, rule, rule.sql)
+    for n, g in dataset.golden.items():
+        yield _check(golden_check(n), CheckKind.golden, n, g, g.description or f"agrees with {n} by {', '.join(g.key)}")
 
 
 def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:

@@ -15,7 +15,8 @@ from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
-from backfill_assets.domain.judge_rows import judge_compared
+from backfill_assets.domain.golden import golden_check
+from backfill_assets.domain.judge_rows import judge_compared, judge_golden
 from backfill_assets.domain.measurement import (
     ROW_COUNT,
     DayMeasurement,
@@ -60,12 +61,17 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check(f"reconciles_{m}", CheckKind.upstream_total, m, c.reconciliation, f"{m} equals {t.sql} of {t.upstream}")
         for m, t in c.reconciliation.totals.items()
     ]
-    checks += [
-        _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
-        for n, r in c.references.items()
-    ]
-    checks += [_check(f"rule_{n}", CheckKind.rule, n, r, r.sql) for n, r in c.rules.items()]
-    return tuple(checks)
+    return (*checks, *_checks_by_name(dataset))
+
+
+def _checks_by_name(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    for n, r in c.references.items():
+        yield _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
+    for n, rule in c.rules.items():
+        yield _check(f"rule_{n}", CheckKind.rule, n, rule, rule.sql)
+    for n, g in dataset.golden.items():
+        yield _check(golden_check(n), CheckKind.golden, n, g, g.description or f"agrees with {n} by {', '.join(g.key)}")
 
 
 def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
@@ -118,6 +124,8 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
     match check.kind:
         case CheckKind.schema | CheckKind.rows | CheckKind.columns:
             return judge_compared(check.kind, dataset, m, contract, compared)
+        case CheckKind.golden:
+            return judge_golden(check.subject, dataset.golden[check.subject], compared)
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:

@@ -17,6 +17,7 @@ from backfill_assets.domain.units import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.release_figures import release_figures
 from backfill_assets.orchestration.reporting import report_rollback
 from backfill_assets.orchestration.storage import batched_events
 
@@ -186,7 +187,8 @@ def _publish(context: dg.OpExecutionContext, application: Application, config: P
         config.campaign, reason=config.reason, outside_window=config.outside_window
     )
     with batched_events(context.instance):
-        for event in released_events([publication.outcome], context.run_id, set()):
+        figures = release_figures(application, [publication.outcome])
+        for event in released_events([publication.outcome], context.run_id, figures):
             context.log_event(event)
     report_outdated(context.instance, application, [publication.outcome], ())
     context.log.info(str(publication))

@@ -1,7 +1,7 @@
 """The published asset: the one step that releases a unit, and only a unit whose evidence is complete."""
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -11,13 +11,14 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
-from backfill_assets.domain.evidence import Fault, explain_faults
+from backfill_assets.domain.evidence import DatasetDay, Fault, explain_faults
 from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
+from backfill_assets.orchestration.release_figures import Metadata, release_figures
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
 from backfill_assets.orchestration.storage import batched_events
 
@@ -47,8 +48,9 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         if not outcomes:
             return
         own, told = {(dataset.name, day) for day in days}, _told(context, outcomes)
+        figures = release_figures(application, outcomes)
         with batched_events(context.instance):
-            for event in released_events(outcomes, target.launched_by, own | told):
+            for event in released_events(outcomes, target.launched_by, figures, but=own | told):
                 context.log_event(event)
             report_outdated(context.instance, application, outcomes, own)
         if own <= told:
@@ -56,7 +58,8 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
             return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
-            context.add_asset_metadata(_metadata(released[day], target.launched_by), partition_key=day.isoformat())
+            said = {**_metadata(released[day], target.launched_by), **figures.get((dataset.name, day), {})}
+            context.add_asset_metadata(said, partition_key=day.isoformat())
         yield dg.MaterializeResult()
 
     decorate: AssetDecorator = dg.asset(
@@ -69,15 +72,22 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
 
 
 def released_events(
-    outcomes: Sequence[Released | AlreadyReleased], launch: str, but: set[tuple[str, dt.date]]
+    outcomes: Sequence[Released | AlreadyReleased],
+    launch: str,
+    figures: Mapping[DatasetDay, Metadata],
+    but: Collection[DatasetDay] = frozenset(),
 ) -> Iterator[dg.AssetMaterialization]:
-    """Materializations of every released partition, in all datasets of the units, except those in `but`."""
+    """Materializations of every released partition, in all datasets of the units, except those in `but`.
+
+    `figures` is further metadata of some of them.
+    """
     for outcome in outcomes:
         for name, days in outcome.days.items():
             for day in days:
                 if (name, day) not in but:
+                    said = {**_metadata(outcome, launch), **figures.get((name, day), {})}
                     yield dg.AssetMaterialization(
-                        asset_key("published", name), partition=day.isoformat(), metadata=_metadata(outcome, launch)
+                        asset_key("published", name), partition=day.isoformat(), metadata=said
                     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import dagster as dg
 
@@ -14,12 +14,13 @@ from backfill_assets.campaigns.releasing.rollback import RolledBack
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.release_figures import release_figures
 from backfill_assets.orchestration.storage import batched_events
 
 
 def report_release(application: Application, outcome: Released | AlreadyReleased) -> bool:
     """Report the materializations of a release; false where no Dagster instance is configured."""
-    return _report(application, released_events([outcome], "backfill publish", set()), outcome.days)
+    return _report(application, _released(application, outcome), outcome.days)
 
 
 def report_rollback(application: Application, done: RolledBack, reason: str) -> bool:
@@ -31,6 +32,11 @@ def report_rollback(application: Application, done: RolledBack, reason: str) -> 
         for day in done.days
     )
     return _report(application, events, {done.dataset: done.days})
+
+
+def _released(application: Application, outcome: Released | AlreadyReleased) -> Iterator[dg.AssetMaterialization]:
+    """As a generator: where nobody is told, no figures are taken."""
+    yield from released_events([outcome], "backfill publish", release_figures(application, [outcome]))
 
 
 def _report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.comparison import Compared
+from backfill_assets.domain.comparison import Compared, GoldenCounts
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
@@ -16,11 +16,17 @@ from backfill_assets.lakehouse.road import RowDifferences
 
 
 def compared_days(
-    dataset: Dataset, published: Mapping[str, str], rows: RowDifferences, days: Collection[dt.date]
+    dataset: Dataset,
+    published: Mapping[str, str],
+    rows: RowDifferences,
+    golden: Mapping[dt.date, Mapping[str, GoldenCounts]],
 ) -> Mapping[dt.date, Compared]:
-    """What verdicts need of comparisons, by day; `published` are the types of the published table's columns."""
+    """What verdicts need of comparisons, by day.
+
+    `published` are the types of the published table's columns, `golden` counts by golden source, of all days.
+    """
     schema = schema_change(dataset, published)
-    return {day: Compared(rows.counts.get(day), schema) for day in days}
+    return {day: Compared(rows.counts.get(day), schema, counts) for day, counts in golden.items()}
 
 
 def sampled_rows(

@@ -2,6 +2,7 @@
 
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
+from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
@@ -19,6 +20,7 @@ __all__ = [
     "Audit",
     "Question",
     "RowDifferences",
+    "ShadowDays",
     "Sides",
     "SourceFile",
     "SparkConsumers",
@@ -32,6 +34,8 @@ __all__ = [
     "delivered_sizes",
     "discover",
     "ensure_views",
+    "golden_counts",
+    "golden_samples",
     "land",
     "measure",
     "measure_upstreams",

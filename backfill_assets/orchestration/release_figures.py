@@ -1,0 +1,50 @@
+"""The metrics of a dataset as metadata of its releases: numbers, which Dagster draws over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.metrics import DatasetMetrics
+
+Metadata = Mapping[str, dg.MetadataValue]
+
+
+def release_figures(
+    application: Application, outcomes: Iterable[Released | AlreadyReleased]
+) -> Mapping[DatasetDay, Metadata]:
+    """The metrics of every dataset right after its release, for the newest day of that release.
+
+    One point per release: they speak of the whole dataset, and say nothing of single days. None for a release that an
+    earlier run has made.
+    """
+    return {
+        (name, max(days)): figures(application.metrics.of(name))
+        for outcome in outcomes
+        if isinstance(outcome, Released)
+        for name, days in outcome.days.items()
+        if days
+    }
+
+
+def figures(found: DatasetMetrics) -> Metadata:
+    """The metrics of a dataset as metadata; figures that there are none of yet lack."""
+    mark, seconds = found.watermark, found.seconds_per_partition
+    numbers = {
+        "duplicate_keys_per_1000_rows": found.duplicate_keys_per_1000_rows,
+        "mismatches": found.mismatches,
+        "watermark_lag_days": mark.lag_days,
+        "watermark_lag_hours": mark.lag_hours,
+        "seconds_per_partition_p50": seconds.p50 if seconds else None,
+        "seconds_per_partition_p95": seconds.p95 if seconds else None,
+    }
+    told: dict[str, dg.MetadataValue] = {
+        name: dg.MetadataValue.int(value) if isinstance(value, int) else dg.MetadataValue.float(value)
+        for name, value in numbers.items()
+        if value is not None
+    }
+    return told if mark.newest is None else told | {"watermark": dg.MetadataValue.text(mark.newest.isoformat())}

@@ -3,12 +3,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.comparison import DayComparison, RowCounts
-from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.comparison import DELIVERY_FILE, DayComparison, RowChange, RowCounts, Share
+from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.lakehouse.road import Question, RowDifferences, row_differences
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FOLDER, Kit
 

@@ -19,6 +19,14 @@ from backfill_assets.domain.verdict import Check, CheckKind, Verdict
 
 
 @dataclass(frozen=True)
+class Band:
+    """How far a metric may move on a day, and whether a contract says so or the dataset's own tolerance."""
+
+    change: Change
+    promised: bool
+
+
+@dataclass(frozen=True)
 class _Found:
     passed: bool
     expected: str
@@ -212,16 +220,22 @@ def _tolerance(metric: str, dataset: Dataset) -> Decimal:
     return config.tolerance
 
 
+def band_of(metric: str, dataset: Dataset, day: dt.date, contract: Contract) -> Band:
+    """The band in force for a metric on a day; the contract wins over the dataset's tolerance."""
+    expected, tolerance = contract.expected(metric, day), _tolerance(metric, dataset)
+    return Band(Change(-tolerance, tolerance), promised=False) if expected is None else Band(expected, promised=True)
+
+
 def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> _Found:
-    promised = contract.expected(metric, m.day)
+    in_force = band_of(metric, dataset, m.day, contract)
+    band, promised = in_force.change, in_force.promised
     tolerance = _tolerance(metric, dataset)
-    band = promised or Change(-tolerance, tolerance)
     origin = "the launch's contract" if promised else "the dataset's tolerance"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
         # Half of nothing is nothing: a day without a row can keep any promise.
         return _Found(True, str(band), found, note="the day had no row and has none")
-    if not m.published.rows and promised is None:
+    if not m.published.rows and not promised:
         return _Found(True, str(band), found, note="nothing is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     return _Found(

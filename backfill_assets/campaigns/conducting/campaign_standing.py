@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.conducting.approvals import approved
+from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper, spent_on

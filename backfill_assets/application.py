@@ -20,6 +20,7 @@ from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
 from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
+from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
 from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.planning.planner import Planner
@@ -188,6 +189,11 @@ class Application:
     def history(self) -> History:
         """Tells who changed a day, when, why, from what to what."""
         return History(self.ledger)
+
+    @cached_property
+    def metrics(self) -> MetricsNow:
+        """Takes the metrics of datasets and campaigns."""
+        return MetricsNow(self.ledger, self._contracts, self.tables, self.clock)
 
     @cached_property
     def watch_release(self) -> WatchRelease:

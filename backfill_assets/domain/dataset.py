@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.consumers import Consumer
-from backfill_assets.domain.days import day_range
+from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.domain.fields import Duration, Name, TimeZone
 
@@ -247,6 +247,11 @@ class Dataset(_Part):
         """Columns that must not be null: the key, the partition column and those declared so."""
         declared = [name for name, column in self.columns.items() if not column.nullable]
         return tuple(dict.fromkeys([*self.key, self.partition_column, *declared]))
+
+    def newest_day(self, now: dt.datetime) -> dt.date:
+        """The newest day that is a partition at an aware moment; before `start` as long as there is none."""
+        newest = now.astimezone(self.zone).date() + (self.end_offset - 1) * ONE_DAY
+        return newest if self.end is None else min(newest, self.end)
 
     def check_days(self, days: tuple[dt.date, ...]) -> None:
         """Refuse days outside the dataset's history.

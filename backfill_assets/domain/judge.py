@@ -70,6 +70,11 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
     return tuple(checks)
 
 
+def golden_check(golden: str) -> str:
+    """The name of the check that compares with a golden source."""
+    return f"golden_{golden}"
+
+
 def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
     c = dataset.checks
     if dataset.source is not None:

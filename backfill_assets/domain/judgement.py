@@ -112,7 +112,9 @@ def _good(grounds: Grounds) -> str:
 
 def _moves(series: Sequence[Series]) -> str:
     """How far the metrics moved, those that were promised to first; what did not move is not named."""
-    changes = [(one.change, one.change.range) for one in series if one.change is not None and one.change.range is not None]
+    changes = [
+        (one.change, one.change.range) for one in series if one.change is not None and one.change.range is not None
+    ]
     if not changes:
         return "nothing was published of these days before"
     several = len({change.dataset for change, _ in changes}) > 1

@@ -88,9 +88,16 @@ def of_verdicts(
             level = Level.structural if kind is None else level_of(kind)
             found.append(
                 Finding(
-                    level, name, verdict.check, day, verdict.found, verdict.expected, verdict.refuses,
-                    verdict.note, verdict.sample,
-                )  # fmt: skip
+                    level,
+                    name,
+                    verdict.check,
+                    day,
+                    verdict.found,
+                    verdict.expected,
+                    verdict.refuses,
+                    verdict.note,
+                    verdict.sample,
+                )
             )
     return tuple(found)
 
@@ -109,20 +116,20 @@ def of_seams(seams: Iterable[Seam]) -> tuple[Finding, ...]:
     )  # fmt: skip
 
 
-def of_certificate(certificate: Certificate, *, required: bool) -> tuple[Finding, ...]:
+def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Finding, ...]:
     """What a certificate found: days that come out differently, and things that changed although nothing should."""
     found = [
         Finding(
             Level.certificate, certificate.dataset, "certificate", one.day,
             f"{in_words(one.columns) if one.columns else 'rows'} differ when recomputed ({one.recomputation})",
-            "the same rows however and whenever they are computed", required, sample=one.rows,
+            "the same rows however and whenever they are computed", blocks, sample=one.rows,
         )
         for one in certificate.disagreements
     ]  # fmt: skip
     found += [
         Finding(
             Level.certificate, certificate.dataset, "certificate", None, f"{touched} changed meanwhile",
-            "nothing changes outside of the recomputed days", required,
+            "nothing changes outside of the recomputed days", blocks,
         )
         for touched in certificate.touched
     ]  # fmt: skip

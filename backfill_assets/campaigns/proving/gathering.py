@@ -74,9 +74,7 @@ def day_states(standing: Standing, evidence: _Known) -> tuple[ReviewedDay, ...]:
     return tuple(_day(key, evidence.get(key), why[key], standing) for key in standing.unit.days)
 
 
-def _day(
-    key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFault], standing: Standing
-) -> ReviewedDay:
+def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFault], standing: Standing) -> ReviewedDay:
     verdicts = evidence.verdicts if evidence is not None else ()
     return ReviewedDay(
         *key,
@@ -141,7 +139,7 @@ def _by_size(change: RowChange) -> tuple[bool, Decimal, dt.date]:
     return number, -abs(change.delta) if number else Decimal(0), change.day
 
 
-def proofs_of(certificates: Iterable[Certificate], evidence: _Known) -> tuple[Proof, ...]:
+def proofs_of(certificates: Iterable[Certificate]) -> tuple[Proof, ...]:
     """Of the certificates of a unit, newest first, the newest of each dataset."""
     newest: dict[str, Certificate] = {}
     for certificate in certificates:
@@ -179,7 +177,9 @@ def golden_totals(evidence: _Known) -> Mapping[tuple[str, str], GoldenCounts]:
     for (name, _), one in sorted(evidence.items()):
         for golden, more in (one.compared.golden if one.compared is not None else {}).items():
             before = vars(found.get((name, golden), GoldenCounts()))
-            found[name, golden] = GoldenCounts(**{field: count + getattr(more, field) for field, count in before.items()})
+            found[name, golden] = GoldenCounts(
+                **{field: count + getattr(more, field) for field, count in before.items()}
+            )
     return found
 
 
@@ -214,7 +214,9 @@ def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:
 def of_reaches(reaches: Iterable[Reach]) -> tuple[Finding, ...]:
     """Days whose files a release has changed although they are not its own, or would."""
     return tuple(
-        Finding(Level.structural, reach.dataset, "blast_radius", day, reach.words, "only files of its own days", blocks=True)
+        Finding(
+            Level.structural, reach.dataset, "blast_radius", day, reach.words, "only files of its own days", blocks=True
+        )
         for reach in reaches
         if reach.held is False
         for day in reach.altered
@@ -222,8 +224,11 @@ def of_reaches(reaches: Iterable[Reach]) -> tuple[Finding, ...]:
 
 
 def commands_for(unit: Unit, hashes: tuple[str, str], releases: Sequence[ReleaseRecord]) -> tuple[Command, ...]:
-    """What somebody may want to do next; `hashes` are those of all evidence of a unit that can be released, and of what
-    waits for an approval, each empty where that is not so."""
+    """What somebody may want to do next.
+
+    `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
+    where that is not so.
+    """
     whole, pending = hashes
     undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable(releases)]
     if unit.state is UnitState.discarded or (unit.state is UnitState.published and undo):
@@ -244,5 +249,7 @@ def undoable(records: Sequence[ReleaseRecord]) -> tuple[str, ...]:
     return tuple(
         r.manifest.release
         for r in records
-        if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish and r.manifest.release not in gone
+        if r.state is ReleaseState.finalized
+        and r.manifest.kind is ReleaseKind.publish
+        and r.manifest.release not in gone
     )

@@ -91,7 +91,9 @@ def _kept(outside: FilesByDay) -> str:
     count = sum(len(files) for files in outside.values())
     if not count:
         return "There is no file of another day, so none is"
-    return f"The {number_of(count, 'file')} of the {number_of(len(outside), 'other day')} {'is' if count == 1 else 'are'}"
+    return (
+        f"The {number_of(count, 'file')} of the {number_of(len(outside), 'other day')} {'is' if count == 1 else 'are'}"
+    )
 
 
 def _outside(outside: FilesByDay, altered: Sequence[dt.date]) -> str:

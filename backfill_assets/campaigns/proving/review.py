@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,14 +72,15 @@ class Reviews:
                         f"backfill status {target}"
                     )
                 return campaign.unit
-        for read in (lambda: self.ledger.unit(target).id, lambda: self.ledger.release(target).manifest.unit):
-            try:
-                return read()
-            except UnitError:
-                continue
-        raise UnitError(
-            f"there is no campaign, no unit and no release {target!r}; see: backfill list, backfill status, backfill releases"
-        )
+        with suppress(UnitError):
+            return self.ledger.unit(target).id
+        try:
+            return self.ledger.release(target).manifest.unit
+        except UnitError:
+            raise UnitError(
+                f"there is no campaign, no unit and no release {target!r}; see: backfill list, backfill status, "
+                "backfill releases"
+            ) from None
 
     def of(self, target: str) -> Review:
         """The review of a campaign, a unit, or the unit of a release, as it stands now.
@@ -201,14 +203,14 @@ class _Reviewing:
     @cached_property
     def proofs(self) -> tuple[Proof, ...]:
         """The certificate of each dataset that speaks of this evidence."""
-        return proofs_of(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
+        return proofs_of(self.reviews.ledger.certificates(unit=self.unit.id))
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Whatever speaks against the unit."""
         datasets = self.reviews.datasets
         checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
-        certified = (finding for proof in self.proofs for finding in of_certificate(proof.certificate))
+        certified = (finding for proof in self.proofs for finding in of_certificate(proof.certificate, blocks=False))
         return (*of_verdicts(self.evidence, checks), *of_reaches(self.reaches), *of_seams(self.seams), *certified)
 
     @cached_property

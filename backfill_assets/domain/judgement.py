@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from backfill_assets.domain.contract import UNCHANGED
+from backfill_assets.domain.checks_config import PERCENTILES
+from backfill_assets.domain.contract import UNCHANGED, Change
 from backfill_assets.domain.levels import Finding, in_one_sentence, worst_of
 from backfill_assets.domain.metric_changes import MetricChange
 from backfill_assets.domain.names import number_of
@@ -14,7 +16,8 @@ from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Re
 from backfill_assets.domain.series import Series
 from backfill_assets.domain.units import UnitState
 
-_MOST_METRICS = 4
+_MOST_METRICS = 2
+_HUNDREDTH = Decimal("0.0001")
 _SHORT = 12
 _PROMISED = "the launch's contract"
 _OPEN_FAULTS = (DayState.failed, DayState.missing, DayState.stale)
@@ -111,21 +114,32 @@ def _good(grounds: Grounds) -> str:
 
 
 def _moves(series: Sequence[Series]) -> str:
-    """How far the metrics moved, those that were promised to first; what did not move is not named."""
+    """How far the metrics moved, those that were promised to first and percentiles last; what did not move is not named."""
     changes = [
         (one.change, one.change.range) for one in series if one.change is not None and one.change.range is not None
     ]
     if not changes:
         return "nothing was published of these days before"
     several = len({change.dataset for change, _ in changes}) > 1
-    told = sorted(((change, by) for change, by in changes if by != UNCHANGED), key=lambda pair: not _promised(pair[0]))
+    told = sorted(((change, by) for change, by in changes if by != UNCHANGED), key=lambda pair: _rank(pair[0]))
     texts = [
-        f"{f'{change.dataset}.' if several else ''}{change.metric} changes by {by}{' as promised' if _promised(change) else ''}"
+        f"{f'{change.dataset}.' if several else ''}{change.metric} changes by {_shown(by)}"
+        f"{' as promised' if _promised(change) else ''}"
         for change, by in told[:_MOST_METRICS]
     ]
     if len(told) > _MOST_METRICS:
         texts.append(f"{number_of(len(told) - _MOST_METRICS, 'other metric')} moved within what is allowed")
     return "; ".join(texts) or "no metric changes"
+
+
+def _rank(change: MetricChange) -> tuple[bool, bool]:
+    return not _promised(change), change.metric.partition("_")[0] in PERCENTILES
+
+
+def _shown(change: Change) -> str:
+    """A band to a hundredth of a percent, rounded outwards; one that is smaller than that as it is."""
+    low, high = change.low.quantize(_HUNDREDTH, ROUND_FLOOR), change.high.quantize(_HUNDREDTH, ROUND_CEILING)
+    return str(change if max(abs(change.low), abs(change.high)) < _HUNDREDTH else Change(low, high))
 
 
 def _promised(change: MetricChange) -> bool:

@@ -120,15 +120,15 @@ def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Finding, 
     """What a certificate found: days that come out differently, and things that changed although nothing should."""
     found = [
         Finding(
-            Level.certificate, certificate.dataset, "certificate", one.day,
-            f"{in_words(one.columns) if one.columns else 'rows'} differ when recomputed ({one.recomputation})",
+            Level.certificate, certificate.dataset, "recomputation", one.day,
+            f"{in_words(one.columns) if one.columns else 'rows'} came out differently ({one.recomputation})",
             "the same rows however and whenever they are computed", blocks, sample=one.rows,
         )
         for one in certificate.disagreements
     ]  # fmt: skip
     found += [
         Finding(
-            Level.certificate, certificate.dataset, "certificate", None, f"{touched} changed meanwhile",
+            Level.certificate, certificate.dataset, "recomputation", None, f"{touched} changed meanwhile",
             "nothing changes outside of the recomputed days", blocks,
         )
         for touched in certificate.touched

@@ -133,7 +133,12 @@ def _moves(series: Sequence[Series]) -> str:
 
 
 def _rank(change: MetricChange) -> tuple[bool, bool]:
-    return not _promised(change), change.metric.partition("_")[0] in PERCENTILES
+    return not _promised(change), is_percentile(change.metric)
+
+
+def is_percentile(metric: str) -> bool:
+    """Whether a metric is one of the percentiles of a measure, which say less to most people than its sum."""
+    return metric.partition("_")[0] in PERCENTILES
 
 
 def _shown(change: Change) -> str:

@@ -15,11 +15,13 @@ import vl_convert
 from backfill_assets.domain.review import Outcome, Review
 from backfill_assets.domain.series import Series
 from backfill_assets.reports import tables, words
-from backfill_assets.reports.charts import Spec, calendar_chart, change_chart, metric_chart
+from backfill_assets.reports.charts import Spec, calendar_chart, change_chart, metric_chart, spread_chart
 from backfill_assets.reports.timeline import timeline_chart
 
 MOST_CHARTS: Final = 12
 """So many metrics are drawn: those that need a look first."""
+OPEN_CHARTS: Final = 3
+"""So many of them are seen at once; the others unfold."""
 
 _SIGNS: Final[Mapping[Outcome, tuple[str, str]]] = {
     Outcome.ready: ("good", "✓"),
@@ -37,8 +39,9 @@ def render_review(review: Review) -> str:
     drawn = [row.series for row in tables.metrics_of(review.series)[:MOST_CHARTS] if row.moved or row.outside]
     for number, series in enumerate(drawn):
         charts[f"metric-{number}"] = metric_chart(series, review.seams)
-        if (spread := change_chart(series)) is not None:
-            charts[f"spread-{number}"] = spread
+        for name, made in (("change", change_chart(series)), ("spread", spread_chart(series))):
+            if made is not None:
+                charts[f"{name}-{number}"] = made
     names = sorted({day.dataset for day in review.days})
     for number, name in enumerate(names):
         charts[f"calendar-{number}"] = calendar_chart([day for day in review.days if day.dataset == name])
@@ -48,7 +51,7 @@ def render_review(review: Review) -> str:
     return _page(
         "review.html",
         charts,
-        {"review": review, "css": css, "sign": sign, "drawn": drawn, "names": names, "several": len(names) > 1},
+        {"review": review, "css": css, "sign": sign, "drawn": drawn, "names": names, "several": len(names) > 1, "open_charts": OPEN_CHARTS},
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Generic, TypeVar
 
+from backfill_assets.domain.judgement import is_percentile
 from backfill_assets.domain.levels import Finding, Level
 from backfill_assets.domain.review import DayState, Review, ReviewedDay
 from backfill_assets.domain.seams import Seam
@@ -123,14 +124,14 @@ def checks_of(findings: Sequence[Finding]) -> tuple[CheckRow, ...]:
     order, grouped = list(Level), dict[tuple[bool, int, str, str], list[Finding]]()
     for f in findings:
         grouped.setdefault((not f.blocks, order.index(f.level), f.dataset, f.check), []).append(f)
-    keys = sorted(grouped, key=lambda key: (key[0], key[1], -len(grouped[key]), key[2:]))
+    keys = sorted(grouped, key=lambda key: (key[0], key[1], -len(grouped[key])))
     return tuple(CheckRow(min(grouped[key], key=_day), len({f.day for f in grouped[key]})) for key in keys)
 
 
 def metrics_of(series: Sequence[Series]) -> tuple[MetricRow, ...]:
-    """Every metric, those that moved first."""
+    """Every metric, first those that left their band, then those that moved; percentiles after sums and counts."""
     rows = [_metric(one) for one in series]
-    return tuple(sorted(rows, key=lambda row: (not row.outside, not row.moved)))
+    return tuple(sorted(rows, key=lambda row: (not row.outside, not row.moved, is_percentile(row.series.metric))))
 
 
 def months_of(series: Series) -> tuple[MonthRow, ...]:

@@ -11,7 +11,7 @@ import altair as alt
 from backfill_assets.domain.campaign import Action, JournalEntry
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.work import Attempt
-from backfill_assets.reports.charts import Spec, finished
+from backfill_assets.reports.charts import Spec, finished, over
 
 _TOLD: Final = frozenset(
     {Action.launched, Action.waits, Action.paused, Action.resumed, Action.stopped, Action.validated, Action.approved, Action.published, Action.rolled_back}
@@ -30,22 +30,23 @@ def timeline_chart(batches: Sequence[Attempt], journal: Sequence[JournalEntry]) 
         range=["var(--good)", "var(--new)", "var(--bad)", "var(--stale)", "transparent"],
     )
     tip = [alt.Tooltip(f"{key}:N", title=title) for key, title in _TIPS.items()]
-    x = alt.X("a:T", title="UTC", scale=alt.Scale(type="utc"), axis=alt.Axis(labelOverlap=True, tickCount=6))
+    x = alt.X("a:T", title="UTC", scale=alt.Scale(type="utc"), axis=alt.Axis(format=_clock(batches), labelOverlap=True, tickCount=6))
     lanes = alt.Y("l:O", title=None, axis=None)
-    base = alt.Chart(alt.Data(values=bars))
+    base = over("batches")
     layers = [
         base.mark_bar(stroke="var(--ink)", strokeWidth=0.6, cornerRadius=2).encode(
             x=x, x2="b:T", y=lanes, color=alt.Color("s:N", title=None, scale=colours, legend=alt.Legend(orient="bottom")), tooltip=tip
         ),
-        alt.Chart(alt.Data(values=events))
+        over("events")
         .mark_rule(color="var(--live)", strokeDash=[3, 3])
         .encode(x=alt.X("t:T"), tooltip=[alt.Tooltip("e:N", title="event"), alt.Tooltip("w:N", title="why")]),
-        alt.Chart(alt.Data(values=events))
+        over("events")
         .mark_text(align="left", dx=3, dy=-2, fontSize=10, color="var(--ink)", baseline="top")
         .encode(x=alt.X("t:T"), y=alt.value(-12), text="e:N"),
     ]
     lanes_used = len({bar["l"] for bar in bars})
-    return finished(alt.layer(*layers).properties(height=max(3, lanes_used) * _LANE))
+    chart = alt.layer(*(layers if events else layers[:1]))
+    return finished(chart.properties(height=max(3, lanes_used) * _LANE), {"batches": bars, "events": events})
 
 
 def _bars(batches: Sequence[Attempt]) -> list[dict[str, object]]:
@@ -63,6 +64,12 @@ def _bars(batches: Sequence[Attempt]) -> list[dict[str, object]]:
         took = f"{(end - batch.started_at).total_seconds():.0f} s"
         bars.append({**common, "a": _text(batch.started_at), "b": _text(end), "s": batch.state.value, "w": took})
     return bars
+
+
+def _clock(batches: Sequence[Attempt]) -> str:
+    """How the time axis is labelled: with the day if there are several."""
+    days = {moment.date() for batch in batches for moment in (batch.started_at, batch.ended_at or batch.lease_until)}
+    return "%m-%d %H:%M" if len(days) > 1 else "%H:%M"
 
 
 def _text(moment: dt.datetime) -> str:

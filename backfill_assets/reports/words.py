@@ -38,6 +38,8 @@ def percent(value: Decimal | float | None) -> str:
     """A fraction as a percentage with its sign: 0.0123 is `+1.23 %`."""
     if value is None:
         return NOTHING
+    if value == 0:
+        return "0 %"
     return f"{Decimal(value) * 100:+.2f} %" if Decimal(value).is_finite() else str(value)
 
 
@@ -69,7 +71,9 @@ def days(value: Iterable[dt.date]) -> str:
 def text(value: object) -> str:
     """A plain JSON value as people would write it: a text bare, nothing as a dash, all else as JSON."""
     match plain(value):
-        case None | "" | [] | {}:
+        case None | "":
+            return NOTHING
+        case list() | dict() as found if not found:
             return NOTHING
         case str() as found:
             return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
@@ -72,6 +73,13 @@ def _texts(value: Expectations) -> dict[str, object]:
     }
 
 
+class Certification(StrEnum):
+    """Whether a release needs a certificate of idempotency."""
+
+    required = "required"
+    none = "none"
+
+
 class Validation(BaseModel):
     """How much may change; metrics that are not named keep the tolerances of their dataset.yaml."""
 
@@ -98,6 +106,13 @@ class Validation(BaseModel):
         PlainSerializer(_texts),
         WithJsonSchema(_CHANGES_SCHEMA),
     ] = Field(default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric.")
+
+    certificate: Certification = Field(
+        default=Certification.none,
+        # So that a specification that says nothing of it keeps the hash that plans and approvals name.
+        exclude_if=lambda value: value is Certification.none,
+        description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
+    )
 
     def changes(self, dataset: str, target: str) -> Mapping[str, Change]:
         """By metric what is expected of one dataset; metrics without a dataset belong to the target."""

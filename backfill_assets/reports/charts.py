@@ -65,7 +65,11 @@ def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
     marks: dict[str, Rows] = {
         # From midnight of the first day to that after the last.
         "range": [{"a": str(inside[0]), "b": str(inside[-1] + ONE_DAY)}] if inside else [],
-        "seam": [{"d": str(s.day)} for s in seams if s.introduced and (s.dataset, s.metric) == (series.dataset, series.metric)],
+        "seam": [
+            {"d": str(s.day)}
+            for s in seams
+            if s.introduced and (s.dataset, s.metric) == (series.dataset, series.metric)
+        ],
         "live": [row for row in points if row.get("k") == "live"],
         "failed": [row for row in points if row.get("k") == "failed"],
     }
@@ -78,9 +82,7 @@ def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
     # A mark without a row would make the axes warn that they have no extent.
     drawn = [mark for name, mark in _MARKS.items() if marks[name]]
     hover = base.mark_point(opacity=0, size=60).encode(y=alt.Y("v:Q"), tooltip=_TIPS)
-    return finished(
-        alt.layer(*_RANGE, *lines, *drawn, hover).properties(height=_HEIGHT), {"points": points, **marks}
-    )
+    return finished(alt.layer(*_RANGE, *lines, *drawn, hover).properties(height=_HEIGHT), {"points": points, **marks})
 
 
 def change_chart(series: Series) -> Spec | None:
@@ -92,7 +94,9 @@ def change_chart(series: Series) -> Spec | None:
     base = over("points").encode(x=_DAYS)
     layers = [
         base.mark_area(color="var(--band)", opacity=0.6).encode(y=alt.Y("l:Q"), y2="h:Q"),
-        base.mark_line(color="var(--new)", strokeWidth=1.4).encode(y=alt.Y("c:Q", title=None, axis=alt.Axis(format="+~r"))),
+        base.mark_line(color="var(--new)", strokeWidth=1.4).encode(
+            y=alt.Y("c:Q", title=None, axis=alt.Axis(format="+~r"))
+        ),
         base.mark_point(opacity=0, size=60).encode(y=alt.Y("c:Q"), tooltip=_CHANGE_TIPS),
     ]
     if failed:
@@ -152,10 +156,17 @@ def calendar_chart(days: Sequence[ReviewedDay]) -> Spec:
     tip = [alt.Tooltip("d:N", title="day"), alt.Tooltip("s:N", title="state"), alt.Tooltip("c:N", title="checks")]
     legend = alt.Legend(orient="bottom", columns=3)
     cells = base.mark_rect().encode(color=alt.Color("s:N", title=None, scale=colours, legend=legend), tooltip=tip)
-    signs = over("signs").mark_text(fontSize=9, color="var(--paper)").encode(x=weeks, y=rows_of_year, text="g:N", tooltip=tip)
+    signs = (
+        over("signs")
+        .mark_text(fontSize=9, color="var(--paper)")
+        .encode(x=weeks, y=rows_of_year, text="g:N", tooltip=tip)
+    )
     rows = [_cell(day) for day in days]
     signed = [row for row in rows if "g" in row]
-    return finished(alt.layer(cells, *([signs] if signed else [])).properties(height=len(order) * _CELL), {"days": rows, "signs": signed})
+    return finished(
+        alt.layer(cells, *([signs] if signed else [])).properties(height=len(order) * _CELL),
+        {"days": rows, "signs": signed},
+    )
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
@@ -236,9 +247,7 @@ _MARKS: Final[Mapping[str, alt.Chart | alt.LayerChart]] = {
     .mark_point(shape="cross", filled=True, color="var(--bad)", size=70, angle=45, opacity=1)
     .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
 }
-_BAND_COLOURS: Final = alt.Scale(
-    domain=["within the band", "outside of the band"], range=["var(--new)", "var(--bad)"]
-)
+_BAND_COLOURS: Final = alt.Scale(domain=["within the band", "outside of the band"], range=["var(--new)", "var(--bad)"])
 _CONFIG: Final[Mapping[str, Any]] = {
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},

@@ -13,7 +13,6 @@ import jinja2
 import vl_convert
 
 from backfill_assets.domain.review import Outcome, Review
-from backfill_assets.domain.series import Series
 from backfill_assets.reports import tables, words
 from backfill_assets.reports.charts import Spec, calendar_chart, change_chart, metric_chart, spread_chart
 from backfill_assets.reports.timeline import timeline_chart
@@ -51,19 +50,31 @@ def render_review(review: Review) -> str:
     return _page(
         "review.html",
         charts,
-        {"review": review, "css": css, "sign": sign, "drawn": drawn, "names": names, "several": len(names) > 1, "open_charts": OPEN_CHARTS},
+        {
+            "review": review,
+            "css": css,
+            "sign": sign,
+            "drawn": drawn,
+            "names": names,
+            "several": len(names) > 1,
+            "open_charts": OPEN_CHARTS,
+        },
     )
 
 
 def _page(template: str, charts: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
     scripts = (_bundle(), _environment().loader.get_source(_environment(), "charts.js")[0]) if charts else ()  # type: ignore[union-attr]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return _environment().get_template(template).render(
-        **values,
-        charts=charts,
-        scripts=[jinja2.utils.markupsafe.Markup(script) for script in scripts],
-        script_hashes=hashes or "'none'",
-        most=tables.MOST,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **values,
+            charts=charts,
+            scripts=[jinja2.utils.markupsafe.Markup(script) for script in scripts],
+            script_hashes=hashes or "'none'",
+            most=tables.MOST,
+        )
     )
 
 
@@ -76,7 +87,16 @@ def _environment() -> jinja2.Environment:
     made.filters |= words.FILTERS
     made.globals |= {
         name: getattr(tables, name)
-        for name in ("listed", "levels_of", "checks_of", "metrics_of", "months_of", "states_of", "notable_days", "largest_steps")
+        for name in (
+            "listed",
+            "levels_of",
+            "checks_of",
+            "metrics_of",
+            "months_of",
+            "states_of",
+            "notable_days",
+            "largest_steps",
+        )
     }
     return made
 

@@ -13,7 +13,6 @@ from backfill_assets.domain.levels import Finding, Level
 from backfill_assets.domain.review import DayState, Review, ReviewedDay
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
-from backfill_assets.domain.work import Attempt
 
 _Row = TypeVar("_Row")
 MOST: Final = 100
@@ -66,7 +65,9 @@ class MetricRow:
     def moved(self) -> bool:
         """Whether any day changes."""
         change = self.series.change
-        return self.added > 0 or (change is not None and change.range is not None and bool(change.range.low or change.range.high))
+        return self.added > 0 or (
+            change is not None and change.range is not None and bool(change.range.low or change.range.high)
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def _looked_at(review: Review, level: Level) -> str:
     checked = sum(1 for day in review.days if day.checks)
     match level:
         case Level.structural:
-            return f"keys, required fields, deliveries, references, rules and files of {checked:,} days" if checked else ""
+            return (
+                f"keys, required fields, deliveries, references, rules and files of {checked:,} days" if checked else ""
+            )
         case Level.aggregate:
             metrics = len(review.series)
             return f"{metrics} metrics of {checked:,} days, {len(review.seams):,} steps between days" if checked else ""
@@ -150,7 +153,9 @@ def states_of(days: Sequence[ReviewedDay]) -> tuple[StateRow, ...]:
         grouped.setdefault((day.dataset, day.state), []).append(day.day)
     order = list(DayState)
     keys = sorted(grouped, key=lambda key: (key[0], -order.index(key[1])))
-    return tuple(StateRow(name, state.value, len(grouped[name, state]), tuple(grouped[name, state])) for name, state in keys)
+    return tuple(
+        StateRow(name, state.value, len(grouped[name, state]), tuple(grouped[name, state])) for name, state in keys
+    )
 
 
 def notable_days(days: Sequence[ReviewedDay]) -> tuple[ReviewedDay, ...]:

@@ -14,7 +14,17 @@ from backfill_assets.domain.work import Attempt
 from backfill_assets.reports.charts import Spec, finished, over
 
 _TOLD: Final = frozenset(
-    {Action.launched, Action.waits, Action.paused, Action.resumed, Action.stopped, Action.validated, Action.approved, Action.published, Action.rolled_back}
+    {
+        Action.launched,
+        Action.waits,
+        Action.paused,
+        Action.resumed,
+        Action.stopped,
+        Action.validated,
+        Action.approved,
+        Action.published,
+        Action.rolled_back,
+    }
 )
 _LANE: Final = 22
 
@@ -30,12 +40,21 @@ def timeline_chart(batches: Sequence[Attempt], journal: Sequence[JournalEntry]) 
         range=["var(--good)", "var(--new)", "var(--bad)", "var(--stale)", "transparent"],
     )
     tip = [alt.Tooltip(f"{key}:N", title=title) for key, title in _TIPS.items()]
-    x = alt.X("a:T", title="UTC", scale=alt.Scale(type="utc"), axis=alt.Axis(format=_clock(batches), labelOverlap=True, tickCount=6))
+    x = alt.X(
+        "a:T",
+        title="UTC",
+        scale=alt.Scale(type="utc"),
+        axis=alt.Axis(format=_clock(batches), labelOverlap=True, tickCount=6),
+    )
     lanes = alt.Y("l:O", title=None, axis=None)
     base = over("batches")
     layers = [
         base.mark_bar(stroke="var(--ink)", strokeWidth=0.6, cornerRadius=2).encode(
-            x=x, x2="b:T", y=lanes, color=alt.Color("s:N", title=None, scale=colours, legend=alt.Legend(orient="bottom")), tooltip=tip
+            x=x,
+            x2="b:T",
+            y=lanes,
+            color=alt.Color("s:N", title=None, scale=colours, legend=alt.Legend(orient="bottom")),
+            tooltip=tip,
         ),
         over("events")
         .mark_rule(color="var(--live)", strokeDash=[3, 3])
@@ -57,7 +76,12 @@ def _bars(batches: Sequence[Attempt]) -> list[dict[str, object]]:
         begin, end = batch.started_at - batch.waited, batch.ended_at or batch.lease_until
         lane = next((number for number, until in enumerate(free) if until <= begin), len(free))
         free[lane : lane + 1] = [end]
-        common = {"l": lane, "n": f"{batch.number}", "k": f"{batch.dataset}, {batch.layer}", "d": format_days(batch.days, most=2)}
+        common = {
+            "l": lane,
+            "n": f"{batch.number}",
+            "k": f"{batch.dataset}, {batch.layer}",
+            "d": format_days(batch.days, most=2),
+        }
         if batch.waited:
             took = f"{batch.waited.total_seconds():.0f} s before the gate"
             bars.append({**common, "a": _text(begin), "b": _text(batch.started_at), "s": "waited", "w": took})

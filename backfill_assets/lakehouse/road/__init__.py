@@ -5,6 +5,7 @@ from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
+from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
@@ -20,6 +21,7 @@ __all__ = [
     "SparkConsumers",
     "SparkFingerprints",
     "SparkPreviews",
+    "SparkRecomputations",
     "StagedCounts",
     "Target",
     "UpstreamDays",

@@ -30,7 +30,7 @@ from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence, unit
 from backfill_assets.domain.judge import checks_of, judge
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
-from backfill_assets.domain.measurement import Figures, DayMeasurement, Side, SourceState
+from backfill_assets.domain.measurement import DayMeasurement, Figures, Side, SourceState
 from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.release import DataFile
 from backfill_assets.domain.review import Command, Made, Proof, Reach, Review, Subject
@@ -59,7 +59,7 @@ SALES = Dataset.model_validate(
     }
 )
 PROMISED = parse_contract(
-    {m: "-1.5% to -0.8%" for m in ("net_revenue", "p05_net_revenue", "p50_net_revenue", "p95_net_revenue")},
+    dict.fromkeys(("net_revenue", "p05_net_revenue", "p50_net_revenue", "p95_net_revenue"), "-1.5% to -0.8%"),
     ("net_revenue", "p05_net_revenue", "p50_net_revenue", "p95_net_revenue"),
     dataset="daily_sales",
 )
@@ -94,10 +94,15 @@ def sample_review(wish: Wish | None = None) -> Review:
 def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) -> Review:
     days = unit.targets["daily_sales"]
     mine = {day: one for (_, day), one in evidence.items()}
-    outside = {d: _figures(wish, -n, d, old=True) for n, d in enumerate(day_range(START - dt.timedelta(60), START - dt.timedelta(1)))}
+    outside = {
+        d: _figures(wish, -n, d, old=True)
+        for n, d in enumerate(day_range(START - dt.timedelta(60), START - dt.timedelta(1)))
+    }
     live = days[-1] + dt.timedelta(days=1)
     outside |= {live: _figures(wish, 7, live, old=True)}
-    series = series_of(SALES, mine, Contract(PROMISED.clauses), Surroundings(outside, frozenset({live, days[len(days) // 2]})))
+    series = series_of(
+        SALES, mine, Contract(PROMISED.clauses), Surroundings(outside, frozenset({live, days[len(days) // 2]}))
+    )
     seams, proof = seams_of(series), _proof(wish, days[:3])
     states = day_states(Standing(unit, (), {}, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
     findings = (
@@ -150,7 +155,9 @@ def _figures(wish: Wish, number: int, day: dt.date, *, old: bool) -> Figures:
 def _evidence(wish: Wish, unit: str, number: int, day: dt.date) -> DayEvidence:
     old, new = (_figures(wish, number, day, old=side) for side in (True, False))
     staging = Side({"row_count": old["row_count"]})
-    measured = DayMeasurement(day, Side(new, {}, f"n{number}"), Side(old, {}, f"o{number}"), staging, SourceState(1, 500))
+    measured = DayMeasurement(
+        day, Side(new, {}, f"n{number}"), Side(old, {}, f"o{number}"), staging, SourceState(1, 500)
+    )
     changed = int(new["row_count"] or 0)
     gone = 60 if number in wish.wrong else 0
     return DayEvidence(
@@ -163,7 +170,13 @@ def _evidence(wish: Wish, unit: str, number: int, day: dt.date) -> DayEvidence:
 
 def _comparison(wish: Wish, number: int, day: dt.date) -> DayComparison:
     changes = tuple(
-        RowChange("net_revenue", day, {"day": str(day), "store": f"Store {s}"}, Decimal(9000 + s), Decimal(8900 + s - number % 7))
+        RowChange(
+            "net_revenue",
+            day,
+            {"day": str(day), "store": f"Store {s}"},
+            Decimal(9000 + s),
+            Decimal(8900 + s - number % 7),
+        )
         for s in range(3)
     )
     moved = Decimal(10_000)
@@ -177,11 +190,24 @@ def _comparison(wish: Wish, number: int, day: dt.date) -> DayComparison:
 
 def _proof(wish: Wish, days: Sequence[dt.date]) -> Proof:
     ways = (Recomputation("once more", {}), Recomputation("other shuffle", {"spark.sql.shuffle.partitions": "7"}))
-    prints = {way.name: {day: Prints(500, 500, {"net_revenue": "ab12"}, {"net_revenue": "1"}) for day in days} for way in ways}
+    prints = {
+        way.name: {day: Prints(500, 500, {"net_revenue": "ab12"}, {"net_revenue": "1"}) for day in days} for way in ways
+    }
     row = {"store": "Store 1", "net_revenue: old": "9.10", "net_revenue: new": "9.11"}
     differing = (Disagreement(days[0], "other shuffle", ("net_revenue",), (row,)),) if wish.flaky else ()
     made = Certificate(
-        "c_1", "daily_sales", "u", tuple(days), "c0de", dict.fromkeys(days, "i"), ways, prints, differing, (), NOW, "ada"
+        "c_1",
+        "daily_sales",
+        "u",
+        tuple(days),
+        "c0de",
+        dict.fromkeys(days, "i"),
+        ways,
+        prints,
+        differing,
+        (),
+        NOW,
+        "ada",
     )
     return Proof(made, made.hash, made.passed, current=True)
 
@@ -193,7 +219,23 @@ def _attempts(unit: str, days: Sequence[dt.date]) -> tuple[Attempt, ...]:
         start = begin + dt.timedelta(minutes=number // 2 * 4) + waited
         end = start + dt.timedelta(minutes=3)
         state = AttemptState.failed if number == 3 else AttemptState.done
-        found.append(Attempt(number, unit, "daily_sales", some, f"run{number}", "w", state, start, end, end, 15_000, 2_000_000, waited))
+        found.append(
+            Attempt(
+                number,
+                unit,
+                "daily_sales",
+                some,
+                f"run{number}",
+                "w",
+                state,
+                start,
+                end,
+                end,
+                15_000,
+                2_000_000,
+                waited,
+            )
+        )
         begin += waited
     return tuple(found)
 
@@ -219,7 +261,16 @@ def _subject(wish: Wish, unit: Unit) -> Subject:
         "reason": {"issue": "FIN-2841", "change": wish.reason}, "approval": {"required": True, "by": ["finance-controller"]},
     }  # fmt: skip
     contract = tuple(unit.contract.to_plain())
-    return Subject("tax-fix-2026", unit.opened_by, unit.opened_at, "ada", unit.targets, contract, specification, "backfills/tax-fix.yaml")
+    return Subject(
+        "tax-fix-2026",
+        unit.opened_by,
+        unit.opened_at,
+        "ada",
+        unit.targets,
+        contract,
+        specification,
+        "backfills/tax-fix.yaml",
+    )
 
 
 def _journal(wish: Wish) -> tuple[JournalEntry, ...]:

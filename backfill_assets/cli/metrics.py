@@ -19,7 +19,7 @@ def metrics(json: Json = False) -> None:  # a command-line flag
     table(_OF_CAMPAIGNS, [_campaign(one) for one in found.campaigns], "Campaigns")
     for one in found.datasets:
         for window in one.rollback_windows[:_MOST_WINDOWS]:
-            days = number_of(len(window.days), "day")
+            days = number_of(window.days, "day")
             say(f"{one.dataset}: {window.release} ({days}) can be rolled back until {window.until:%Y-%m-%d %H:%M} UTC")
         if more := one.rollback_windows[_MOST_WINDOWS:]:
             say(f"{one.dataset}: and {number_of(len(more), 'older release')}; see: backfill releases {one.dataset}")

@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from backfill_assets.domain.checks_config import PERCENTILES
 from backfill_assets.domain.contract import UNCHANGED, Change
-from backfill_assets.domain.levels import Finding, in_one_sentence, worst_of
+from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
 from backfill_assets.domain.metric_changes import MetricChange
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay
@@ -29,7 +29,7 @@ class Grounds:
 
     state: UnitState
     days: Sequence[ReviewedDay]
-    findings: Sequence[Finding]
+    concerns: Sequence[Concern]
     series: Sequence[Series]
     reaches: Sequence[Reach]
     releases: Sequence[Made]
@@ -52,9 +52,9 @@ def judge_unit(grounds: Grounds) -> Judgement:
 
 
 def _open(grounds: Grounds) -> Judgement:
-    worst = worst_of(grounds.findings)
+    worst = worst_of(grounds.concerns)
     faulty = Counter(day.state for day in grounds.days if day.state in _OPEN_FAULTS)
-    if worst is not None and worst.finding.blocks:
+    if worst is not None and worst.concern.blocks:
         said = in_one_sentence(worst, len(grounds.days))
         return Judgement(Outcome.not_ready, f"Not ready: {said}.")
     if faulty:
@@ -71,7 +71,7 @@ def _open(grounds: Grounds) -> Judgement:
 
 
 def _published(grounds: Grounds) -> str:
-    worst = worst_of(grounds.findings)
+    worst = worst_of(grounds.concerns)
     gone = Counter(day.state for day in grounds.days if day.state in {DayState.rolled_back, DayState.rewritten})
     since = "".join(f"; {number_of(count, 'day')} {state.value}" for state, count in sorted(gone.items()))
     if worst is not None:
@@ -82,7 +82,7 @@ def _published(grounds: Grounds) -> str:
 def _rolled_back(grounds: Grounds) -> str:
     last = next((made for made in grounds.releases if made.kind == "rollback"), None)
     why = f" ({last.reason})" if last is not None and last.reason else ""
-    worst = worst_of(grounds.findings)
+    worst = worst_of(grounds.concerns)
     besides = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
     days = _count(grounds.days)
     return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{besides}."

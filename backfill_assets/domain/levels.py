@@ -1,4 +1,4 @@
-"""Findings: what speaks against a release, by the level at which it was found, the worst first."""
+"""Concerns: what speaks against a release, by the level at which it was found, the worst first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Concern:
     """One thing that one check found wrong with one day; without a day where it is about all of them.
 
     `blocks` says that it alone keeps the unit from being released; `sample` holds offending rows.
@@ -45,9 +45,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst finding: the first of its kind, and on how many days the same check did not pass."""
+    """The worst concern: the first of its kind, and on how many days the same check did not pass."""
 
-    finding: Finding
+    concern: Concern
     days: int
     others: int
     """How many other checks have found something that is as bad: blocking, or else a warning."""
@@ -65,17 +65,22 @@ def level_of(kind: CheckKind) -> Level:
             | CheckKind.source_freshness
             | CheckKind.reference
             | CheckKind.rule
+            | CheckKind.schema
         ):
             return Level.structural
         case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total:
             return Level.aggregate
+        case CheckKind.rows | CheckKind.columns:
+            return Level.row
+        case CheckKind.golden:
+            return Level.golden
         case _:
             assert_never(kind)
 
 
 def of_verdicts(
     evidence: Mapping[DatasetDay, DayEvidence], checks: Mapping[str, Sequence[Check]]
-) -> tuple[Finding, ...]:
+) -> tuple[Concern, ...]:
     """The failed verdicts of all days; `checks` are those that each dataset declares."""
     kinds = {(name, check.name): check.kind for name, declared in checks.items() for check in declared}
     found = []
@@ -87,7 +92,7 @@ def of_verdicts(
             # Of a check that is declared no more nobody knows the kind: better too high on the list than too low.
             level = Level.structural if kind is None else level_of(kind)
             found.append(
-                Finding(
+                Concern(
                     level,
                     name,
                     verdict.check,
@@ -102,10 +107,10 @@ def of_verdicts(
     return tuple(found)
 
 
-def of_seams(seams: Iterable[Seam]) -> tuple[Finding, ...]:
+def of_seams(seams: Iterable[Seam]) -> tuple[Concern, ...]:
     """The seams that the recomputation has brought in; they warn, since only people know what the world did that day."""
     return tuple(
-        Finding(
+        Concern(
             Level.aggregate, seam.dataset, f"{seam.metric}_seam", seam.day,
             f"a step of {_step(seam.new_step)} from the day before ({_score(seam.new_score)})",
             f"one as usual; it was {_step(seam.old_step)} ({_score(seam.old_score)})",
@@ -116,10 +121,10 @@ def of_seams(seams: Iterable[Seam]) -> tuple[Finding, ...]:
     )  # fmt: skip
 
 
-def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Finding, ...]:
+def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Concern, ...]:
     """What a certificate found: days that come out differently, and things that changed although nothing should."""
     found = [
-        Finding(
+        Concern(
             Level.certificate, certificate.dataset, "recomputation", one.day,
             f"{in_words(one.columns) if one.columns else 'rows'} came out differently ({one.recomputation})",
             "the same rows however and whenever they are computed", blocks, sample=one.rows,
@@ -127,7 +132,7 @@ def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Finding, 
         for one in certificate.disagreements
     ]  # fmt: skip
     found += [
-        Finding(
+        Concern(
             Level.certificate, certificate.dataset, "recomputation", None, f"{touched} changed meanwhile",
             "nothing changes outside of the recomputed days", blocks,
         )
@@ -136,11 +141,19 @@ def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Finding, 
     return tuple(found)
 
 
-def worst_of(findings: Sequence[Finding]) -> Worst | None:
-    """The worst of some findings: what blocks before what warns, then by level, then what fails on most days."""
-    by_check: dict[tuple[bool, Level, str, str], list[Finding]] = {}
-    for finding in findings:
-        by_check.setdefault((not finding.blocks, finding.level, finding.dataset, finding.check), []).append(finding)
+def of_lacking_certificate(dataset: str, campaign: str) -> Concern:
+    """That a certificate which the specification requires is not there, or speaks of other evidence."""
+    return Concern(
+        Level.certificate, dataset, "recomputation", None, "no certificate of this evidence", "one that has passed", blocks=True,
+        note=f"validation.certificate asks for it; get it with: backfill prove {campaign}",
+    )  # fmt: skip
+
+
+def worst_of(concerns: Sequence[Concern]) -> Worst | None:
+    """The worst of some concerns: what blocks before what warns, then by level, then what fails on most days."""
+    by_check: dict[tuple[bool, Level, str, str], list[Concern]] = {}
+    for concern in concerns:
+        by_check.setdefault((not concern.blocks, concern.level, concern.dataset, concern.check), []).append(concern)
     if not by_check:
         return None
     order = list(Level)
@@ -150,8 +163,8 @@ def worst_of(findings: Sequence[Finding]) -> Worst | None:
 
 
 def in_one_sentence(worst: Worst, days: int) -> str:
-    """The worst finding for people, without a full stop: level, check, day, found and expected; `days` are all days."""
-    f = worst.finding
+    """The worst concern for people, without a full stop: level, check, day, found and expected; `days` are all days."""
+    f = worst.concern
     on = f" on {worst.days:,} of {number_of(days, 'day')}, first on {f.day}" if worst.days > 1 else f" on {f.day}"
     note = f" ({f.note})" if f.note else ""
     others = f"; {number_of(worst.others, 'other check')} found something too" if worst.others else ""

@@ -58,10 +58,12 @@ class SecondsPerPartition:
 
 @dataclass(frozen=True)
 class RollbackWindow:
-    """A release that can still be rolled back, the days that still show it, and until when."""
+    """A release that can still be rolled back, how many days still show it, from the `first` to the `last`, and until when."""
 
     release: str
-    days: tuple[dt.date, ...]
+    days: int
+    first: dt.date
+    last: dt.date
     until: dt.datetime
 
 
@@ -259,13 +261,13 @@ def _last_success(published: Published, now: dt.datetime) -> LastSuccess | None:
 
 def _rollback_windows(published: Published, now: dt.datetime) -> tuple[RollbackWindow, ...]:
     shown: dict[str, list[dt.date]] = {}
-    for day, manifest in sorted(published.standing.items()):
+    for day, manifest in published.standing.items():
         shown.setdefault(manifest.release, []).append(day)
     keep_for = published.dataset.retention.keep_for
     found = [
-        RollbackWindow(record.manifest.release, tuple(shown[record.manifest.release]), until)
+        RollbackWindow(record.manifest.release, len(days), min(days), max(days), until)
         for record in published.records
-        if record.committed_at is not None and record.manifest.release in shown
+        if record.committed_at is not None and (days := shown.get(record.manifest.release))
         if (until := restorable_until(record.committed_at, keep_for)) > now
     ]
     return tuple(sorted(found, key=lambda window: window.until, reverse=True))

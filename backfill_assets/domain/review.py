@@ -14,7 +14,7 @@ from backfill_assets.domain.campaign import JournalEntry
 from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.comparison import GoldenCounts, RowChange, RowCounts
-from backfill_assets.domain.levels import Finding
+from backfill_assets.domain.levels import Concern
 from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Series
@@ -107,20 +107,28 @@ class Largest:
 class GoldenDay:
     """A day on which a dataset and a golden source do not agree, and by how many rows."""
 
-    dataset: str
-    golden: str
     day: dt.date
     counts: GoldenCounts
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """How a dataset and a golden source agree over the `days` that were compared, and the days on which they do not."""
+
+    dataset: str
+    golden: str
+    days: int
+    counts: GoldenCounts
+    mismatches: tuple[GoldenDay, ...]
+
+
+@dataclass(frozen=True)
 class Proof:
-    """A certificate with its verdict and its hash; `current` says that it speaks of the code that the evidence rests on."""
+    """A certificate that speaks of the evidence, with its verdict and its hash."""
 
     certificate: Certificate
     hash: str
     passed: bool
-    current: bool
 
 
 @dataclass(frozen=True)
@@ -191,7 +199,7 @@ class Review:
     subject: Subject
     evidence: str
     pending: str
-    findings: tuple[Finding, ...]
+    concerns: tuple[Concern, ...]
     series: tuple[Series, ...]
     seams: tuple[Seam, ...]
     days: tuple[ReviewedDay, ...]
@@ -199,7 +207,7 @@ class Review:
     largest: tuple[Largest, ...]
     attributions: tuple[Attribution, ...]
     certificates: tuple[Proof, ...]
-    golden: tuple[GoldenDay, ...]
+    golden: tuple[Agreement, ...]
     effort: Effort
     batches: tuple[Attempt, ...]
     journal: tuple[JournalEntry, ...]

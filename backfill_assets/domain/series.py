@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from backfill_assets.domain.bands import band_of
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.judge import band_of
 from backfill_assets.domain.measurement import Figures, metric_names
 from backfill_assets.domain.metric_changes import ENDING, MetricChange, metric_changes, relative
 

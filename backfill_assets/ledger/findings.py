@@ -3,63 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
-from typing import NotRequired, TypedDict
 
 from pydantic import TypeAdapter
 
 from backfill_assets.domain.comparison import GoldenCounts
 from backfill_assets.domain.findings import DayFindings
-from backfill_assets.domain.judge import golden_check
+from backfill_assets.domain.golden import golden_check
 
 
-class _Metrics(TypedDict):
-    row_count: NotRequired[Decimal | None]
+@dataclass(frozen=True)
+class _Metrics:
+    row_count: Decimal | None = None
 
 
-class _Counts(TypedDict):
-    duplicate_keys: NotRequired[int]
+@dataclass(frozen=True)
+class _Counts:
+    duplicate_keys: int = 0
 
 
-class _Side(TypedDict):
+@dataclass(frozen=True)
+class _Side:
     metrics: _Metrics
     counts: _Counts
 
 
-class _Measured(TypedDict):
+@dataclass(frozen=True)
+class _Measured:
     shadow: _Side
 
 
-class _Verdict(TypedDict):
+@dataclass(frozen=True)
+class _Verdict:
     check: str
     passed: bool
     blocks: bool
 
 
-class _Compared(TypedDict):
-    golden: Mapping[str, GoldenCounts]
+@dataclass(frozen=True)
+class _Compared:
+    golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
 
 
-class _Evidence(TypedDict):
+@dataclass(frozen=True)
+class _Evidence:
     measured: _Measured
     verdicts: tuple[_Verdict, ...]
-    compared: NotRequired[_Compared | None]
+    compared: _Compared | None = None
 
 
 def findings_from_text(text: str) -> DayFindings:
     """What the body of stored evidence found."""
     evidence = _reader().validate_json(text)
-    shadow, compared = evidence["measured"]["shadow"], evidence.get("compared")
-    golden = compared["golden"] if compared else {}
-    failed = [v for v in evidence["verdicts"] if not v["passed"]]
+    shadow, golden = evidence.measured.shadow, evidence.compared.golden if evidence.compared else {}
+    failed = [verdict for verdict in evidence.verdicts if not verdict.passed]
     apart = {golden_check(name) for name in golden}
     return DayFindings(
-        rows=int(shadow["metrics"].get("row_count") or 0),
-        duplicate_keys=shadow["counts"].get("duplicate_keys", 0),
+        rows=int(shadow.metrics.row_count or 0),
+        duplicate_keys=shadow.counts.duplicate_keys,
         golden_mismatches=sum(counts.mismatches for counts in golden.values()),
-        tolerated=tuple(v["check"] for v in failed if not v["blocks"] and v["check"] not in apart),
-        passed=bool(evidence["verdicts"]) and not any(v["blocks"] for v in failed),
+        tolerated=tuple(v.check for v in failed if not v.blocks and v.check not in apart),
+        passed=bool(evidence.verdicts) and not any(v.blocks for v in failed),
     )
 
 

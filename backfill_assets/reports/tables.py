@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Final, Generic, TypeVar
 
 from backfill_assets.domain.judgement import is_percentile
-from backfill_assets.domain.levels import Finding, Level
+from backfill_assets.domain.levels import Concern, Level
 from backfill_assets.domain.review import DayState, Review, ReviewedDay
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
@@ -48,7 +48,7 @@ class LevelRow:
 class CheckRow:
     """What one check has found on all days together: the first day with its figures, and how many days."""
 
-    first: Finding
+    first: Concern
     days: int
 
 
@@ -95,7 +95,7 @@ def levels_of(review: Review) -> tuple[LevelRow, ...]:
     """All levels in order, also those at which nothing was found."""
     rows = []
     for level in Level:
-        found = [f for f in review.findings if f.level is level]
+        found = [f for f in review.concerns if f.level is level]
         blocking = len({(f.dataset, f.day) for f in found if f.blocks})
         warnings = len({(f.dataset, f.day) for f in found if not f.blocks})
         rows.append(LevelRow(level.value, _looked_at(review, level), blocking, warnings))
@@ -116,16 +116,19 @@ def _looked_at(review: Review, level: Level) -> str:
             counts = [(row.days, row.counts.differing + row.counts.unchanged) for row in review.rows]
             return f"{sum(n for _, n in counts):,} rows of {sum(d for d, _ in counts):,} days" if counts else ""
         case Level.golden:
-            return f"{len(review.golden):,} days disagree" if review.golden else ""
+            days = sum(one.days for one in review.golden)
+            return (
+                f"{', '.join(sorted({one.golden for one in review.golden}))} on {days:,} days" if review.golden else ""
+            )
         case Level.certificate:
             days = sum(len(proof.certificate.days) for proof in review.certificates)
             return f"{days:,} days computed anew" if review.certificates else ""
 
 
-def checks_of(findings: Sequence[Finding]) -> tuple[CheckRow, ...]:
+def checks_of(concerns: Sequence[Concern]) -> tuple[CheckRow, ...]:
     """What failed, check by check, in the order of a verdict: what blocks first, then by level, then by number of days."""
-    order, grouped = list(Level), dict[tuple[bool, int, str, str], list[Finding]]()
-    for f in findings:
+    order, grouped = list(Level), dict[tuple[bool, int, str, str], list[Concern]]()
+    for f in concerns:
         grouped.setdefault((not f.blocks, order.index(f.level), f.dataset, f.check), []).append(f)
     keys = sorted(grouped, key=lambda key: (key[0], key[1], -len(grouped[key])))
     return tuple(CheckRow(min(grouped[key], key=_day), len({f.day for f in grouped[key]})) for key in keys)
@@ -180,5 +183,5 @@ def _month(month: str, points: Sequence[Point]) -> MonthRow:
     return MonthRow(month, len(points), min(changes, default=None), max(changes, default=None), outside)
 
 
-def _day(finding: Finding) -> tuple[bool, dt.date]:
-    return finding.day is None, finding.day or dt.date.max
+def _day(concern: Concern) -> tuple[bool, dt.date]:
+    return concern.day is None, concern.day or dt.date.max

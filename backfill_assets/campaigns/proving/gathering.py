@@ -5,20 +5,21 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Final
 
 from backfill_assets.campaigns.releasing.steps import taken_back
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.certificate import Certificate
+from backfill_assets.domain.certificate import Certificate, standing_certificate
 from backfill_assets.domain.comparison import DayComparison, GoldenCounts, RowChange, RowCounts
 from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, Fault
-from backfill_assets.domain.levels import Finding, Level
+from backfill_assets.domain.levels import Concern, Level
 from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
 from backfill_assets.domain.review import (
+    Agreement,
     Command,
     DayState,
     Effort,
@@ -139,12 +140,11 @@ def _by_size(change: RowChange) -> tuple[bool, Decimal, dt.date]:
     return number, -abs(change.delta) if number else Decimal(0), change.day
 
 
-def proofs_of(certificates: Iterable[Certificate]) -> tuple[Proof, ...]:
-    """Of the certificates of a unit, newest first, the newest of each dataset."""
-    newest: dict[str, Certificate] = {}
-    for certificate in certificates:
-        newest.setdefault(certificate.dataset, certificate)
-    return tuple(Proof(one, one.hash, one.passed, True) for one in newest.values())
+def proofs_of(certificates: Sequence[Certificate], evidence: _Known) -> tuple[Proof, ...]:
+    """Of the certificates of a unit, newest first, the newest of each dataset that speaks of its evidence."""
+    names = sorted({name for name, _ in evidence}) if certificates else []
+    found = (standing_certificate(certificates, name, evidence) for name in names)
+    return tuple(Proof(one, one.hash, one.passed) for one in found if one is not None)
 
 
 def seams_of(series: Iterable[Series]) -> tuple[Seam, ...]:
@@ -160,27 +160,21 @@ def seams_of(series: Iterable[Series]) -> tuple[Seam, ...]:
     return tuple(seam for name, days in inside.items() for seam in seams(name, old[name], new[name], places(days)))
 
 
-def golden_days(evidence: _Known) -> tuple[GoldenDay, ...]:
-    """The days on which a golden source does not agree."""
+def agreements(evidence: _Known) -> tuple[Agreement, ...]:
+    """How each dataset agrees with each of its golden sources."""
+    found: dict[tuple[str, str], list[GoldenDay]] = defaultdict(list)
+    for (name, day), one in sorted(evidence.items()):
+        for golden, counts in (one.compared.golden if one.compared is not None else {}).items():
+            found[name, golden].append(GoldenDay(day, counts))
     return tuple(
-        GoldenDay(name, golden, day, counts)
-        for (name, day), one in sorted(evidence.items())
-        if one.compared is not None
-        for golden, counts in one.compared.golden.items()
-        if counts.mismatches
+        Agreement(name, golden, len(days), _together(days), tuple(day for day in days if day.counts.mismatches))
+        for (name, golden), days in found.items()
     )
 
 
-def golden_totals(evidence: _Known) -> Mapping[tuple[str, str], GoldenCounts]:
-    """By dataset and golden source how far they agree, over all days."""
-    found: dict[tuple[str, str], GoldenCounts] = {}
-    for (name, _), one in sorted(evidence.items()):
-        for golden, more in (one.compared.golden if one.compared is not None else {}).items():
-            before = vars(found.get((name, golden), GoldenCounts()))
-            found[name, golden] = GoldenCounts(
-                **{field: count + getattr(more, field) for field, count in before.items()}
-            )
-    return found
+def _together(days: Sequence[GoldenDay]) -> GoldenCounts:
+    names = (field.name for field in fields(GoldenCounts))
+    return GoldenCounts(**{name: sum(getattr(day.counts, name) for day in days) for name in names})
 
 
 def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.datetime, price: Price | None) -> Effort:
@@ -211,10 +205,10 @@ def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:
     )  # fmt: skip
 
 
-def of_reaches(reaches: Iterable[Reach]) -> tuple[Finding, ...]:
+def of_reaches(reaches: Iterable[Reach]) -> tuple[Concern, ...]:
     """Days whose files a release has changed although they are not its own, or would."""
     return tuple(
-        Finding(
+        Concern(
             Level.structural, reach.dataset, "blast_radius", day, reach.words, "only files of its own days", blocks=True
         )
         for reach in reaches

@@ -9,12 +9,11 @@ from functools import cached_property
 
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
+    agreements,
     commands_for,
     current,
     day_states,
     effort_of,
-    golden_days,
-    golden_totals,
     largest_changes,
     made_releases,
     of_reaches,
@@ -29,17 +28,19 @@ from backfill_assets.campaigns.releasing.approvals import approved, current_evid
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.survey import Survey
 from backfill_assets.domain.attribution import attribute
+from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.comparison import DayComparison
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.errors import CampaignError, UnitError
 from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judgement import Grounds, judge_unit
-from backfill_assets.domain.levels import Finding, of_certificate, of_seams, of_verdicts
+from backfill_assets.domain.levels import Concern, of_certificate, of_lacking_certificate, of_seams, of_verdicts
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.review import Made, Proof, Reach, Review, ReviewedDay
+from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Series, series_of
 from backfill_assets.domain.units import Unit, UnitState
@@ -103,11 +104,11 @@ class _Reviewing:
     def review(self) -> Review:
         """All of it."""
         unit, ledger, now = self.unit, self.reviews.ledger, self.reviews.clock.now()
-        campaign, attempts = ledger.campaign_of(unit.id), ledger.attempts(unit.id)
+        campaign, attempts = self.campaign, ledger.attempts(unit.id)
         judgement = judge_unit(
             Grounds(
-                unit.state, self.days, self.findings, self.series, self.reaches, self.made, self.pending,
-                sum(proof.passed for proof in self.proofs), self.agreeing,
+                unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.pending,
+                sum(proof.passed for proof in self.proofs), sum(not one.counts.mismatches for one in self.agreements),
             )
         )  # fmt: skip
         return Review(
@@ -118,7 +119,7 @@ class _Reviewing:
             subject=subject_of(unit, campaign),
             evidence=unit_hash(self.evidence.values()) if self.evidence else "",
             pending=self.pending,
-            findings=self.findings,
+            concerns=self.concerns,
             series=self.series,
             seams=self.seams,
             days=self.days,
@@ -126,7 +127,7 @@ class _Reviewing:
             largest=largest_changes(self.comparisons),
             attributions=attribute(self.comparisons),
             certificates=self.proofs,
-            golden=golden_days(self.evidence),
+            golden=self.agreements,
             effort=effort_of(campaign, attempts, now, self.reviews.price),
             batches=attempts,
             journal=ledger.journal(campaign.id) if campaign is not None else (),
@@ -203,14 +204,21 @@ class _Reviewing:
     @cached_property
     def proofs(self) -> tuple[Proof, ...]:
         """The certificate of each dataset that speaks of this evidence."""
-        return proofs_of(self.reviews.ledger.certificates(unit=self.unit.id))
+        return proofs_of(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
 
     @cached_property
-    def findings(self) -> tuple[Finding, ...]:
+    def concerns(self) -> tuple[Concern, ...]:
         """Whatever speaks against the unit."""
         datasets = self.reviews.datasets
         checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
-        certified = (finding for proof in self.proofs for finding in of_certificate(proof.certificate, blocks=False))
+        required = (
+            self.campaign is not None and self.campaign.specification.validation.certificate is Certification.required
+        )
+        waits = self.unit.state is UnitState.open
+        certified = [c for p in self.proofs for c in of_certificate(p.certificate, blocks=required and waits)]
+        if required and waits and self._whole:
+            proven = {proof.certificate.dataset for proof in self.proofs}
+            certified += [of_lacking_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
         return (*of_verdicts(self.evidence, checks), *of_reaches(self.reaches), *of_seams(self.seams), *certified)
 
     @cached_property
@@ -221,10 +229,15 @@ class _Reviewing:
         left = approved(self.reviews.ledger, self.unit, self.evidence).unapproved if self._approval_needed else ()
         return unit_hash(self.evidence[day] for day in left) if left else ""
 
-    @property
-    def agreeing(self) -> int:
-        """How many golden sources agree on every row."""
-        return sum(not counts.mismatches for counts in golden_totals(self.evidence).values())
+    @cached_property
+    def agreements(self) -> tuple[Agreement, ...]:
+        """How the days agree with golden sources."""
+        return agreements(self.evidence)
+
+    @cached_property
+    def campaign(self) -> Campaign | None:
+        """The campaign behind the unit."""
+        return self.reviews.ledger.campaign_of(self.unit.id)
 
     @property
     def _whole(self) -> str:
@@ -233,7 +246,7 @@ class _Reviewing:
 
     @property
     def _approval_needed(self) -> bool:
-        campaign, datasets = self.reviews.ledger.campaign_of(self.unit.id), self.reviews.datasets
+        campaign, datasets = self.campaign, self.reviews.datasets
         always = any(
             datasets[name].publication is Publication.approval for name in self.unit.targets if name in datasets
         )

@@ -2,11 +2,13 @@
 
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
+from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
@@ -16,6 +18,9 @@ from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 __all__ = [
     "PUBLISHED",
     "Audit",
+    "Question",
+    "RowDifferences",
+    "ShadowDays",
     "Sides",
     "SourceFile",
     "SparkConsumers",
@@ -29,10 +34,13 @@ __all__ = [
     "delivered_sizes",
     "discover",
     "ensure_views",
+    "golden_counts",
+    "golden_samples",
     "land",
     "measure",
     "measure_upstreams",
     "reference_fingerprints",
+    "row_differences",
     "run_model",
     "sample",
     "stage",

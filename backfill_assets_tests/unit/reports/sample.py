@@ -11,9 +11,9 @@ from decimal import Decimal
 
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
+    agreements,
     day_states,
     effort_of,
-    golden_days,
     largest_changes,
     row_totals,
     seams_of,
@@ -105,7 +105,7 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     )
     seams, proof = seams_of(series), _proof(wish, days[:3])
     states = day_states(Standing(unit, (), {}, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
-    findings = (
+    concerns = (
         *of_verdicts(evidence, {"daily_sales": checks_of(SALES)}),
         *of_seams(seams),
         *of_certificate(proof.certificate, blocks=False),
@@ -118,15 +118,15 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
         "files that these days have now. The 60 files of the 60 other days are not touched.",
     )  # fmt: skip
     made = _made(unit)
-    pending = whole if unit.state is UnitState.open and not any(f.blocks for f in findings) else ""
-    grounds = Grounds(unit.state, states, findings, series, (reach,), made, pending, int(proof.passed))
+    pending = whole if unit.state is UnitState.open and not any(f.blocks for f in concerns) else ""
+    grounds = Grounds(unit.state, states, concerns, series, (reach,), made, pending, int(proof.passed))
     attempts = _attempts(unit.id, days)
     effort = effort_of(None, attempts, NOW, Price(Decimal("4.20"), "EUR"))
     return Review(
         unit=unit.id, made_at=NOW, state=unit.state.value, judgement=judge_unit(grounds), subject=_subject(wish, unit),
-        evidence=whole, pending=pending, findings=findings, series=series, seams=seams, days=states,
+        evidence=whole, pending=pending, concerns=concerns, series=series, seams=seams, days=states,
         rows=row_totals(evidence), largest=largest_changes(comparisons), attributions=attribute(comparisons),
-        certificates=(proof,), golden=golden_days(evidence),
+        certificates=(proof,), golden=agreements(evidence),
         effort=replace(effort, estimate=Estimate(len(days) * 500, 10**9, len(days) // 31 + 1, 900.0, "1.05 EUR")),
         batches=attempts, journal=_journal(wish), reaches=(reach,), releases=made,
         commands=(
@@ -209,7 +209,7 @@ def _proof(wish: Wish, days: Sequence[dt.date]) -> Proof:
         NOW,
         "ada",
     )
-    return Proof(made, made.hash, made.passed, current=True)
+    return Proof(made, made.hash, made.passed)
 
 
 def _attempts(unit: str, days: Sequence[dt.date]) -> tuple[Attempt, ...]:

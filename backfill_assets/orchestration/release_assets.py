@@ -1,6 +1,7 @@
 """The published asset: the one step that releases a unit, and only a unit whose evidence is complete."""
 
 import datetime as dt
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
@@ -18,6 +19,7 @@ from backfill_assets.orchestration.launches import Target, built_together, targe
 from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
+from backfill_assets.orchestration.report_links import Metadata, report_metadata
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
 from backfill_assets.orchestration.storage import batched_events
 
@@ -47,8 +49,9 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         if not outcomes:
             return
         own, told = {(dataset.name, day) for day in days}, _told(context, outcomes)
+        metadata = release_metadata(application, outcomes, target.launched_by, context.log)
         with batched_events(context.instance):
-            for event in released_events(outcomes, target.launched_by, own | told):
+            for event in released_events(outcomes, metadata, own | told):
                 context.log_event(event)
             report_outdated(context.instance, application, outcomes, own)
         if own <= told:
@@ -56,7 +59,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
             return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
-            context.add_asset_metadata(_metadata(released[day], target.launched_by), partition_key=day.isoformat())
+            context.add_asset_metadata(metadata[released[day].release], partition_key=day.isoformat())
         yield dg.MaterializeResult()
 
     decorate: AssetDecorator = dg.asset(
@@ -69,7 +72,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
 
 
 def released_events(
-    outcomes: Sequence[Released | AlreadyReleased], launch: str, but: set[tuple[str, dt.date]]
+    outcomes: Sequence[Released | AlreadyReleased], metadata: Mapping[str, Metadata], but: set[tuple[str, dt.date]]
 ) -> Iterator[dg.AssetMaterialization]:
     """Materializations of every released partition, in all datasets of the units, except those in `but`."""
     for outcome in outcomes:
@@ -77,7 +80,7 @@ def released_events(
             for day in days:
                 if (name, day) not in but:
                     yield dg.AssetMaterialization(
-                        asset_key("published", name), partition=day.isoformat(), metadata=_metadata(outcome, launch)
+                        asset_key("published", name), partition=day.isoformat(), metadata=metadata[outcome.release]
                     )
 
 
@@ -153,10 +156,17 @@ def _release(
     return application.publisher.release(unit.id)
 
 
-def _metadata(outcome: Released | AlreadyReleased, launch: str) -> dict[str, dg.MetadataValue]:
+def release_metadata(
+    application: Application, outcomes: Sequence[Released | AlreadyReleased], launch: str, log: logging.Logger
+) -> Mapping[str, Metadata]:
+    """What Dagster is told of each release, by its name: unit, evidence, launch, and the report."""
     return {
-        RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
-        "unit": dg.MetadataValue.text(outcome.unit),
-        "evidence": dg.MetadataValue.text(outcome.evidence),
-        LAUNCH_METADATA: dg.MetadataValue.text(launch),
+        outcome.release: {
+            RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
+            "unit": dg.MetadataValue.text(outcome.unit),
+            "evidence": dg.MetadataValue.text(outcome.evidence),
+            LAUNCH_METADATA: dg.MetadataValue.text(launch),
+            **report_metadata(application, application.ledger.unit(outcome.unit), log),
+        }
+        for outcome in outcomes
     }

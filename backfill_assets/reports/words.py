@@ -12,7 +12,7 @@ from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.plan import shown_bytes
 
-NOTHING: Final = "–"
+NOTHING: Final = "—"
 _WHOLE: Final = 1000
 
 

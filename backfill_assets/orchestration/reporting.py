@@ -34,7 +34,7 @@ def report_rollback(application: Application, done: RolledBack, reason: str) -> 
     if not _configured():
         return False
     unit = application.ledger.unit(application.ledger.release(done.undoes).manifest.unit)
-    metadata = {
+    metadata: dict[str, str | dg.MetadataValue] = {
         "release": done.release, "undoes": done.undoes, "reason": reason, **report_metadata(application, unit, _log),
     }  # fmt: skip
     key = asset_key("published", done.dataset)

@@ -4,7 +4,7 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.domain.days import parse_days
-from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.release_assets import release_metadata, released_events
 
 
 def publish_job(application: Application) -> dg.JobDefinition:

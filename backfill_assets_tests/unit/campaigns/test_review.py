@@ -173,7 +173,7 @@ def test_a_required_certificate_that_is_not_there_keeps_a_campaign_from_being_re
 
 def test_a_campaign_without_a_launch_and_an_unknown_name_are_refused_with_a_remedy(campaigns: CampaignWorld) -> None:
     campaigns.planned({"sales": DAYS})
-    with pytest.raises(CampaignError, match="has not been launched.*backfill status"):
+    with pytest.raises(CampaignError, match=r"has not been launched.*backfill status"):
         reviews(campaigns).of(NAME)
     with pytest.raises(UnitError, match="no campaign, no unit and no release 'nobody'"):
         reviews(campaigns).of("nobody")

@@ -69,7 +69,7 @@ REASON = "Tax is no revenue: net revenue must leave tax out"
 
 @dataclass(frozen=True)
 class Wish:
-    """What the sample should be like; `wrong` days lose rows and more revenue than was promised, `unbooked` ones differ from finance."""
+    """What the sample should be like: `wrong` days lose rows and revenue, finance has other figures of `unbooked` ones."""
 
     days: int = 547
     wrong: Sequence[int] = ()

@@ -236,7 +236,7 @@ def test_page_and_json_lie_in_the_units_folder_whole(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_and_a_unit_that_leads_elsewhere_are_refused(tmp_path: Path) -> None:
     review = sample_review(Wish(days=3))
     (tmp_path / "file").write_text("")
-    with pytest.raises(LayoutError, match="cannot be written to .*--out"):
+    with pytest.raises(LayoutError, match=r"cannot be written to .*--out"):
         Reports(tmp_path / "file").write(review)
     with pytest.raises(LayoutError, match="cannot be the name of a folder"):
         Reports(tmp_path).write(replace(review, unit="../../etc"))

@@ -19,8 +19,10 @@ from backfill_assets.cli import (
     engine,
     launches,
     metrics,
+    proof,
     readers,
     releases,
+    report,
     specifications,
     status,
     units,
@@ -41,8 +43,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
     releases.rollback, releases.reconcile, releases.sweep, releases.doctor, drafts.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
-    campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history, demo.demo,
-    demo.demo_campaign,
+    campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history,
+    proof.prove, report.report, demo.demo, demo.demo_campaign,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)

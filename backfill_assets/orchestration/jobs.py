@@ -1,10 +1,10 @@
-"""Jobs that are not materializations of a launch: the approved release of a unit."""
+"""Jobs that are not materializations of a launch: the approved release of a unit, and certificates."""
 
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.orchestration.release_assets import released_events
-from backfill_assets.orchestration.release_figures import release_figures
+from backfill_assets.domain.days import parse_days
+from backfill_assets.orchestration.release_assets import release_metadata, released_events
 
 
 def publish_job(application: Application) -> dg.JobDefinition:
@@ -23,7 +23,8 @@ def publish_job(application: Application) -> dg.JobDefinition:
         outcome = application.publisher.release(
             config["unit"], evidence_hash=config["evidence"], reason=config["reason"]
         )
-        for event in released_events([outcome], context.run_id, release_figures(application, [outcome])):
+        metadata = release_metadata(application, [outcome], context.run_id, context.log)
+        for event in released_events([outcome], metadata):
             context.log_event(event)
         context.log.info(f"unit {outcome.unit} is released as {outcome.release}")
 
@@ -33,3 +34,34 @@ def publish_job(application: Application) -> dg.JobDefinition:
         publish()
 
     return publish_unit
+
+
+def prove_job(application: Application) -> dg.JobDefinition:
+    """The job `prove`: recomputes days in several ways and fails if anything differs."""
+    schema = {
+        "target": dg.Field(dg.StringSource, description="A campaign, a unit or a dataset."),
+        "partitions": dg.Field(
+            dg.StringSource,
+            is_required=False,
+            default_value="",
+            description="Days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03; without any, three are chosen.",
+        ),
+    }
+
+    @dg.op(name="recompute", config_schema=schema, out=dg.Out(dg.Nothing))
+    def recompute(context: dg.OpExecutionContext) -> None:
+        target, partitions = context.op_config["target"], context.op_config["partitions"]
+        days = parse_days(partitions, "partitions") if partitions else ()
+        # Read anew: the models may have been corrected since this code location was loaded.
+        certificates = Application(application.settings).prover.prove(target, days)
+        told = "\n".join(f"certificate {one}" for one in certificates)
+        if not all(one.passed for one in certificates):
+            raise dg.Failure(told, allow_retries=False)
+        context.log.info(told)
+
+    @dg.job(name="prove", executor_def=dg.in_process_executor)
+    def prove() -> None:
+        """Compute sampled days again, in several ways, and compare what comes out."""
+        recompute()
+
+    return prove

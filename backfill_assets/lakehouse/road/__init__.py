@@ -6,6 +6,7 @@ from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, gol
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
+from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
@@ -25,6 +26,7 @@ __all__ = [
     "SparkConsumers",
     "SparkFingerprints",
     "SparkPreviews",
+    "SparkRecomputations",
     "StagedCounts",
     "Target",
     "UpstreamDays",

@@ -26,6 +26,7 @@ from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.planning.planner import Planner
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.campaigns.releasing.doctor import Doctor
 from backfill_assets.campaigns.releasing.history import History
@@ -211,6 +212,12 @@ class Application:
     def metrics(self) -> MetricsNow:
         """Takes the metrics of datasets and campaigns."""
         return MetricsNow(self.ledger, self._contracts, self.tables, self.clock)
+
+    @cached_property
+    def reviews(self) -> Reviews:
+        """Tells all that speaks for and against a unit."""
+        price = self.settings.cost_per_hour
+        return Reviews(self.ledger, self.tables, self.publisher, self._contracts, self.clock, price)
 
     @cached_property
     def watch_release(self) -> WatchRelease:

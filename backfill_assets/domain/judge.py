@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Literal, assert_never
 
+from backfill_assets.domain.bands import band_of
 from backfill_assets.domain.checks_config import CheckConfig, Severity
 from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.contract import Change, Contract
@@ -214,15 +215,15 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
 
 
 def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
-    promised = contract.expected(metric, m.day)
+    in_force = band_of(metric, dataset, m.day, contract)
+    band, promised = in_force.change, in_force.promised
     tolerance = tolerance_of(metric, dataset)
-    band = promised or Change(-tolerance, tolerance)
     origin = "the launch's contract" if promised else "the dataset's tolerance"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
         # Half of nothing is nothing: a day without a row can keep any promise.
         return Finding(True, str(band), found, note="the day had no row and has none")
-    if not m.published.rows and promised is None:
+    if not m.published.rows and not promised:
         return Finding(True, str(band), found, note="nothing is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     return Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import dagster as dg
@@ -10,25 +11,29 @@ from backfill_assets.application import Application
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.metrics import DatasetMetrics
-
-Metadata = Mapping[str, dg.MetadataValue]
+from backfill_assets.orchestration.report_links import Metadata
 
 
 def release_figures(
-    application: Application, outcomes: Iterable[Released | AlreadyReleased]
+    application: Application, outcomes: Iterable[Released | AlreadyReleased], log: logging.Logger
 ) -> Mapping[DatasetDay, Metadata]:
     """The metrics of every dataset right after its release, for the newest day of that release.
 
     One point per release: they speak of the whole dataset, and say nothing of single days. None for a release that an
-    earlier run has made.
+    earlier run has made. Whatever goes wrong is logged as a warning: no release fails because nobody can measure it.
     """
-    return {
-        (name, max(days)): figures(application.metrics.of(name))
+    newest = [
+        (name, max(days))
         for outcome in outcomes
         if isinstance(outcome, Released)
         for name, days in outcome.days.items()
         if days
-    }
+    ]
+    try:
+        return {(name, day): figures(application.metrics.of(name)) for name, day in newest}
+    except Exception as error:  # noqa: BLE001  # see above
+        log.warning(f"the metrics could not be taken ({error!r}); try: backfill metrics")
+        return {}
 
 
 def figures(found: DatasetMetrics) -> Metadata:

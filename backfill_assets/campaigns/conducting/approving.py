@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.conducting.approvals import approved, current_evidence
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.domain.approval import Roles, approver_of, require_another

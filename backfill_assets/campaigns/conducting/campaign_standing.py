@@ -6,11 +6,11 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.conducting.approvals import approved
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper, spent_on
+from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.domain.certificate import Certificate

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaigns.conducting.approvals import approved
 from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.survey import Sanction, Survey
 from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.days import format_days

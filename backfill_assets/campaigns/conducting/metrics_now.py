@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.standing import effective
-from backfill_assets.campaigns.conducting.approvals import approved
 from backfill_assets.campaigns.conducting.conductor import STEPS
+from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.domain.campaign import Action, Campaign, state_of
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DatasetDay

@@ -77,8 +77,8 @@ def _show(certificate: Certificate) -> None:
             continue
         columns = tuple(dict.fromkeys(column for row in found.rows for column in row))
         rows: Sequence[Sequence[object]] = [[row.get(column, "-") for column in columns] for row in found.rows]
-        title = f"{found.day}: old is {certificate.first!r}, new is {found.recomputation!r}"
-        table(columns, rows, title)
+        say(f"{found.day}: old is {certificate.first!r}, new is {found.recomputation!r}")
+        table(columns, rows)
     for touched in certificate.touched:
         say(f"touched meanwhile, by nobody's release, landing or staging: {touched}")
     say(f"certificate {certificate}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
@@ -18,7 +18,7 @@ TOP_ROWS: Final = 10
 _MOST_DAYS: Final = 31
 _PLACES: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 18
-_NOTHING: Final = "–"
+_NOTHING: Final = "-"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DatasetDiff:
     dataset: str
     days: tuple[DayDifference, ...] = ()
     largest: tuple[RowChange, ...] = ()
-    schema: SchemaChange = SchemaChange()
+    schema: SchemaChange = field(default_factory=SchemaChange)
     followers: tuple[str, ...] = ()
     fault: str = ""
 
@@ -79,13 +79,11 @@ class HistoryDiff:
 
 def as_markdown(diff: HistoryDiff) -> str:
     """The diff as a comment of a pull request."""
-    lines = [
-        "## What this change does to history",
-        "",
+    about = (
         f"The models of {_code(diff.ref)} ({diff.commit[:12]}), computed anew from the deliveries and upstreams of now, "
-        "compared with what is published. Nothing was published.",
-        "",
-    ]
+        "compared with what is published. Nothing was published."
+    )
+    lines = ["## What this change does to history", "", about, ""]
     if not any(one.changes or one.fault for one in diff.datasets):
         lines += ["**Nothing changes.**", ""]
     for one in diff.datasets:
@@ -106,13 +104,10 @@ def _dataset(one: DatasetDiff) -> Iterator[str]:
             "",
         )
         return
-    changed = [found.day for found in one.days if found.changes]
-    count = (
-        f"{len(changed)} of {number_of(len(one.days), 'day')}"
-        if one.changes
-        else f"{number_of(len(one.days), 'day')}, "
+    changed, total = [found.day for found in one.days if found.changes], number_of(len(one.days), "day")
+    yield f"### {_code(one.dataset)}: " + (
+        f"{len(changed)} of {total} changed" if one.changes else f"{total}, unchanged"
     )
-    yield f"### {_code(one.dataset)}: {count} {'changed' if one.changes else 'unchanged'}"
     yield ""
     yield f"Computed: {format_days(found.day for found in one.days)}."
     yield from _schema(one.schema)

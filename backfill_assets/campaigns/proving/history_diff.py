@@ -56,9 +56,8 @@ class HistoryDiffs:
                 chosen = wanted if days else self._chosen(catalog, tables, name)
                 found.append(self._diff(catalog, tables[name], name, chosen))
             elif names:
-                raise ProofError(
-                    f"nothing is published of {name}{' on these days' if days else ''}; there is no history to compare"
-                )
+                when = " on these days" if days else ""
+                raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
         same = tuple(name for name in sorted(catalog.datasets) if name not in {*names, *changed})
         return HistoryDiff(models.ref, models.commit, tuple(found), same)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
@@ -63,7 +63,7 @@ def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
     return counted, tuple(change for changes in largest.values() for change in changes)
 
 
-def _grouped(rows: DataFrame, partition: str, tallies: list[F.Column]) -> list[Row]:
+def _grouped(rows: DataFrame, partition: str, tallies: list[Column]) -> list[Row]:
     return rows.groupBy(partition).agg(*tallies).collect()
 
 

@@ -19,6 +19,8 @@ _MOST_DAYS: Final = 31
 _PLACES: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 18
 _NOTHING: Final = "-"
+_LONGEST: Final = 60_000
+"""Characters that a comment may have on GitHub, and a few to spare."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,16 @@ class DatasetDiff:
 
 @dataclass(frozen=True)
 class HistoryDiff:
-    """What the models of a commit would change; `same` are the datasets whose code is that of what is published."""
+    """What the models of a commit would change.
+
+    `same` are the datasets whose code is that of what is published, `new` those of which nothing is published.
+    """
 
     ref: str
     commit: str
     datasets: tuple[DatasetDiff, ...]
     same: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
 
     @property
     def faulty(self) -> bool:
@@ -90,7 +96,17 @@ def as_markdown(diff: HistoryDiff) -> str:
         lines += _dataset(one)
     if diff.same:
         lines += [f"The code of {in_words([_code(name) for name in diff.same])} is that of what is published.", ""]
-    return "\n".join(lines)
+    if diff.new:
+        lines += [f"Nothing is published yet of {in_words([_code(name) for name in diff.new])}.", ""]
+    return _shortened("\n".join(lines))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return (
+        text[: text.rindex("\n", 0, _LONGEST)] + "\n\n… and more; the rest does not fit: name fewer days or datasets.\n"
+    )
 
 
 def _dataset(one: DatasetDiff) -> Iterator[str]:

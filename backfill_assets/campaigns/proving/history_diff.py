@@ -48,9 +48,10 @@ class HistoryDiffs:
         catalog.require_all()
         tables = self.tables(catalog.datasets)
         changed = tuple(name for name in catalog.upstream_first(catalog.datasets) if self._is_another(name, catalog))
+        there = {name: {day for day, files in table.active().items() if files} for name, table in tables.items()}
         found = []
         for name in names or changed:
-            published = {day for day, files in tables[name].active().items() if files}
+            published = there[name]
             wanted = tuple(day for day in days if day in published) or (() if days else tuple(sorted(published)))
             if wanted:
                 chosen = wanted if days else self._chosen(catalog, tables, name)
@@ -58,8 +59,9 @@ class HistoryDiffs:
             elif names:
                 when = " on these days" if days else ""
                 raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
-        same = tuple(name for name in sorted(catalog.datasets) if name not in {*names, *changed})
-        return HistoryDiff(models.ref, models.commit, tuple(found), same)
+        same = tuple(name for name in sorted(catalog.datasets) if there[name] and name not in {*names, *changed})
+        new = tuple(name for name in sorted(catalog.datasets) if not there[name])
+        return HistoryDiff(models.ref, models.commit, tuple(found), same, new)
 
     def _is_another(self, name: str, catalog: Catalog) -> bool:
         code = catalog.code[name]

@@ -311,7 +311,9 @@ def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit
     git(kit.root, "add", "datasets")
     git(kit.root, "commit", "-qm", "as published")
     fact = datasets / "trips" / "fact.sql"
-    fact.write_text("SELECT day, id, kind, amount, IF(id = 7, fee * 2, fee) AS fee FROM staging WHERE id <> 3")
+    fact.write_text(
+        "SELECT day, id, kind, amount, CAST(IF(id = 7, fee * 2, fee) AS decimal(12,2)) AS fee FROM staging WHERE id <> 3"
+    )
     git(kit.root, "commit", "-qam", "fees of 7 count twice")
     fact.write_text(FACT)
     changed = _diff(site, sessions, datasets, "HEAD")

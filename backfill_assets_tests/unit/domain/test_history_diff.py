@@ -93,3 +93,10 @@ def test_figures_that_are_no_numbers_are_shown_and_compared_as_they_are() -> Non
     lines = markdown(DatasetDiff("sales", (other,))).splitlines()
     assert "| `net` | 2026-01-01 | - | 0.1 | - | - |" in lines
     assert "| `zero` | 2026-01-01 | 0 | 0.000001 | +0.000001 | - |" in lines
+
+
+def test_a_comment_is_never_longer_than_github_takes() -> None:
+    rows = tuple(change(n, f"m{m}", key="x" * 200) for m in range(60) for n in range(1, 11))
+    text = markdown(DatasetDiff("sales", (MOVED,), rows))
+    assert len(text) < 65_536
+    assert text.endswith("name fewer days or datasets.\n")

@@ -108,4 +108,5 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
     assert run("diff-history", "--models", "HEAD", "--out", str(out)).output == ""
     text = out.read_text(encoding="utf-8")
     assert "**Nothing changes.**" in text
-    assert "The code of `sales` and `totals` is that of what is published." in text
+    assert "The code of `sales` is that of what is published." in text
+    assert "Nothing is published yet of `totals`." in text

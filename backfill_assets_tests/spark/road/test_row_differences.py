@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 
 from pyspark.sql import functions as F  # noqa: N812
 

@@ -16,7 +16,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.checks_config import PERCENTILES, Measure
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import DatasetError
-from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, Side, metric_names
+from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, Figures, Side, metric_names
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import (
     fingerprint_columns,
@@ -97,6 +97,12 @@ def _staging(
     frame = read_staged(spark, loaded, layout, days)
     summed = {name: Measure() for name, measure in dataset.measures.items() if measure.sum}
     return _sides(frame, dataset, list(_metrics(frame, dataset.model_copy(update={"measures": summed}))))
+
+
+def figures_by_day(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Figures]:
+    """The metrics of every day of a frame; those of a declared column that it lacks are null."""
+    sides = _sides(with_declared_columns(frame, dataset), dataset, list(_metrics(frame, dataset)))
+    return {day: side.metrics for day, side in sides.items()}
 
 
 def check_rules(frame: DataFrame, loaded: LoadedDataset) -> None:

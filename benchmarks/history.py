@@ -24,6 +24,7 @@ from deltalake import write_deltalake
 from backfill_assets.application import Application
 from backfill_assets.cli.output import collect_rarely, table
 from backfill_assets.cli.status import overview
+from backfill_assets.domain.comparison import Compared, RowCounts
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.evidence import Basis, DayEvidence
@@ -104,7 +105,7 @@ def _built(application: Application, days: tuple[dt.date, ...], by: str) -> Unit
     for day in days:
         measured = _measured(day, metric_names(dataset), bool(active.get(day)))
         basis = Basis(inputs[day], code, Contract().hash, layout_digest(active.get(day, ())))
-        verdicts = judge(dataset, measured, Contract())
+        verdicts = judge(dataset, measured, Contract(), Compared(RowCounts(unchanged=1)))
         evidence.append(DayEvidence(unit.id, attempt.number, _NAME, day, basis, files[day], measured, verdicts, now))
     ledger.add_evidence(attempt.number, evidence)
     ledger.end_attempt(attempt.number, AttemptState.done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ from pydantic import ValidationError
 from backfill_assets.catalog.faults import KeyPath, line_of, shown_key, shown_path, validation_faults
 from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.strict_yaml import Document, decoded, read_yaml
+from backfill_assets.domain.contract import Change, row_change
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
-from backfill_assets.domain.errors import DatasetError
-from backfill_assets.domain.expectations import SHORT_SPELLING
+from backfill_assets.domain.errors import ContractError, DatasetError
+from backfill_assets.domain.expectations import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
 from backfill_assets.domain.measurement import metric_names
 from backfill_assets.domain.specification import Specification
 
-_CHANGES = ("validation", "expected_change")
+_CHANGES = ("validation", METRIC_CHANGE)
 _Placed = tuple[KeyPath, int | None, str]
 
 
@@ -167,20 +168,52 @@ def _scope_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[Spe
 def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
     specification = loaded.specification
     target, scope = specification.target.dataset, scoped(specification, catalog)
-    expected = specification.validation.expected_change
-    for name in specification.validation.datasets():
-        if name not in scope:
-            text = f"{'.'.join(_CHANGES)}.{name}: the scope has no such dataset; it has {', '.join(scope)}"
-            yield loaded.fault((*_CHANGES, name), text)
+    for key in (METRIC_CHANGE, ROW_CHANGE):
+        for name in specification.validation.datasets(key):
+            if name not in scope:
+                text = f"validation.{key}.{name}: the scope has no such dataset; it has {', '.join(scope)}"
+                yield loaded.fault(("validation", key, name), text)
     for name in scope:
-        known = metric_names(catalog.datasets[name].dataset) if name in catalog.datasets else None
+        if name not in catalog.datasets:
+            continue
+        dataset = catalog.datasets[name].dataset
         for metric in specification.validation.changes(name, target):
-            if known is not None and metric not in known:
-                path = (*_CHANGES, metric) if name == target and metric in expected else (*_CHANGES, name, metric)
-                close = difflib.get_close_matches(metric, known, n=1)
-                hint = f"; did you mean {close[0]}? It has" if close else "; it has"
-                text = f"{shown_key(path)}: {name} has no metric {metric!r}{hint} {', '.join(known)}"
-                yield loaded.fault(path, text)
+            yield from _unknown_fault(loaded, (METRIC_CHANGE, name, metric), metric_names(dataset))
+        for column, change in specification.validation.row_changes(name, target).items():
+            yield from _unknown_fault(loaded, (ROW_CHANGE, name, column), tuple(dataset.compared))
+            yield from _band_fault(loaded, (ROW_CHANGE, name, column), dataset, change)
+
+
+def _unknown_fault(
+    loaded: LoadedSpecification, place: tuple[str, str, str], known: Sequence[str]
+) -> Iterator[SpecificationFault]:
+    key, dataset, subject = place
+    if subject in known:
+        return
+    what, has = ("metric", "It has") if key == METRIC_CHANGE else ("column", "Beside its key it has")
+    close = difflib.get_close_matches(subject, known, n=1)
+    hint = f"; did you mean {close[0]}? {has}" if close else f"; {has[0].lower()}{has[1:]}"
+    path = _written(loaded, place)
+    yield loaded.fault(path, f"{shown_key(path)}: {dataset} has no {what} {subject!r}{hint} {', '.join(known)}")
+
+
+def _band_fault(
+    loaded: LoadedSpecification, place: tuple[str, str, str], dataset: Dataset, change: Change
+) -> Iterator[SpecificationFault]:
+    path, column = _written(loaded, place), place[2]
+    if column in dataset.compared:
+        try:
+            row_change(column, dataset.compared[column], change, shown_key(path))
+        except ContractError as error:
+            yield loaded.fault(path, str(error))
+
+
+def _written(loaded: LoadedSpecification, place: tuple[str, str, str]) -> KeyPath:
+    """The path of an expectation as it stands in the file: what is said of the target needs no name of a dataset."""
+    key, dataset, subject = place
+    target, expected = loaded.specification.target.dataset, getattr(loaded.specification.validation, key)
+    flat = dataset == target and isinstance(expected.get(subject), Change)
+    return ("validation", key, subject) if flat else ("validation", key, dataset, subject)
 
 
 def _retention_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:

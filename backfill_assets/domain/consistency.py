@@ -21,10 +21,16 @@ _NUMERIC = ("integer", "long", "float", "double", "decimal")
 _Fault = tuple[tuple[str, ...], str]
 
 
+def is_numeric(declared: str) -> bool:
+    """Whether a column of this declared type holds numbers."""
+    return declared.startswith(_NUMERIC)
+
+
 def misfits(dataset: Dataset) -> tuple[_Fault, ...]:
     """Everything in a dataset contract that contradicts or refers to what is not there: (path of the key, message)."""
     return (
         *_column_faults(dataset),
+        *_comparison_faults(dataset),
         *_measure_faults(dataset),
         *_reference_faults(dataset),
         *_reconciliation_faults(dataset),
@@ -56,6 +62,29 @@ def _column_faults(dataset: Dataset) -> list[_Fault]:
     return faults
 
 
+def _comparison_faults(dataset: Dataset) -> list[_Fault]:
+    faults: list[_Fault] = [
+        (("columns", name, "tolerance"), f"columns.{name}.tolerance: {text}; drop it")
+        for name, column in dataset.columns.items()
+        if column.tolerance
+        for text in (
+            [f"a {column.type} holds no numbers"] * (not is_numeric(column.type))
+            + ["rows are matched by the key, which must be equal"] * (name in dataset.key)
+        )
+    ]
+    faults += [
+        (("dimensions",), f"dimensions names {name!r}, which columns does not declare")
+        for name in dataset.dimensions or ()
+        if name not in dataset.columns
+    ]
+    faults += [
+        (("dimensions",), f"dimensions names {name!r} {n} times; once is enough")
+        for name, n in Counter(dataset.dimensions or ()).items()
+        if n > 1
+    ]
+    return faults
+
+
 def _measure_faults(dataset: Dataset) -> list[_Fault]:
     faults: list[_Fault] = []
     for name, measure in dataset.measures.items():
@@ -67,9 +96,9 @@ def _measure_faults(dataset: Dataset) -> list[_Fault]:
             faults.append((where, f"measures names {name!r}, which columns does not declare"))
             continue
         declared = dataset.columns[name].type
-        if measure.sum and not declared.startswith(_NUMERIC):
+        if measure.sum and not is_numeric(declared):
             faults.append((where, f"measures.{name}: a {declared} cannot be summed; set sum: false"))
-        if measure.percentiles and not declared.startswith(_NUMERIC):
+        if measure.percentiles and not is_numeric(declared):
             faults.append((where, f"measures.{name}: a {declared} has no percentiles; drop percentiles"))
         if not (measure.sum or measure.distinct or measure.percentiles):
             faults.append((where, f"measures.{name} compares nothing; set sum, distinct or percentiles to true"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.consistency import is_numeric
 from backfill_assets.domain.days import day_range, parse_day
 from backfill_assets.domain.errors import ContractError, InvalidDayError
 
@@ -79,11 +80,15 @@ def parse_change(text: object, where: str) -> Change:
 
 @dataclass(frozen=True)
 class Clause:
-    """Changes expected on some days of a dataset; no days means every day of the unit, no dataset each of it."""
+    """Changes expected on some days of a dataset; no days means every day of the unit, no dataset each of it.
+
+    `metrics` speak of figures of the whole day, `rows` by column of each row that both sides have.
+    """
 
     days: tuple[dt.date, ...]
     metrics: Mapping[str, Change]
     dataset: str = ""
+    rows: Mapping[str, Change] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,15 @@ class Contract:
 
     def expected(self, metric: str, day: dt.date) -> Change | None:
         """The change that the contract names for a metric on a day; none leaves the dataset's tolerance in force."""
+        return next((c.metrics[metric] for c in self.clauses if metric in c.metrics and _holds(c, day)), None)
+
+    def expected_rows(self, day: dt.date) -> Mapping[str, Change]:
+        """By column how far a row's value may move on a day; columns that the contract does not name lack."""
+        found: dict[str, Change] = {}
         for clause in self.clauses:
-            if metric in clause.metrics and (not clause.days or day in clause.days):
-                return clause.metrics[metric]
-        return None
+            if _holds(clause, day):
+                found = {**clause.rows, **found}
+        return found
 
     def of(self, dataset: str) -> Contract:
         """What the contract says of one dataset."""
@@ -124,39 +134,85 @@ class Contract:
             {
                 **({"dataset": c.dataset} if c.dataset else {}),
                 "days": [str(d) for d in c.days],
-                "metrics": {m: str(change) for m, change in sorted(c.metrics.items())},
+                "metrics": _texts(c.metrics),
+                # Only where there are any: contracts of before rows could be promised keep their hashes.
+                **({"rows": _texts(c.rows)} if c.rows else {}),
             }
             for c in self.clauses
         ]
 
 
 def parse_contract(
-    value: object, metrics: Iterable[str], where: str = "expected_change", dataset: str = ""
+    value: object,
+    metrics: Iterable[str],
+    where: str = "expected_change",
+    dataset: str = "",
+    columns: Mapping[str, str] | None = None,
 ) -> Contract:
-    """Read a contract of one dataset from launch config or YAML: a mapping metric → change, or a list of {days, metrics}.
+    """Read a contract of one dataset from launch config or YAML.
+
+    It is a mapping metric → change, a mapping {metrics, rows}, or a list of {days, metrics, rows}. `columns` gives the types
+    of the columns that may stand in `rows`.
 
     Raises:
-        ContractError: unknown metric, unreadable change or days, or a metric named twice for one day.
+        ContractError: unknown metric or column, unreadable change or days, or a metric or column named twice for one day.
     """
     if value in (None, {}, []):
         return Contract()
-    entries = value if isinstance(value, list) else [{"metrics": value}]
-    known = tuple(metrics)
+    entries = value if isinstance(value, list) else [value if _is_whole(value) else {"metrics": value}]
+    known = (tuple(metrics), columns or {})
     clauses = tuple(_clause(entry, known, f"{where}[{i}]") for i, entry in enumerate(entries))
     _refuse_overlap(clauses, where)
     return Contract(tuple(replace(clause, dataset=dataset) for clause in clauses))
 
 
-def _clause(entry: object, known: Sequence[str], where: str) -> Clause:
-    if not isinstance(entry, Mapping) or not set(entry) <= {"days", "metrics"} or not entry.get("metrics"):
-        raise ContractError(f"{where}: write a mapping with metrics and, if not for every day, days")
-    if not isinstance(entry["metrics"], Mapping):
-        raise ContractError(f"{where}.metrics: write a mapping from metric to change, such as row_count: -50%")
-    unknown = sorted(str(m) for m in entry["metrics"] if m not in known)
-    if unknown:
-        raise ContractError(f"{where}.metrics: unknown metric {unknown[0]!r}; this dataset has {', '.join(known)}")
-    changes = {str(m): parse_change(text, f"{where}.metrics.{m}") for m, text in entry["metrics"].items()}
-    return Clause(_days(entry.get("days"), f"{where}.days"), changes)
+def row_change(column: str, kind: str, text: object, where: str) -> Change:
+    """Read how far each row's value of a column may move; bands only of numbers, in the spellings of `parse_change`.
+
+    Raises:
+        ContractError: the text is no change, or a band of a column without numbers.
+    """
+    change = parse_change(text, where)
+    if change not in (ANY, UNCHANGED) and not is_numeric(kind):
+        raise ContractError(f"{where}: a {kind} such as {column} changes by no percentage; write any or unchanged")
+    return change
+
+
+def _is_whole(value: object) -> bool:
+    # A metric may be called `rows`, but its change is no mapping.
+    return isinstance(value, Mapping) and any(isinstance(value.get(key), Mapping) for key in ("metrics", "rows"))
+
+
+def _clause(entry: object, known: tuple[Sequence[str], Mapping[str, str]], where: str) -> Clause:
+    metrics, columns = known
+    keys = {"days", "metrics", "rows"}
+    if not isinstance(entry, Mapping) or not set(entry) <= keys or not (entry.get("metrics") or entry.get("rows")):
+        raise ContractError(f"{where}: write a mapping with metrics, rows or both, and, if not for every day, days")
+    named = _named(entry, "metrics", "metric to change, such as row_count: -50%", where)
+    promised = _named(entry, "rows", "column to change of each row, such as revenue: -8% to 0%", where)
+    if unknown := sorted(str(m) for m in named if m not in metrics):
+        raise ContractError(f"{where}.metrics: unknown metric {unknown[0]!r}; this dataset has {', '.join(metrics)}")
+    if unknown := sorted(str(c) for c in promised if c not in columns):
+        has = f"beside its key this dataset has {', '.join(columns)}"
+        raise ContractError(f"{where}.rows: unknown column {unknown[0]!r}; {has}")
+    changes = {str(m): parse_change(text, f"{where}.metrics.{m}") for m, text in named.items()}
+    rows = {str(c): row_change(str(c), columns[c], text, f"{where}.rows.{c}") for c, text in promised.items()}
+    return Clause(_days(entry.get("days"), f"{where}.days"), changes, rows=rows)
+
+
+def _named(entry: Mapping[str, object], key: str, what: str, where: str) -> Mapping[str, object]:
+    found = entry.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise ContractError(f"{where}.{key}: write a mapping from {what}")
+    return found
+
+
+def _texts(changes: Mapping[str, Change]) -> dict[str, str]:
+    return {name: str(change) for name, change in sorted(changes.items())}
+
+
+def _holds(clause: Clause, day: dt.date) -> bool:
+    return not clause.days or day in clause.days
 
 
 def _days(value: object, where: str) -> tuple[dt.date, ...]:
@@ -179,6 +235,6 @@ def _days(value: object, where: str) -> tuple[dt.date, ...]:
 def _refuse_overlap(clauses: Sequence[Clause], where: str) -> None:
     for i, one in enumerate(clauses):
         for j, other in enumerate(clauses[i + 1 :], i + 1):
-            both = sorted(set(one.metrics) & set(other.metrics))
+            both = sorted((set(one.metrics) & set(other.metrics)) | (set(one.rows) & set(other.rows)))
             if both and (not one.days or not other.days or set(one.days) & set(other.days)):
                 raise ContractError(f"{where}[{j}]: {both[0]} is already expected on these days by {where}[{i}]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Self
@@ -135,6 +136,9 @@ class Column(_Part):
     type: ColumnType
     nullable: bool = True
     description: str = ""
+    tolerance: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=Decimal(0), description="How far two numbers may lie apart to count as equal, row by row; 0 is exact."
+    )
 
 
 class Deduplicate(StrEnum):
@@ -190,6 +194,10 @@ class Dataset(_Part):
     staging: Staging = Staging()
     references: dict[Name, Reference] = Field(default_factory=dict)
     measures: dict[Name, Measure] = Field(default_factory=dict)
+    dimensions: tuple[Name, ...] | None = Field(
+        default=None,
+        description="Columns by whose values differences are told apart; absent: texts and booleans that are no measures.",
+    )
     checks: Checks = Checks()
     chunk_days: Annotated[int, Field(ge=1, le=10_000)] = 31
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
@@ -228,6 +236,20 @@ class Dataset(_Part):
     def built_layers(self) -> tuple[str, ...]:
         """The layers up to the shadow; a dataset that is built from upstream alone has only that."""
         return ("shadow",) if self.source is None else ("raw", "staging", "shadow")
+
+    @property
+    def compared(self) -> dict[str, str]:
+        """The types of the columns that are compared row by row: all but those that rows are matched by."""
+        match = {self.partition_column, *self.key}
+        return {name: column.type for name, column in self.columns.items() if name not in match}
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The columns by whose values differences are told apart."""
+        if self.dimensions is not None:
+            return self.dimensions
+        plain = ("string", "boolean")
+        return tuple(name for name, c in self.columns.items() if c.type in plain and name not in self.measures)
 
     @property
     def reconciled(self) -> tuple[str, ...]:

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic.config import JsonDict
 
 from backfill_assets.domain.contract import Change, parse_change
@@ -18,8 +27,12 @@ from backfill_assets.domain.names import NAME_PATTERN
 SHORT_SPELLING = "_delta_expected"
 """Ending of the other spelling: `revenue_delta_expected: …` is `expected_change: {revenue: …}`."""
 
+METRIC_CHANGE = "expected_change"
+ROW_CHANGE = "expected_row_change"
+"""The keys of the two kinds of expectations."""
+
 Expectations = Mapping[str, Change | Mapping[str, Change]]
-"""By metric of the target, or by dataset and metric."""
+"""By metric (or column) of the target, or by dataset and metric (or column)."""
 _Fault = tuple[tuple[str, ...], str]
 _NAME = f"^{NAME_PATTERN.pattern}$"
 _CHANGE_SCHEMA: Final[JsonDict] = {"type": "string", "description": "unchanged, any, -50% or '-1.5% to -0.8%'"}
@@ -38,28 +51,31 @@ def _tolerance(value: object) -> Decimal:
     return parse_percent(value)
 
 
-def _expectations(value: object) -> Expectations:
+def _expectations(value: object, info: ValidationInfo) -> Expectations:
+    key = f"validation.{info.field_name}"
+    what = "column" if info.field_name == ROW_CHANGE else "metric"
     if not isinstance(value, Mapping):
-        raise ValueError("write a mapping from metric to change, such as {revenue: -50%}")  # noqa: TRY004  # pydantic reports no other
+        raise ValueError(f"write a mapping from {what} to change, such as {{revenue: -50%}}")  # noqa: TRY004  # pydantic reports no other
     faults: list[_Fault] = []
     found: dict[str, Change | Mapping[str, Change]] = {}
     for name, entry in value.items():
         if isinstance(entry, Mapping):
-            found[name] = {metric: _change((name, metric), text, faults) for metric, text in entry.items()}
+            found[name] = {metric: _change((name, metric), text, (key, faults)) for metric, text in entry.items()}
             if not entry:
-                faults.append(((name,), f"validation.expected_change.{name} names no metric; name one, or drop it"))
+                faults.append(((name,), f"{key}.{name} names no {what}; name one, or drop it"))
         else:
-            found[name] = _change((name,), entry, faults)
+            found[name] = _change((name,), entry, (key, faults))
     if faults:
         raise MisfitError(faults)
     return found
 
 
-def _change(path: tuple[str, ...], value: object, faults: list[_Fault]) -> Change:
+def _change(path: tuple[str, ...], value: object, place: tuple[str, list[_Fault]]) -> Change:
+    key, faults = place
     if isinstance(value, Change):
         return value
     try:
-        return parse_change(value, ".".join(("validation", "expected_change", *path)))
+        return parse_change(value, ".".join((key, *path)))
     except ContractError as error:
         faults.append((path, str(error)))
         return Change(Decimal(0), Decimal(0))
@@ -70,6 +86,15 @@ def _texts(value: Expectations) -> dict[str, object]:
         name: str(entry) if isinstance(entry, Change) else {metric: str(change) for metric, change in entry.items()}
         for name, entry in value.items()
     }
+
+
+def _flat(expected: Expectations) -> dict[str, Change]:
+    return {name: entry for name, entry in expected.items() if isinstance(entry, Change)}
+
+
+def _own(expected: Expectations, dataset: str) -> dict[str, Change]:
+    entry = expected.get(dataset, {})
+    return {} if isinstance(entry, Change) else dict(entry)
 
 
 class Validation(BaseModel):
@@ -99,31 +124,46 @@ class Validation(BaseModel):
         WithJsonSchema(_CHANGES_SCHEMA),
     ] = Field(default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric.")
 
+    expected_row_change: Annotated[
+        Expectations,
+        PlainValidator(_expectations),
+        PlainSerializer(_texts),
+        WithJsonSchema(_CHANGES_SCHEMA),
+    ] = Field(
+        default_factory=dict,
+        description="Change of each row by column of the target, or by downstream dataset and column.",
+    )
+
     def changes(self, dataset: str, target: str) -> Mapping[str, Change]:
         """By metric what is expected of one dataset; metrics without a dataset belong to the target."""
         found: dict[str, Change] = {}
         if dataset == target:
             if self.row_count_tolerance is not None:
                 found[ROW_COUNT] = Change(-self.row_count_tolerance, self.row_count_tolerance)
-            found |= {name: entry for name, entry in self.expected_change.items() if isinstance(entry, Change)}
-        own = self.expected_change.get(dataset)
-        return found if own is None or isinstance(own, Change) else found | dict(own)
+            found |= _flat(self.expected_change)
+        return found | _own(self.expected_change, dataset)
 
-    def datasets(self) -> Iterable[str]:
-        """The datasets that are named."""
-        return (name for name, entry in self.expected_change.items() if not isinstance(entry, Change))
+    def row_changes(self, dataset: str, target: str) -> Mapping[str, Change]:
+        """By column what is expected of each row of one dataset; columns without a dataset belong to the target."""
+        flat = _flat(self.expected_row_change) if dataset == target else {}
+        return flat | _own(self.expected_row_change, dataset)
+
+    def datasets(self, key: str) -> Iterable[str]:
+        """The datasets that are named under one of the two keys of expectations."""
+        return (name for name, entry in getattr(self, key).items() if not isinstance(entry, Change))
 
     def contradictions(self, target: str) -> list[_Fault]:
         """What is said twice about the target, as (path of the key, message)."""
-        flat = {name for name, entry in self.expected_change.items() if isinstance(entry, Change)}
-        nested = self.expected_change.get(target, {})
-        own = set() if isinstance(nested, Change) else set(nested)
-        where = f"validation.expected_change.{target}"
         faults: list[_Fault] = [
-            (("expected_change", target, m), f"{where}.{m}: the target's {m} stands outside as well; keep one of them")
-            for m in sorted(flat & own)
+            (
+                (key, target, m),
+                f"validation.{key}.{target}.{m}: the target's {m} stands outside as well; keep one of them",
+            )
+            for key in (METRIC_CHANGE, ROW_CHANGE)
+            for m in sorted(_flat(getattr(self, key)).keys() & _own(getattr(self, key), target).keys())
         ]
-        if self.row_count_tolerance is not None and ROW_COUNT in flat | own:
+        named = _flat(self.expected_change).keys() | _own(self.expected_change, target).keys()
+        if self.row_count_tolerance is not None and ROW_COUNT in named:
             text = "validation.row_count_tolerance and an expected change of row_count contradict each other; keep one"
             faults.append((("row_count_tolerance",), text))
         return faults

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Literal, assert_never
 
-from backfill_assets.domain.checks_config import PERCENTILES, ChangeConfig, CheckConfig, Measure, Severity
+from backfill_assets.domain.checks_config import CheckConfig, Severity
+from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.contract import Change, Contract
 from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
-from backfill_assets.domain.measurement import ROW_COUNT, DayMeasurement, Figures, metric_names
-from backfill_assets.domain.verdict import Check, CheckKind, Verdict
-
-
-@dataclass(frozen=True)
-class _Found:
-    passed: bool
-    expected: str
-    found: str
-    tolerance: str = ""
-    note: str = ""
+from backfill_assets.domain.judge_rows import judge_compared
+from backfill_assets.domain.measurement import (
+    ROW_COUNT,
+    DayMeasurement,
+    Figures,
+    measure_of,
+    metric_names,
+    tolerance_of,
+)
+from backfill_assets.domain.verdict import Check, CheckKind, Finding, Verdict
 
 
 def checks_of(dataset: Dataset) -> tuple[Check, ...]:
@@ -45,6 +45,12 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
             f"{m} against what is published",
         )
         for m in metric_names(dataset)[1:]
+    ]
+    text = "every row that stays keeps what must not change, and moves no further than promised"
+    checks += [
+        _check("schema_contract", CheckKind.schema, "", c.schema_contract, "columns are kept or added, never changed"),
+        _check("rows_change", CheckKind.rows, "", c.rows_change, text),
+        _check("columns_change", CheckKind.columns, "", c.columns_change, "no other column changes unannounced"),
     ]
     checks += [
         _check(f"reconciles_{m}", CheckKind.reconciliation, m, c.reconciliation, f"{m} equals that of staging")
@@ -76,17 +82,7 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
         yield _check("upstream_present", CheckKind.upstream_present, "", c.upstream_present, text)
 
 
-def measure_of(metric: str, dataset: Dataset) -> str:
-    """The measure that a metric such as `distinct_tail_number` or `p50_delay` belongs to."""
-    if metric in dataset.measures and dataset.measures[metric].sum:
-        return metric
-    for prefix in ("distinct", *PERCENTILES):
-        if metric.startswith(prefix + "_") and metric.removeprefix(prefix + "_") in dataset.measures:
-            return metric.removeprefix(prefix + "_")
-    return metric
-
-
-def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract) -> tuple[Verdict, ...]:
+def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compared: Compared) -> tuple[Verdict, ...]:
     """The verdicts of all checks on one day; samples are added later, by whoever can read rows.
 
     A change that the contract promises always blocks; how bad any other failure is, the dataset says.
@@ -94,7 +90,7 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract) -> tup
     verdicts = []
     for declared in checks_of(dataset):
         check = _in_force(declared, measured.day, contract)
-        f = _judge_one(check, dataset, measured, contract)
+        f = _judge_one(check, dataset, (measured, compared), contract)
         verdict = Verdict(
             check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
         )
@@ -113,11 +109,15 @@ def _check(name: str, kind: CheckKind, subject: str, config: CheckConfig, text: 
 
 def _in_force(check: Check, day: dt.date, contract: Contract) -> Check:
     promised = check.kind is CheckKind.change and contract.expected(check.subject, day) is not None
+    promised = promised or (check.kind is CheckKind.rows and bool(contract.expected_rows(day)))
     return replace(check, severity=Severity.error, blocks=True) if promised else check
 
 
-def _judge_one(check: Check, dataset: Dataset, m: DayMeasurement, contract: Contract) -> _Found:
+def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
+    m, compared = seen
     match check.kind:
+        case CheckKind.schema | CheckKind.rows | CheckKind.columns:
+            return judge_compared(check.kind, dataset, m, contract, compared)
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:
@@ -144,7 +144,7 @@ def _judge_origin(
     ],
     dataset: Dataset,
     m: DayMeasurement,
-) -> _Found:
+) -> Finding:
     match kind:
         case CheckKind.source_present:
             return _source_present(dataset, m)
@@ -158,90 +158,83 @@ def _judge_origin(
             assert_never(kind)
 
 
-def _none_of(count: int, what: str, limit: int = 0) -> _Found:
+def _none_of(count: int, what: str, limit: int = 0) -> Finding:
     tolerance = f"{limit} {what}" if limit else ""
     found = f"{count} {what if count != 1 else what.removesuffix('s')}"
-    return _Found(count <= limit, f"no {what}", found, tolerance)
+    return Finding(count <= limit, f"no {what}", found, tolerance)
 
 
-def _not_null(dataset: Dataset, m: DayMeasurement) -> _Found:
+def _not_null(dataset: Dataset, m: DayMeasurement) -> Finding:
     nulls = {c: m.shadow.counts.get(f"nulls:{c}", 0) for c in dataset.required_columns}
     bad = {c: n for c, n in nulls.items() if n}
-    return _Found(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
+    return Finding(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
 
 
-def _source_present(dataset: Dataset, m: DayMeasurement) -> _Found:
+def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     if m.source.rows:
-        return _Found(True, "a delivery", f"{m.source.deliveries} deliveries")
+        return Finding(True, "a delivery", f"{m.source.deliveries} deliveries")
     tolerated = dataset.landing.on_missing is OnMissing.pass_
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     note = "no source data; the dataset lets such days pass" if tolerated else "no source data was ever delivered"
-    return _Found(tolerated, "a delivery", found, note=note)
+    return Finding(tolerated, "a delivery", found, note=note)
 
 
-def _upstream_present(dataset: Dataset, m: DayMeasurement) -> _Found:
+def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
     refused = [name for name in empty if dataset.upstream[name].on_missing is OnMissing.fail]
     found = ", ".join(f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream)
     note = f"nothing of {', '.join(empty)} is published or in this unit" if empty else ""
-    return _Found(not refused, "rows of every upstream", found, note=note)
+    return Finding(not refused, "rows of every upstream", found, note=note)
 
 
-def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> _Found:
+def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
     limit = dataset.checks.corrupt_rows.max_rows
     bad = m.source.corrupt_rows + m.source.outside_rows
     found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows} rows"
-    return _Found(bad <= limit, "no such rows", found, f"{limit} rows" if limit else "")
+    return Finding(bad <= limit, "no such rows", found, f"{limit} rows" if limit else "")
 
 
-def _freshness(dataset: Dataset, m: DayMeasurement) -> _Found:
+def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
     limit = dataset.checks.source_freshness.max_delay or dt.timedelta(0)
     expected = f"within {format_duration(limit)} of the day's end"
     if m.source.delivered_at is None:
-        return _Found(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
+        return Finding(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
     end = dt.datetime.combine(m.day + ONE_DAY, dt.time(), dataset.zone).astimezone(dt.UTC)
     delay = m.source.delivered_at - end
     hours = delay.total_seconds() / 3600
-    return _Found(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
+    return Finding(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
 
 
-def _tolerance(metric: str, dataset: Dataset) -> Decimal:
-    config: ChangeConfig | Measure = dataset.checks.row_count
-    if metric != ROW_COUNT:
-        config = dataset.measures[measure_of(metric, dataset)]
-    return config.tolerance
-
-
-def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> _Found:
+def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
     promised = contract.expected(metric, m.day)
-    tolerance = _tolerance(metric, dataset)
+    tolerance = tolerance_of(metric, dataset)
     band = promised or Change(-tolerance, tolerance)
     origin = "the launch's contract" if promised else "the dataset's tolerance"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
         # Half of nothing is nothing: a day without a row can keep any promise.
-        return _Found(True, str(band), found, note="the day had no row and has none")
+        return Finding(True, str(band), found, note="the day had no row and has none")
     if not m.published.rows and promised is None:
-        return _Found(True, str(band), found, note="nothing is published to compare with")
+        return Finding(True, str(band), found, note="nothing is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
-    return _Found(
+    return Finding(
         band.allows(old, new), str(band), _delta(old, new), "" if promised else format_percent(tolerance), origin
     )
 
 
-def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> _Found:
+def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> Finding:
     limit = dataset.checks.references[name].max_unmatched
     bad, of = m.shadow.counts.get(f"unmatched:{name}", 0), m.shadow.counts.get(f"checked:{name}", 0)
     share = Decimal(bad) / of if of else Decimal(0)
     found = f"{bad} of {of} without a match ({share * 100:.2f}%)"
-    return _Found(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
+    return Finding(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
 
 
-def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, totals: Figures, origin: str) -> _Found:
+def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, totals: Figures, origin: str) -> Finding:
     tolerance = dataset.checks.reconciliation.tolerance
     old, new = totals.get(metric), m.shadow.metrics.get(metric)
     passed = Change(-tolerance, tolerance).allows(old, new)
-    return _Found(
+    return Finding(
         passed, f"{_figure(old)} as in {origin}", _figure(new), format_percent(tolerance) if tolerance else ""
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from backfill_assets.domain.checks_config import PERCENTILES
+from backfill_assets.domain.checks_config import PERCENTILES, ChangeConfig, Measure
 from backfill_assets.domain.dataset import Dataset
 
 ROW_COUNT = "row_count"
@@ -79,3 +79,21 @@ def metric_names(dataset: Dataset) -> tuple[str, ...]:
         names += [f"distinct_{name}"] if measure.distinct else []
         names += [f"{p}_{name}" for p in PERCENTILES] if measure.percentiles else []
     return tuple(names)
+
+
+def measure_of(metric: str, dataset: Dataset) -> str:
+    """The measure that a metric such as `distinct_tail_number` or `p50_delay` belongs to."""
+    if metric in dataset.measures and dataset.measures[metric].sum:
+        return metric
+    for prefix in ("distinct", *PERCENTILES):
+        if metric.startswith(prefix + "_") and metric.removeprefix(prefix + "_") in dataset.measures:
+            return metric.removeprefix(prefix + "_")
+    return metric
+
+
+def tolerance_of(metric: str, dataset: Dataset) -> Decimal:
+    """How far a metric may move where no contract speaks of it, as a fraction."""
+    config: ChangeConfig | Measure = dataset.checks.row_count
+    if metric != ROW_COUNT:
+        config = dataset.measures[measure_of(metric, dataset)]
+    return config.tolerance

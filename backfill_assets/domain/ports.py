@@ -216,6 +216,10 @@ class PublishedTable(Protocol):
         """The newest version; -1 while there is no table."""
         ...
 
+    def types(self) -> Mapping[str, str]:
+        """The types of the table's columns, as dataset.yaml names them; empty while there is no table."""
+        ...
+
     def active(self, days: Collection[dt.date] | None = None) -> Mapping[dt.date, tuple[DataFile, ...]]:
         """The files that readers see at the newest version, by day."""
         ...

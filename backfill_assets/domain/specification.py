@@ -28,7 +28,7 @@ from backfill_assets.domain.contract import Clause, Contract
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import MisfitError
 from backfill_assets.domain.execution import Budget, Canary, Execution, MinProgress, Window
-from backfill_assets.domain.expectations import Validation
+from backfill_assets.domain.expectations import ROW_CHANGE, Validation
 from backfill_assets.domain.fields import Line, Name, Period, TimeZone
 from backfill_assets.domain.names import NAME_PATTERN
 
@@ -271,12 +271,16 @@ class Specification(_Part):
 
     def contract(self, datasets: Sequence[str]) -> Contract:
         """What is expected of these datasets on every day: a clause for each of which anything is expected."""
-        expected = {name: self.validation.changes(name, self.target.dataset) for name in datasets}
-        return Contract(tuple(Clause((), metrics, name) for name, metrics in expected.items() if metrics))
+        target, asked = self.target.dataset, self.validation
+        clauses = (Clause((), asked.changes(n, target), n, asked.row_changes(n, target)) for n in datasets)
+        return Contract(tuple(clause for clause in clauses if clause.metrics or clause.rows))
 
     def to_plain(self) -> dict[str, Any]:
         """JSON values that `from_plain` reads back, defaults included."""
         plain = self.model_dump(mode="json", by_alias=True)
+        if not self.validation.expected_row_change:
+            # Specifications of before rows could be promised keep their hashes.
+            del plain["validation"][ROW_CHANGE]
         # An empty list is refused, since it would never open; absent means any time.
         return plain if self.publish_window else {k: v for k, v in plain.items() if k != "publish_window"}
 

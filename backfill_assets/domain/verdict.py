@@ -24,6 +24,9 @@ class CheckKind(StrEnum):
     rule = "rule"
     reconciliation = "reconciliation"
     upstream_total = "upstream_total"
+    schema = "schema"
+    rows = "rows"
+    columns = "columns"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,17 @@ class Check:
     severity: Severity
     blocks: bool
     description: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a judge says of one check on one day, before the check's severity is put to it."""
+
+    passed: bool
+    expected: str
+    found: str
+    tolerance: str = ""
+    note: str = ""
 
 
 Row = Mapping[str, object]

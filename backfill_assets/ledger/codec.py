@@ -32,7 +32,7 @@ def contract_from_text(text: str) -> Contract:
     clauses = json.loads(text)["clauses"]
     return Contract(
         tuple(
-            Clause(_days(c["days"]), {m: _change(b) for m, b in c["metrics"].items()}, c.get("dataset", ""))
+            Clause(_days(c["days"]), _changes(c["metrics"]), c.get("dataset", ""), _changes(c.get("rows", {})))
             for c in clauses
         )
     )
@@ -149,8 +149,8 @@ def _days(raw: Sequence[str]) -> tuple[dt.date, ...]:
     return tuple(dt.date.fromisoformat(day) for day in raw)
 
 
-def _change(raw: Mapping[str, str]) -> Change:
-    return Change(Decimal(raw["low"]), Decimal(raw["high"]))
+def _changes(raw: Mapping[str, Mapping[str, str]]) -> dict[str, Change]:
+    return {name: Change(Decimal(band["low"]), Decimal(band["high"])) for name, band in raw.items()}
 
 
 @cache

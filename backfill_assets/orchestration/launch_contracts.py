@@ -74,7 +74,8 @@ def as_tag(given: Mapping[str, object]) -> str:
 
 def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Declared:
     parsed = [
-        parse_contract(value, metric_names(datasets[name]), where.format(name), name) for name, value in given.items()
+        parse_contract(value, metric_names(datasets[name]), where.format(name), name, datasets[name].compared)
+        for name, value in given.items()
     ]
     return Declared(Contract(tuple(clause for contract in parsed for clause in contract.clauses)), frozenset(given))
 

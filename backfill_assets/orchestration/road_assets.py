@@ -26,7 +26,7 @@ SHADOW_CONFIG = {
     "expected_change": dg.Field(
         dg.Any,
         is_required=False,
-        description="What must change by how much: {row_count: -50%}, or a list of {days: …, metrics: …}.",
+        description="What must change by how much: {row_count: -50%}, {metrics: …, rows: …}, or a list of these with days.",
     )
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import UnitError
@@ -19,16 +20,19 @@ from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceSt
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
+from backfill_assets.domain.verdict import Row
 from backfill_assets.domain.work import Attempt, Delivery, StagedDay
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import (
     Audit,
+    Question,
     Target,
     build_shadow,
     discover,
     land,
     measure,
     measure_upstreams,
+    row_differences,
     sample,
     stage,
     upstream_tables,
@@ -162,7 +166,9 @@ class Road:
         self.ledger.add_evidence(attempt.number, pending)
 
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
-        """Measure and judge an attempt's days in one pass per side, and store the evidence; passing or not.
+        """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
+
+        Measuring is one pass per side, comparing one join of the days that changed.
 
         Raises:
             UnitError: the attempt has no shadow yet.
@@ -177,16 +183,22 @@ class Road:
         upstreams = measure_upstreams(spark, loaded, self.layout, days, self.sources.of(unit, name, days))
         deliveries = by_delivery_day(self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
         staged, contract = self.ledger.staged(name, days), unit.contract.of(name)
-        evidence = []
-        for day in days:
-            side = sides[day]
-            source = source_state(loaded.dataset, day, deliveries, staged)
-            measured = DayMeasurement(day, side.shadow, side.published, side.staging, source, upstreams[day])
-            published = layout_digest(active.get(day, ()))
-            basis = replace(pending[day].basis, published=published, contract=contract.hash)
-            verdicts = judge(loaded.dataset, measured, contract)
-            evidence.append(replace(pending[day], basis=basis, measured=measured, verdicts=verdicts))
-        done = self._with_samples(spark, attempt, evidence)
+        question = Question(attempt.folder, attempt.number, sides, contract)
+        with row_differences(spark, loaded, self.layout, question) as rows:
+            compared = compared_days(loaded.dataset, self.tables[name].types(), rows, days)
+            evidence = []
+            for day in days:
+                side = sides[day]
+                source = source_state(loaded.dataset, day, deliveries, staged)
+                measured = DayMeasurement(day, side.shadow, side.published, side.staging, source, upstreams[day])
+                published = layout_digest(active.get(day, ()))
+                basis = replace(pending[day].basis, published=published, contract=contract.hash)
+                verdicts = judge(loaded.dataset, measured, contract, compared[day])
+                judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
+                evidence.append(replace(judged, compared=compared[day]))
+            samples = sampled_rows(loaded.dataset, contract, rows, evidence)
+        done = self._with_samples(spark, attempt, evidence, samples)
+        self.ledger.add_comparisons(attempt.number, rows.comparisons)
         self.ledger.add_evidence(attempt.number, done)
         return done
 
@@ -202,12 +214,17 @@ class Road:
         return built
 
     def _with_samples(
-        self, spark: SparkSession, attempt: Attempt, evidence: Sequence[DayEvidence]
+        self,
+        spark: SparkSession,
+        attempt: Attempt,
+        evidence: Sequence[DayEvidence],
+        known: Mapping[tuple[str, dt.date], tuple[Row, ...]],
     ) -> tuple[DayEvidence, ...]:
         failed = tuple(v for e in evidence for v in e.verdicts if not v.passed)
         if not failed:
             return tuple(evidence)
-        rows = sample(spark, self.datasets[attempt.dataset], self.layout, attempt.folder, failed)
+        found = sample(spark, self.datasets[attempt.dataset], self.layout, attempt.folder, failed)
+        rows = {**found, **known}
         return tuple(
             replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
             for e in evidence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+from deltalake.transaction import CommitProperties, Transaction
 
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import PreconditionError, ReadBackError, TableMovedError
@@ -18,6 +18,7 @@ from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, Tabl
 from backfill_assets.domain.retention import EXTRA, StoredFile
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import files, log, preconditions, schema
+from backfill_assets.lakehouse.published.actions import additions, removals
 from backfill_assets.lakehouse.published.reading import (
     SCHEMA_COMMIT,
     FilesByDay,
@@ -28,7 +29,6 @@ from backfill_assets.lakehouse.published.reading import (
 )
 
 RELEASES = "_releases"
-_DATA_CHANGE = True
 
 
 class DeltaPublishedTable:
@@ -52,6 +52,10 @@ class DeltaPublishedTable:
     def version(self) -> int:
         """The newest version; -1 while there is no table."""
         return self._open().version() if self.exists() else -1
+
+    def types(self) -> schema.Types:
+        """The types of the table's columns, in its order; empty while there is no table."""
+        return schema.table_types(self._open()) if self.exists() else {}
 
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
@@ -244,7 +248,7 @@ class DeltaPublishedTable:
         note = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
         now = int(self._clock.now().timestamp() * 1000)
         table.create_write_transaction(
-            [*_removals(manifest, self._dataset, now), *_additions(manifest, self._dataset)],
+            [*removals(manifest, self._dataset, now), *additions(manifest, self._dataset)],
             mode="append",
             schema=table.schema(),
             partition_by=[self._dataset.partition_column],
@@ -278,22 +282,6 @@ def _manifest(path: Path) -> Manifest:
 
 def _shadow_of(file: DataFile) -> str:
     return "/".join(file.path.split("/")[:3])
-
-
-def _partition(file: DataFile, dataset: Dataset) -> Mapping[str, str | None]:
-    return {dataset.partition_column: file.day.isoformat()}
-
-
-def _removals(manifest: Manifest, dataset: Dataset, now: int) -> list[RemoveAction]:
-    return [RemoveAction(f.path, _DATA_CHANGE, now, f.size, dict(_partition(f, dataset))) for f in manifest.removed]
-
-
-def _additions(manifest: Manifest, dataset: Dataset) -> list[AddAction]:
-    return [
-        # Null and not empty: one empty text makes delta-rs lose the statistics of all files.
-        AddAction(f.path, f.size, _partition(f, dataset), f.modified, _DATA_CHANGE, f.stats or None)  # type: ignore[arg-type]
-        for f in manifest.added
-    ]
 
 
 def _identities(active: FilesByDay) -> set[tuple[str, int, str]]:

@@ -6,6 +6,7 @@ from backfill_assets.lakehouse.road.measure import Sides, measure, published_fig
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
 from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
@@ -15,6 +16,8 @@ from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 __all__ = [
     "PUBLISHED",
     "Audit",
+    "Question",
+    "RowDifferences",
     "Sides",
     "SourceFile",
     "SparkConsumers",
@@ -32,6 +35,7 @@ __all__ = [
     "measure_upstreams",
     "published_figures",
     "reference_fingerprints",
+    "row_differences",
     "run_model",
     "sample",
     "stage",

@@ -140,14 +140,15 @@ def _metrics(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
             continue
         column = F.col(name)
         if measure.sum and is_numeric(types[name]):
-            yield F.sum(_summable(column, types[name])).alias(_METRIC + name)
+            yield F.sum(summable(column, types[name])).alias(_METRIC + name)
         if measure.distinct:
             yield F.count_distinct(column).alias(f"{_METRIC}distinct_{name}")
         if measure.percentiles and is_numeric(types[name]):
             yield F.percentile(column, list(PERCENTILES.values())).alias(_PERCENTILES + name)
 
 
-def _summable(column: Column, kind: T.DataType) -> Column:
+def summable(column: Column, kind: T.DataType) -> Column:
+    """A number in a type whose sum is exact, or at least that of a double."""
     if isinstance(kind, T.DecimalType):
         return column
     # Whole numbers are summed exactly and cannot overflow; floats not in their own short precision.

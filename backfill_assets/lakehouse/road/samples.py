@@ -31,6 +31,7 @@ _LONGEST_TEXT: Final = 200
 _CHECK: Final = "_check"
 
 Samples = dict[tuple[str, dt.date], tuple[SampleRow, ...]]
+"""Rows by check and day."""
 
 
 def sample(
@@ -122,14 +123,15 @@ def _corrupt(
 
 
 def _plain_row(row: Row) -> SampleRow:
-    return {name: _plain_value(value) for name, value in _items(row) if name != _CHECK}
+    return {name: plain_value(value) for name, value in _items(row) if name != _CHECK}
 
 
 def _items(row: Row) -> Iterable[tuple[str, object]]:
     return row.asDict().items()
 
 
-def _plain_value(value: object) -> object:
+def plain_value(value: object) -> object:
+    """A value of a row as a plain JSON one; long texts are cut."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return value[:_LONGEST_TEXT] + "…"
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,0 +1,46 @@
+"""Comparing a batch: what its rows and columns differ in, as verdicts need it, and rows behind the verdicts that failed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+
+from backfill_assets.domain.comparison import Compared
+from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.judge_rows import broken_promises, promised_rows, schema_change, unnamed_changes
+from backfill_assets.domain.verdict import CheckKind, Row
+from backfill_assets.lakehouse.road import RowDifferences
+
+
+def compared_days(
+    dataset: Dataset, published: Mapping[str, str], rows: RowDifferences, days: Collection[dt.date]
+) -> Mapping[dt.date, Compared]:
+    """What verdicts need of comparisons, by day; `published` are the types of the published table's columns."""
+    schema = schema_change(dataset, published)
+    return {day: Compared(rows.counts.get(day), schema) for day in days}
+
+
+def sampled_rows(
+    dataset: Dataset, contract: Contract, rows: RowDifferences, evidence: Sequence[DayEvidence]
+) -> Mapping[tuple[str, dt.date], tuple[Row, ...]]:
+    """Some of the changed rows behind the failed verdicts about rows, by check and day."""
+    kinds = {check.name: check.kind for check in checks_of(dataset)}
+    wanted: dict[tuple[str, str], list[dt.date]] = {}
+    for one in evidence:
+        failed = [v.check for v in one.verdicts if not v.passed]
+        for check in failed:
+            for column in _columns_behind(kinds[check], dataset, contract, one):
+                wanted.setdefault((check, column), []).append(one.day)
+    return rows.sample({key: tuple(days) for key, days in wanted.items()})
+
+
+def _columns_behind(kind: CheckKind, dataset: Dataset, contract: Contract, one: DayEvidence) -> Collection[str]:
+    counts = one.compared.rows if one.compared else None
+    if counts is None:
+        return ()
+    if kind is CheckKind.rows:
+        return broken_promises(promised_rows(dataset, one.day, contract), counts)
+    return unnamed_changes(dataset, one.day, contract, counts) if kind is CheckKind.columns else ()

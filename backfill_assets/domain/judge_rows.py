@@ -1,0 +1,123 @@
+"""From comparisons to verdicts: columns against the published table's, and rows against the rows that they replace."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Literal, assert_never
+
+from backfill_assets.domain.comparison import Compared, RowCounts, SchemaChange
+from backfill_assets.domain.consistency import AUDIT_COLUMNS
+from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
+from backfill_assets.domain.verdict import CheckKind, Finding
+
+RowCheck = Literal[CheckKind.schema, CheckKind.rows, CheckKind.columns]
+"""The kinds of checks that are judged by comparisons."""
+
+
+def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChange:
+    """How the declared columns differ from those of the published table, given its types; no columns mean no table."""
+    if not published:
+        return SchemaChange()
+    declared = {name: column.type for name, column in dataset.columns.items()}
+    return SchemaChange(
+        added={name: kind for name, kind in declared.items() if name not in published},
+        removed={n: kind for n, kind in published.items() if n not in declared and n not in AUDIT_COLUMNS},
+        retyped={
+            name: f"{published[name]} → {kind}" for name, kind in declared.items() if published.get(name, kind) != kind
+        },
+    )
+
+
+def promised_rows(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping[str, Change]:
+    """By column how far the value of each row that both sides have may move on a day.
+
+    What the contract says of rows; and a summed measure whose total must not move (neither the contract nor the dataset's
+    tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row.
+    """
+    named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
+    exact = {m: UNCHANGED for m in dataset.compared if m not in named and _is_exact(m, dataset, day, contract)}
+    return named | exact
+
+
+def broken_promises(promises: Mapping[str, Change], rows: RowCounts) -> Mapping[str, int]:
+    """By column the rows that break what is promised of them."""
+    counted = {c: rows.columns if change == UNCHANGED else rows.beyond for c, change in promises.items()}
+    return {c: counts[c] for c, counts in counted.items() if promises[c] != ANY and counts.get(c)}
+
+
+def unnamed_changes(dataset: Dataset, day: dt.date, contract: Contract, rows: RowCounts) -> Mapping[str, int]:
+    """By column the changed rows, of columns about which neither the contract nor a measure's tolerance says anything."""
+    spoken_of = set(promised_rows(dataset, day, contract))
+    spoken_of |= {measure_of(m, dataset) for m in metric_names(dataset) if contract.expected(m, day) is not None}
+    spoken_of |= {name for name, measure in dataset.measures.items() if measure.sum and measure.tolerance}
+    return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
+
+
+def judge_compared(
+    kind: RowCheck, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared
+) -> Finding:
+    """The finding of a check of columns or rows on one day."""
+    match kind:
+        case CheckKind.schema:
+            return _schema(compared.schema)
+        case CheckKind.rows | CheckKind.columns:
+            promises = promised_rows(dataset, m.day, contract)
+            about_rows = kind is CheckKind.rows
+            expected = _promise(promises) if about_rows else "no change of columns that nobody speaks of"
+            if not m.published.rows:
+                return Finding(True, expected, "no row", note="nothing is published to compare with")
+            rows = compared.rows
+            if rows is None:
+                return Finding(False, expected, "rows that were not compared", note="the key has another type now")
+            bad = broken_promises(promises, rows) if about_rows else unnamed_changes(dataset, m.day, contract, rows)
+            slack = ", ".join(f"{dataset.columns[c].tolerance.normalize():f} in {c}" for c in _rounded(dataset))
+            return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad) if about_rows else "")
+        case _:
+            assert_never(kind)
+
+
+def _is_exact(measure: str, dataset: Dataset, day: dt.date, contract: Contract) -> bool:
+    config = dataset.measures.get(measure)
+    if config is None or not config.sum:
+        return False
+    promised = contract.expected(measure, day)
+    return promised == UNCHANGED if promised is not None else config.blocks and not config.tolerance
+
+
+def _schema(schema: SchemaChange) -> Finding:
+    parts = [f"adds {name} ({kind})" for name, kind in schema.added.items()]
+    parts += [f"lacks {name} ({kind})" for name, kind in schema.removed.items()]
+    parts += [f"changes {name} ({kinds})" for name, kinds in schema.retyped.items()]
+    refused = bool(schema.removed or schema.retyped)
+    remedy = "a column of a published table can only be added: keep it as it was, or publish under a new dataset name"
+    expected = "every column of the published table, with its type"
+    return Finding(not refused, expected, "; ".join(parts) or "all of them", note=remedy if refused else "")
+
+
+def _promise(promises: Mapping[str, Change]) -> str:
+    by_band: dict[Change, list[str]] = {}
+    for column, change in promises.items():
+        if change != ANY:
+            by_band.setdefault(change, []).append(column)
+    texts = (f"{', '.join(columns)} {change}" for change, columns in by_band.items())
+    return "; ".join(f"{text} in every row" for text in texts) or "nothing of single rows"
+
+
+def _found(bad: Mapping[str, int], rows: RowCounts) -> str:
+    both = f"{rows.changed + rows.unchanged} rows that both sides have"
+    if not bad:
+        return f"no change of that kind in {both}"
+    return f"{', '.join(f'{column} changed in {n}' for column, n in bad.items())} of {both}"
+
+
+def _remedy(bad: Mapping[str, int]) -> str:
+    if not bad:
+        return ""
+    return f"if it is meant, promise it: rows: {{{next(iter(bad))}: …}} in the expected change"
+
+
+def _rounded(dataset: Dataset) -> list[str]:
+    return [name for name in dataset.compared if dataset.columns[name].tolerance]

@@ -1,0 +1,108 @@
+"""Compare: two frames in, the rows that differ out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+STATUS: Final = "_status"
+"""What happened to a row: `ADDED`, `REMOVED` or `CHANGED`."""
+COLUMNS: Final = "_columns"
+"""The compared columns in which a changed row differs; empty for rows that only one side has."""
+ADDED: Final = "added"
+REMOVED: Final = "removed"
+CHANGED: Final = "changed"
+
+_NUMBER: Final = "_number"
+_MARK: Final = "_there"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is compared, matched by what: the day column, which is part of the key, the key, and the other columns.
+
+    `columns` gives the absolute difference up to which two numbers count as equal; 0 is exact, and so is every column that
+    holds no numbers.
+    """
+
+    partition: str
+    key: tuple[str, ...]
+    columns: Mapping[str, Decimal]
+
+    @property
+    def match(self) -> tuple[str, ...]:
+        """The columns that rows are matched by: the day and the key."""
+        return tuple(dict.fromkeys((self.partition, *self.key)))
+
+
+def old_column(name: str) -> str:
+    """The column of `differing` that holds the old value of a compared column."""
+    return f"old:{name}"
+
+
+def new_column(name: str) -> str:
+    """The column of `differing` that holds the new value of a compared column."""
+    return f"new:{name}"
+
+
+def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
+    """The rows in which two frames differ: day and key, `STATUS`, `COLUMNS`, and of each compared column both values.
+
+    Rows are matched by day and key, nulls included; values differ as in SQL's `IS DISTINCT FROM`, NaN equals NaN and -0.0
+    equals 0.0. Where a key occurs several times each row meets each of its namesakes, unless the rows of a key are
+    `numbered` in the order of their values, which matches each row at most once and costs a sort. Both frames must have all
+    columns of the shape, with equal types.
+    """
+    left, right = (_side(frame, shape, side, numbered=numbered) for frame, side in ((old, "old"), (new, "new")))
+    match = [*shape.match, _NUMBER] if numbered else list(shape.match)
+    condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
+    types = {field.name: field.dataType for field in old.schema.fields}
+    differ = {name: _differs(name, types[name], slack) for name, slack in shape.columns.items()}
+    names = [F.when(is_other, F.lit(name)) for name, is_other in differ.items()]
+    changed = F.array_compact(F.array(*names)) if names else F.array().cast("array<string>")
+    was, comes = F.col(old_column(_MARK)), F.col(new_column(_MARK))
+    status = (
+        F.when(was.isNull(), ADDED)
+        .when(comes.isNull(), REMOVED)
+        .when(reduce(Column.__or__, differ.values(), F.lit(False)), CHANGED)
+    )
+    nothing = F.array().cast("array<string>")
+    joined = left.join(right, condition, "full_outer").withColumn(STATUS, status).where(F.col(STATUS).isNotNull())
+    return joined.select(
+        # A row of one side alone has its key there alone; of the other side all is null.
+        *(F.when(was.isNull(), F.col(new_column(n))).otherwise(F.col(old_column(n))).alias(n) for n in shape.match),
+        STATUS,
+        F.when(F.col(STATUS) == CHANGED, changed).otherwise(nothing).alias(COLUMNS),
+        *(F.col(old_column(name)) for name in shape.columns),
+        *(F.col(new_column(name)) for name in shape.columns),
+    )
+
+
+def _side(frame: DataFrame, shape: Shape, side: str, *, numbered: bool) -> DataFrame:
+    wanted = tuple(dict.fromkeys((*shape.match, *shape.columns)))
+    columns = {name: F.col(name) for name in wanted} | {_MARK: F.lit(True)}
+    if numbered:
+        order = [F.col(name) for name in shape.columns] or [F.lit(0)]
+        columns[_NUMBER] = F.row_number().over(Window.partitionBy(*shape.match).orderBy(*order))
+    return frame.select(*(column.alias(f"{side}:{name}") for name, column in columns.items()))
+
+
+def _differs(name: str, kind: T.DataType, tolerance: Decimal) -> Column:
+    old, new = F.col(old_column(name)), F.col(new_column(name))
+    distinct = ~old.eqNullSafe(new)
+    if not tolerance or not isinstance(kind, T.NumericType):
+        return distinct
+    # In numbers that cannot overflow. To Spark, NaN is above everything, so it is within no tolerance.
+    if isinstance(kind, T.FractionalType) and not isinstance(kind, T.DecimalType):
+        near = F.abs(old.cast("double") - new.cast("double")) <= F.lit(float(tolerance))
+    else:
+        whole = kind if isinstance(kind, T.DecimalType) else T.DecimalType(20, 0)
+        near = F.abs(F.try_subtract(old.cast(whole), new.cast(whole))) <= F.lit(tolerance)
+    return distinct & ~F.coalesce(near, F.lit(False))

@@ -1,0 +1,222 @@
+"""Row differences: what one join of the changed days tells of every day, column, measure and row."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.comparison import DayComparison, RowCounts
+from backfill_assets.domain.contract import Contract
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.compare import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    STATUS,
+    differing,
+    new_column,
+    old_column,
+)
+from backfill_assets.lakehouse.road.measure import Sides
+from backfill_assets.lakehouse.road.row_examples import Broken, largest_of, sampled
+from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, differs_in
+from backfill_assets.lakehouse.road.samples import Samples
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.shares import DELTA, MOVED, Slices, shares_of
+from backfill_assets.lakehouse.road.spark_sql import figure, in_days
+from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets.lakehouse.road.tables import read_days
+
+_CHANGED_IN: Final = "changed:"
+_BEYOND: Final = "beyond:"
+_Days = tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be compared: the shadow of an attempt with what is published, given what was measured and promised."""
+
+    folder: str
+    attempt: int
+    measured: Mapping[dt.date, Sides]
+    contract: Contract
+
+    @property
+    def replaced(self) -> _Days:
+        """The days of which something is published."""
+        return tuple(sorted(day for day, sides in self.measured.items() if sides.published.rows))
+
+    @property
+    def moved(self) -> _Days:
+        """Those of them that hold something else in the shadow; no other day's rows are looked at."""
+        sides = self.measured
+        return tuple(d for d in self.replaced if sides[d].published.fingerprint != sides[d].shadow.fingerprint)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    rows: DataFrame
+    pair: Pair
+    bands: Bands
+
+
+@dataclass(frozen=True)
+class RowDifferences:
+    """What differs, by day; `counts` lacks days of which nothing is published, and those whose key has another type now.
+
+    `comparisons` are those of the days that have differing rows.
+    """
+
+    counts: Mapping[dt.date, RowCounts]
+    comparisons: tuple[DayComparison, ...] = ()
+    joined: _Joined | None = None
+
+    def sample(self, wanted: Broken) -> Samples:
+        """Changed rows of some checks, columns and days as `sampled` takes them; only while the context is open."""
+        if self.joined is None or not wanted:
+            return {}
+        return sampled(self.joined.rows, self.joined.pair, self.joined.bands, wanted)
+
+
+@contextmanager
+def row_differences(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
+) -> Iterator[RowDifferences]:
+    """Compare the days that moved by one join, which is kept until the context ends.
+
+    Days of equal fingerprints are unchanged without a look at their rows, and days of which nothing is published have no
+    comparison at all.
+    """
+    dataset, days, measured = loaded.dataset, question.moved, question.measured
+    counts = {day: RowCounts(unchanged=measured[day].published.rows) for day in question.replaced}
+    if not days:
+        yield RowDifferences(counts)
+        return
+    old = read_days(spark, layout.published_path(dataset.name), dataset.partition_column, days)
+    new = read_days(spark, shadow_path(loaded, layout, question.folder), dataset.partition_column, days)
+    pair = Pair(dataset, old, new)
+    if not pair.comparable:
+        yield RowDifferences({day: found for day, found in counts.items() if day not in days})
+        return
+    bands = bands_of(question.contract, days, tuple(pair.shape.columns))
+    with ExitStack() as kept:
+        rows, tallies = _matched(pair, question, bands, kept)
+        joined = _Joined(rows, pair, bands)
+        counts |= {day: _counts(tally, measured[day]) for day, tally in tallies.items()}
+        slices = _slices(spark, loaded, layout, pair, tuple(tallies)) if tallies else None
+        comparisons = _comparisons(joined, question, tallies, slices) if slices else ()
+        yield RowDifferences(counts, comparisons, joined)
+
+
+def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> tuple[DataFrame, Mapping[dt.date, Row]]:
+    """The differing rows, and their figures by day; days with duplicate keys are matched row by row."""
+    days, measured, partition = question.moved, question.measured, pair.shape.partition
+    numbered = {day for day in days if measured[day].shadow.counts.get("duplicate_keys")}
+    rows = _kept(_joined_rows(pair, days, numbered), kept)
+    tallies = _tallies(rows, pair, bands)
+    # Duplicates of the published side alone: what stays on both sides is counted differently from either.
+    uneven = {
+        day
+        for day in set(tallies) - numbered
+        if measured[day].published.rows - tallies[day][REMOVED] != measured[day].shadow.rows - tallies[day][ADDED]
+    }
+    if not uneven:
+        return rows, tallies
+    even = rows.where(~in_days(partition, uneven))
+    rows = _kept(even.unionByName(_joined_rows(pair, tuple(uneven), uneven)), kept)
+    return rows, _tallies(rows, pair, bands)
+
+
+def _joined_rows(pair: Pair, days: _Days, numbered: set[dt.date]) -> DataFrame:
+    partition = pair.shape.partition
+    parts = [
+        differing(
+            pair.old.where(in_days(partition, own)), pair.new.where(in_days(partition, own)), pair.shape, numbered=again
+        )
+        for own, again in ((set(days) - numbered, False), (numbered, True))
+        if own
+    ]
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _kept(rows: DataFrame, kept: ExitStack) -> DataFrame:
+    persisted = rows.persist()
+    kept.callback(persisted.unpersist)
+    return persisted
+
+
+def _tallies(rows: DataFrame, pair: Pair, bands: Bands) -> Mapping[dt.date, Row]:
+    partition = pair.shape.partition
+    tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
+    tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
+    tallies += [
+        F.count_if(differs_in(name) & pair.outside(name, bands)).alias(_BEYOND + name)
+        for name in pair.shape.columns
+        if name in bands
+    ]
+    tallies += [F.sum(F.abs(pair.delta(name))).alias(MOVED + name) for name in pair.measures]
+    return {row[partition]: row for row in rows.groupBy(partition).agg(*tallies).collect()}
+
+
+def _counts(tally: Row, measured: Sides) -> RowCounts:
+    values = tally.asDict()
+    columns, beyond = (
+        {name.removeprefix(prefix): n for name, n in values.items() if name.startswith(prefix) and n}
+        for prefix in (_CHANGED_IN, _BEYOND)
+    )
+    added, removed, changed = (int(values[status]) for status in (ADDED, REMOVED, CHANGED))
+    return RowCounts(added, removed, changed, measured.published.rows - removed - changed, columns, beyond)
+
+
+def _comparisons(
+    joined: _Joined, question: Question, tallies: Mapping[dt.date, Row], slices: Slices
+) -> tuple[DayComparison, ...]:
+    pair = joined.pair
+    largest = largest_of(joined.rows, pair)
+    days = tuple(tallies)
+    old, new = (frame.where(in_days(pair.shape.partition, days)) for frame in (pair.old, pair.new))
+    shares = shares_of(_sliceable(joined, slices), old, new, pair.measures, slices)
+    return tuple(
+        DayComparison(
+            pair.dataset.name,
+            day,
+            question.attempt,
+            rows=sum(int(tally[status]) for status in (ADDED, REMOVED, CHANGED)),
+            of=max(question.measured[day].published.rows, question.measured[day].shadow.rows),
+            moved={name: figure(tally[MOVED + name]) or Decimal(0) for name in pair.measures},
+            largest=largest.get(day, ()),
+            shares=shares.get(day, ()),
+        )
+        for day, tally in sorted(tallies.items())
+    )
+
+
+def _slices(spark: SparkSession, loaded: LoadedDataset, layout: Layout, pair: Pair, days: _Days) -> Slices:
+    dataset, match = loaded.dataset, pair.shape.match
+    there = {*match, *pair.shape.columns}
+    columns = tuple(name for name in dataset.told_apart_by if name in there)
+    if dataset.source is None:
+        return Slices(match, columns, None)
+    staged = read_staged(spark, loaded, layout, days).groupBy(*match).agg(F.max("_source_file").alias("_source_file"))
+    return Slices(match, columns, staged)
+
+
+def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
+    """The differing rows with their dimensions' values, the new one where a row has both, and their moves."""
+    pair = joined.pair
+    compared = [name for name in slices.columns if name in pair.shape.columns]
+    values = {
+        name: F.when(F.col(STATUS) == REMOVED, F.col(old_column(name))).otherwise(F.col(new_column(name)))
+        for name in compared
+    }
+    moves = {MOVED + name: F.abs(pair.delta(name)) for name in pair.measures}
+    moves |= {DELTA + name: pair.delta(name) for name in pair.measures}
+    return joined.rows.select(*pair.shape.match, *(column.alias(name) for name, column in (values | moves).items()))

@@ -1,0 +1,106 @@
+"""Values of differing rows: a column's number on either side, how far it moved, and whether that breaks a promise."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.domain.contract import ANY, ROUNDING, UNCHANGED, Change, Contract
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.lakehouse.road.compare import ADDED, COLUMNS, REMOVED, STATUS, Shape, new_column, old_column
+from backfill_assets.lakehouse.road.measure import summable
+from backfill_assets.lakehouse.road.spark_sql import in_days, is_numeric
+
+Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
+"""By column the promises about each row, with the days on which they hold."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both sides of some days: what is published, and what would replace it."""
+
+    dataset: Dataset
+    old: DataFrame
+    new: DataFrame
+
+    @cached_property
+    def types(self) -> Mapping[str, T.DataType]:
+        """The declared columns that both sides have with one type; what was added or retyped has nothing to compare."""
+        old, new = ({field.name: field.dataType for field in f.schema.fields} for f in (self.old, self.new))
+        return {name: old[name] for name in self.dataset.columns if name in old and old[name] == new[name]}
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What is compared, matched by what."""
+        columns = self.dataset.columns
+        compared = {name: columns[name].tolerance for name in self.dataset.compared if name in self.types}
+        return Shape(self.dataset.partition_column, self.dataset.key, compared)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether rows can be matched: the key has the same type on both sides."""
+        return all(name in self.types for name in self.shape.match)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The summed measures that both sides have."""
+        summed = (name for name, measure in self.dataset.measures.items() if measure.sum)
+        return tuple(name for name in summed if name in self.types and is_numeric(self.types[name]))
+
+    def number(self, name: str, *, old: bool) -> Column:
+        """A column's number in a differing row on one side; null where there is no row, no value or no finite one."""
+        kind = self.types[name]
+        if name in self.shape.columns:
+            raw = F.col(old_column(name) if old else new_column(name))
+        else:
+            raw = F.when(F.col(STATUS) != (ADDED if old else REMOVED), F.col(name))
+        number = summable(raw, kind)
+        if isinstance(kind, T.DecimalType) or not isinstance(kind, T.FractionalType):
+            return number
+        # To Spark, NaN is above infinity.
+        return F.when(F.abs(number) < F.lit(float("inf")), number)
+
+    def delta(self, name: str) -> Column:
+        """New less old of a differing row; what is not there counts as nothing."""
+        old, new = (F.coalesce(self.number(name, old=side), F.lit(0)) for side in (True, False))
+        return F.try_subtract(new, old)
+
+    def outside(self, name: str, bands: Bands) -> Column:
+        """Whether a changed row breaks the promise about a column, null on days without one; see `is_outside`."""
+        found = F.lit(None).cast("boolean")
+        for change, days in bands.get(name, {}).items():
+            found = F.when(in_days(self.shape.partition, days), is_outside(name, change)).otherwise(found)
+        return found
+
+
+def differs_in(name: str) -> Column:
+    """Whether a differing row is on both sides, with other values in a column."""
+    return F.array_contains(F.col(COLUMNS), name)
+
+
+def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]) -> Bands:
+    """What a contract promises of rows on some days, of these columns."""
+    found: dict[str, dict[Change, list[dt.date]]] = {}
+    for day in days:
+        for name, change in contract.expected_rows(day).items():
+            if name in columns and change != ANY:
+                found.setdefault(name, {}).setdefault(change, []).append(day)
+    return found
+
+
+def is_outside(name: str, change: Change) -> Column:
+    """Whether a column that differs moved out of a band, up to `ROUNDING`; out of or into nothing is outside of any."""
+    if change == UNCHANGED:
+        return F.lit(True)
+    old, new = F.col(old_column(name)).cast("double"), F.col(new_column(name)).cast("double")
+    edges = [old * F.lit(float(1 + edge)) for edge in (change.low, change.high)]
+    slack = F.greatest(F.abs(old), F.abs(new)) * F.lit(float(ROUNDING))
+    inside = (new >= F.least(*edges) - slack) & (new <= F.greatest(*edges) + slack)
+    finite = (F.abs(old) < F.lit(float("inf"))) & (F.abs(new) < F.lit(float("inf")))
+    return ~F.coalesce(finite & inside, F.lit(False))

@@ -1,0 +1,137 @@
+"""Shares: which values of which dimensions the differing rows of each day have, and how much of each measure they move."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.domain.comparison import DELIVERY_FILE, Share
+from backfill_assets.lakehouse.road.spark_sql import figure
+
+MOVED: Final = "moved:"
+"""Prefix of the columns that hold how far a row moves a measure."""
+DELTA: Final = "delta:"
+"""Prefix of the columns that hold by how much, signed."""
+
+_MOST: Final = 10
+_LONGEST: Final = 200
+_NULL: Final = "(null)"
+_NOT_DELIVERED: Final = "(not delivered)"
+_DIMENSION: Final = "_dimension"
+_VALUE: Final = "_value"
+_SIDE: Final = "_side"
+_FILE: Final = "_file"
+_ROWS: Final = "_rows"
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What rows are told apart by: columns, and the delivery file of their key, where staging gives one.
+
+    `match` are the day and the key, the day first; `staged` has a row per match with the column `_source_file`.
+    """
+
+    match: tuple[str, ...]
+    columns: tuple[str, ...]
+    staged: DataFrame | None
+
+    @property
+    def none(self) -> bool:
+        """Whether there is nothing to tell rows apart by."""
+        return not self.columns and self.staged is None
+
+
+def shares_of(
+    rows: DataFrame, old: DataFrame, new: DataFrame, measures: tuple[str, ...], slices: Slices
+) -> Mapping[dt.date, tuple[Share, ...]]:
+    """By day the values that matter most: of each dimension the ten with most rows, and the ten that move a measure most.
+
+    `rows` are the differing ones, with match, dimensions and the columns `MOVED` and `DELTA` of each measure.
+    """
+    if slices.none:
+        return {}
+    found = _ranked(_sliced(rows, slices), slices, measures).collect()
+    if not found:
+        return {}
+    of = _all_rows(old, new, slices, found)
+    shares: dict[dt.date, list[Share]] = {}
+    for row in found:
+        shares.setdefault(row[0], []).append(_share(row, measures, of))
+    order = [*slices.columns, DELIVERY_FILE]
+    return {
+        day: tuple(sorted(own, key=lambda s: (order.index(s.dimension), -s.rows, s.value)))
+        for day, own in shares.items()
+    }
+
+
+def _sliced(frame: DataFrame, slices: Slices) -> DataFrame:
+    """The rows once per dimension, with its value."""
+    values = {
+        name: F.coalesce(F.substring(F.col(name).cast("string"), 1, _LONGEST), F.lit(_NULL)) for name in slices.columns
+    }
+    if slices.staged is not None:
+        frame = _with_file(frame, slices, slices.staged)
+        values[DELIVERY_FILE] = F.coalesce(F.col(_FILE), F.lit(_NOT_DELIVERED))
+    pairs = [F.struct(F.lit(name).alias(_DIMENSION), value.alias(_VALUE)) for name, value in values.items()]
+    kept = [F.col(name) for name in frame.columns if name not in {*slices.columns, _FILE} - {*slices.match}]
+    return frame.select(*kept, F.inline(F.array(*pairs)))
+
+
+def _with_file(frame: DataFrame, slices: Slices, staged: DataFrame) -> DataFrame:
+    kinds, own = ({f.name: f.dataType for f in one.schema.fields} for one in (staged, frame))
+    files = staged.select(*(F.col(n).alias(f"_staged:{n}") for n in slices.match), F.col("_source_file").alias(_FILE))
+
+    def equal(name: str) -> Column:
+        mine, theirs = F.col(name), F.col(f"_staged:{name}")
+        # A model may give a key another type: its text stays comparable, and text that is no number breaks nothing.
+        return (
+            mine.eqNullSafe(theirs)
+            if kinds[name] == own[name]
+            else mine.cast("string").eqNullSafe(theirs.cast("string"))
+        )
+
+    joined = frame.join(files, reduce(Column.__and__, map(equal, slices.match)), "left")
+    return joined.drop(*(f"_staged:{name}" for name in slices.match))
+
+
+def _ranked(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> DataFrame:
+    day = slices.match[0]
+    sums = [F.sum(prefix + m).alias(prefix + m) for m in measures for prefix in (MOVED, DELTA)]
+    grouped = sliced.groupBy(day, _DIMENSION, _VALUE).agg(F.count("*").alias(_ROWS), *sums)
+    within = Window.partitionBy(day, _DIMENSION)
+    ranks = [
+        F.row_number().over(within.orderBy(F.desc_nulls_last(by), F.col(_VALUE)))
+        for by in (_ROWS, *(MOVED + m for m in measures))
+    ]
+    best = F.least(*ranks, F.lit(_MOST + 1))
+    return grouped.withColumn("_best", best).where(F.col("_best") <= _MOST).drop("_best")
+
+
+def _all_rows(
+    old: DataFrame, new: DataFrame, slices: Slices, kept: list[Row]
+) -> Mapping[tuple[dt.date, str, str], int]:
+    """Of each value that was kept how many rows it has, on the side that has more of them."""
+    day = slices.match[0]
+    wanted = dict.fromkeys((*slices.match, *slices.columns))
+    both = [frame.select(*wanted, F.lit(side).alias(_SIDE)) for side, frame in enumerate((old, new))]
+    values = old.sparkSession.createDataFrame(
+        [(row[0], row[_DIMENSION], row[_VALUE]) for row in kept], f"_day date, {_DIMENSION} string, {_VALUE} string"
+    )
+    asked = _sliced(both[0].unionByName(both[1]), slices).withColumnRenamed(day, "_day")
+    names = ["_day", _DIMENSION, _VALUE]
+    counted = asked.join(F.broadcast(values), names).groupBy(*names, _SIDE).count()
+    most = counted.groupBy(*names).agg(F.max("count").alias(_ROWS)).collect()
+    return {(row["_day"], row[_DIMENSION], row[_VALUE]): row[_ROWS] for row in most}
+
+
+def _share(row: Row, measures: tuple[str, ...], of: Mapping[tuple[dt.date, str, str], int]) -> Share:
+    moved, delta = ({m: figure(row[prefix + m]) or Decimal(0) for m in measures} for prefix in (MOVED, DELTA))
+    day, dimension, value, rows = row[0], row[_DIMENSION], row[_VALUE], row[_ROWS]
+    return Share(dimension, value, rows, of.get((day, dimension, value), rows), moved, delta)

@@ -120,6 +120,7 @@ class Checks(BaseModel):
     schema_contract: CheckConfig = CheckConfig()
     rows_change: CheckConfig = CheckConfig()
     columns_change: CheckConfig = CheckConfig(severity=Severity.warn)
+    seams: CheckConfig = CheckConfig(severity=Severity.warn)
     reconciliation: Reconciliation = Reconciliation()
     references: dict[Name, ReferenceCheck] = Field(default_factory=dict)
     rules: dict[Name, Rule] = Field(default_factory=dict)

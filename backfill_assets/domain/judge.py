@@ -16,6 +16,7 @@ from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.judge_rows import judge_compared
+from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import (
     ROW_COUNT,
     DayMeasurement,
@@ -51,6 +52,7 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check("schema_contract", CheckKind.schema, "", c.schema_contract, "columns are kept or added, never changed"),
         _check("rows_change", CheckKind.rows, "", c.rows_change, text),
         _check("columns_change", CheckKind.columns, "", c.columns_change, "no other column changes unannounced"),
+        _check("seams", CheckKind.seams, "", c.seams, "no unusual step to a neighbouring day is brought in"),
     ]
     checks += [
         _check(f"reconciles_{m}", CheckKind.reconciliation, m, c.reconciliation, f"{m} equals that of staging")
@@ -118,6 +120,8 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
     match check.kind:
         case CheckKind.schema | CheckKind.rows | CheckKind.columns:
             return judge_compared(check.kind, dataset, m, contract, compared)
+        case CheckKind.seams:
+            return judge_seams(compared.seams)
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:

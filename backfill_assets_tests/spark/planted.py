@@ -113,10 +113,15 @@ def correction(chance: random.Random, receipts: Receipts, more: Receipts, rate: 
             return Correction(rate * factor, None, {"tax": _band(factor)})
         case "prices":
             prices = receipts["sales_value"].to_pylist()
-            wrong = [chance.random() < 0.2 for _ in prices]  # noqa: PLR2004
-            right = [round(p * chance.uniform(0.5, 1.5), 2) if is_wrong else p for p, is_wrong in zip(prices, wrong, strict=True)]
+            wrong = [chance.random() < 0.2 for _ in prices]
+            right = [
+                round(p * chance.uniform(0.5, 1.5), 2) if is_wrong else p
+                for p, is_wrong in zip(prices, wrong, strict=True)
+            ]
             factor = _total(right) / _total(prices)
-            delivered = receipts.set_column(receipts.schema.get_field_index("sales_value"), "sales_value", pa.array(right))
+            delivered = receipts.set_column(
+                receipts.schema.get_field_index("sales_value"), "sales_value", pa.array(right)
+            )
             return Correction(rate, delivered, {"revenue": _band(factor), "tax": _band(factor)})
         case "receipts":
             whole = pa.concat_tables([receipts, more])

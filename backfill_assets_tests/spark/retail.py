@@ -23,13 +23,18 @@ _REGIONS = 4
 def deliver_products(sources: Path) -> None:
     """Lay out what is known of the products."""
     products = _table("products").select(["product_id", "department", "product_category", "brand"])
-    write_table(products.rename_columns(["product", "department", "category", "brand"]), sources / "reference/products.parquet")
+    write_table(
+        products.rename_columns(["product", "department", "category", "brand"]), sources / "reference/products.parquet"
+    )
 
 
 def deliver_rates(sources: Path, rates: Mapping[dt.date, str]) -> None:
     """Lay out the tax rates by day."""
     table = pa.table(
-        {"day": pa.array(rates, pa.date32()), "rate": pa.array([Decimal(r) for r in rates.values()], pa.decimal128(9, 6))}
+        {
+            "day": pa.array(rates, pa.date32()),
+            "rate": pa.array([Decimal(r) for r in rates.values()], pa.decimal128(9, 6)),
+        }
     )
     write_table(table, sources / "reference/tax_rates.parquet")
 
@@ -52,7 +57,9 @@ def receipts_by_day(first: dt.date, last: dt.date, one_in: int = 1, rest: int = 
     if one_in > 1:
         rows = rows.filter(pa.array([basket % one_in == rest for basket in rows["basket_id"].to_pylist()]))
     # Where clocks went forward an hour is missing from the day; nobody knows what the data set did with it.
-    utc = pc.assume_timezone(rows["transaction_timestamp"], "America/New_York", ambiguous="earliest", nonexistent="latest")
+    utc = pc.assume_timezone(
+        rows["transaction_timestamp"], "America/New_York", ambiguous="earliest", nonexistent="latest"
+    )
     receipts = pa.table(
         {
             "sold_at": utc.cast(pa.timestamp("us", "UTC")),

@@ -32,7 +32,7 @@ class OnTheTestServer(Application):
         super().__init__(settings)
         self.server = server
 
-    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
+    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:  # noqa: ARG002
         return open_session(self.server, tag)
 
 
@@ -56,17 +56,17 @@ class Workplace:
         shutil.copytree(DATASETS / self.name, folder)
         for layer, text in replaced.items():
             (folder / f"{layer}.sql").write_text(text)
-        settings = Settings.from_env({"BACKFILL_ASSETS_STATE": str(self.root), "BACKFILL_ASSETS_DATASETS": str(folder.parent)})
+        settings = Settings.from_env(
+            {"BACKFILL_ASSETS_STATE": str(self.root), "BACKFILL_ASSETS_DATASETS": str(folder.parent)}
+        )
         application = OnTheTestServer(settings, self.server)
         assert not application.catalog.faults, application.catalog.faults
         return application
 
-    def recompute(
-        self, application: Application, days: Sequence[dt.date], expected: object = None
-    ) -> Unit:
+    def recompute(self, application: Application, days: Sequence[dt.date], expected: object = None) -> Unit:
         """Land, build and judge the days in a unit of their own, which stays open."""
         dataset = application.dataset(self.name)
-        contract = parse_contract(expected, metric_names(dataset), dataset=self.name)
+        contract = parse_contract(expected, metric_names(dataset), dataset=self.name, columns=dataset.compared)
         unit_id, at = application.ids.new("u"), application.clock.now()
         launch = Launch({self.name: frozenset(days)}, f"launch_{unit_id}")
         proposal = Unit(unit_id, launch.opened_by, at, "ada", {self.name: tuple(days)}, ReleaseMode.manual, contract)

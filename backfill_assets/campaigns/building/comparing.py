@@ -5,22 +5,22 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.comparison import Compared
+from backfill_assets.domain.comparison import Compared, SchemaChange
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.judge_rows import broken_promises, promised_rows, schema_change, unnamed_changes
+from backfill_assets.domain.judge_rows import broken_promises, promised_rows, unnamed_changes
+from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.verdict import CheckKind, Row
 from backfill_assets.lakehouse.road import RowDifferences
 
 
 def compared_days(
-    dataset: Dataset, published: Mapping[str, str], rows: RowDifferences, days: Collection[dt.date]
+    schema: SchemaChange, rows: RowDifferences, seams: Mapping[dt.date, tuple[Seam, ...]], days: Collection[dt.date]
 ) -> Mapping[dt.date, Compared]:
-    """What verdicts need of comparisons, by day; `published` are the types of the published table's columns."""
-    schema = schema_change(dataset, published)
-    return {day: Compared(rows.counts.get(day), schema) for day in days}
+    """What verdicts need of comparisons, by day."""
+    return {day: Compared(rows.counts.get(day), schema, seams=seams.get(day, ())) for day in days}
 
 
 def sampled_rows(

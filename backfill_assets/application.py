@@ -20,10 +20,13 @@ from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
 from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
+from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
 from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.planning.planner import Planner
 from backfill_assets.campaigns.planning.workload import Workload
+from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.campaigns.releasing.doctor import Doctor
 from backfill_assets.campaigns.releasing.history import History
@@ -41,7 +44,13 @@ from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.specification import Execution
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleasesTable
-from backfill_assets.lakehouse.road import SparkConsumers, SparkFingerprints, SparkPreviews, ensure_views
+from backfill_assets.lakehouse.road import (
+    SparkConsumers,
+    SparkFingerprints,
+    SparkPreviews,
+    SparkRecomputations,
+    ensure_views,
+)
 from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock, SystemUser, TimedIds
@@ -180,6 +189,16 @@ class Application:
         return CampaignRelease(self.ledger, self.publisher, self.guard)
 
     @cached_property
+    def prover(self) -> Prover:
+        """Certifies that the same inputs give the same rows."""
+        return Prover(
+            self.ledger, self.datasets, self.tables, self.basis, self._recomputing, self.clock, self.ids, self.identity
+        )
+
+    def _recomputing(self, execution: Execution | None) -> SparkRecomputations:
+        return SparkRecomputations(lambda tag: self.session(tag, execution), self.datasets, self.layout)
+
+    @cached_property
     def sign_off(self) -> SignOff:
         """Closes campaigns and cleans up after them."""
         return SignOff(self.ledger, self.tables, self.clock, self.identity, self.sweep())
@@ -188,6 +207,17 @@ class Application:
     def history(self) -> History:
         """Tells who changed a day, when, why, from what to what."""
         return History(self.ledger)
+
+    @cached_property
+    def metrics(self) -> MetricsNow:
+        """Takes the metrics of datasets and campaigns."""
+        return MetricsNow(self.ledger, self._contracts, self.tables, self.clock)
+
+    @cached_property
+    def reviews(self) -> Reviews:
+        """Tells all that speaks for and against a unit."""
+        price = self.settings.cost_per_hour
+        return Reviews(self.ledger, self.tables, self.publisher, self._contracts, self.clock, price)
 
     @cached_property
     def watch_release(self) -> WatchRelease:

@@ -85,7 +85,7 @@ def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[Datas
     named = [(key, text) for key, text in _naming_faults(document.value.get("name"), folder)]
     named += _collisions(dataset) if dataset else []
     faults += [DatasetFault(folder, file, text, document.lines.get((key,)), key) for key, text in named]
-    queries = _consumer_faults(dataset) if dataset else []
+    queries = [*_consumer_faults(dataset), *_golden_faults(dataset)] if dataset else []
     faults += [DatasetFault(folder, file, text, document.lines.get(path), shown_key(path)) for path, text in queries]
     return dataset, faults
 
@@ -127,6 +127,20 @@ def _consumer_faults(dataset: Dataset) -> list[tuple[KeyPath, str]]:
         if (found := view.search(consumer.sql))
     ]
     return [(("consumers", name, "sql"), f"consumers.{name}.sql: {text}") for name, text in faults]
+
+
+def _golden_faults(dataset: Dataset) -> list[tuple[KeyPath, str]]:
+    queries = [
+        (("golden", name, key), text)
+        for name, golden in dataset.golden.items()
+        for key, text in (("sql", golden.sql), ("ours", golden.ours))
+        if text is not None
+    ]
+    return [
+        (path, f"{'.'.join(path)}: {fault}")
+        for path, text in queries
+        for _, fault in sql_faults(text, "a golden source's query")
+    ]
 
 
 def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:

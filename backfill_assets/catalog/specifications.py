@@ -17,7 +17,6 @@ from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.strict_yaml import Document, decoded, read_yaml
 from backfill_assets.domain.contract import Change, row_change
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.errors import ContractError, DatasetError
 from backfill_assets.domain.expectations import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
@@ -129,10 +128,7 @@ def misfits(
 def _range_faults(
     loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None
 ) -> Iterator[SpecificationFault]:
-    days, last = loaded.specification.source_range, target.end
-    if now is not None:
-        newest = now.astimezone(target.zone).date() + (target.end_offset - 1) * ONE_DAY
-        last = newest if last is None else min(last, newest)
+    days, last = loaded.specification.source_range, target.end if now is None else target.newest_day(now)
     for key, day in (("start", days.start), ("end", days.end)):
         where = f"source_range.{key} = {day}"
         if day < target.start:

@@ -18,6 +18,8 @@ from backfill_assets.cli import (
     drafts,
     engine,
     launches,
+    metrics,
+    proof,
     readers,
     releases,
     specifications,
@@ -36,11 +38,12 @@ app = typer.Typer(
 app.add_typer(engine.spark, name="spark")
 app.add_typer(units.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
+    status.status, metrics.metrics,
+    readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
     releases.rollback, releases.reconcile, releases.sweep, releases.doctor, drafts.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
-    campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history, demo.demo,
-    demo.demo_campaign,
+    campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history,
+    proof.prove, demo.demo, demo.demo_campaign,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)

@@ -54,7 +54,9 @@ def say_standing(application: Application, standing: Standing, *, details: bool 
         say(_against_estimate(application, standing))
     if state in _AT_WORK and not isinstance(standing.decision, Admitted):
         say(f"the gate is shut: {standing.decision.reason}")
-    for moved in filter(None, (standing.drift.partition(";")[0], standing.uncompared)):
+    for certificate in standing.certificates.values():
+        say(f"certificate {certificate}")
+    for moved in filter(None, (standing.drift.partition(";")[0], standing.uncompared, standing.uncertified)):
         say(f"attention: {moved}")
     for entry in standing.journal[-5:]:
         say(f"  {entry}")
@@ -82,6 +84,8 @@ def standing_as_json(application: Application, standing: Standing) -> None:
             "budget": _budget(standing),
             "waits": standing.waits,
             "evidence": standing.evidence,
+            "certificates": standing.certificates,
+            "uncertified": standing.uncertified,
             "drift": standing.drift,
             "uncompared": standing.uncompared,
             "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
@@ -211,6 +215,10 @@ def next_step(standing: Standing, always: Collection[str] = ()) -> str:
     campaign = standing.campaign
     if standing.drift and standing.state in _REFUSED_BY_DRIFT:
         return _REFUSED_BY_DRIFT[standing.state].format(name=campaign.id, file=shown_path(Path(campaign.file)))
+    if standing.uncertified and any(not one.passed for one in standing.certificates.values()):
+        return f"mend the model, then: backfill resume {campaign.id}"
+    if standing.uncertified:
+        return f"backfill prove {campaign.id}"
     approval = campaign.specification.approval.required or bool(set(always) & set(campaign.plan.targets))
     # After a rollback what was approved has to be approved again.
     if standing.state in {CampaignState.validated, CampaignState.rolled_back} and approval and standing.evidence:

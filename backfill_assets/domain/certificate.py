@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.comparison import Value
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+
+AS_BUILT: Final = "as built"
+"""The name under which stands what was there before: the shadow of the unit, or what is published."""
+INPUT_ROWS: Final = "input rows"
+"""Among the settings of a recomputation: that the models saw their rows in another order, from other partitions."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +31,30 @@ class Recomputation:
 class Prints:
     """Order-independent fingerprints of one day of one recomputation.
 
-    `keys` counts distinct keys; `columns` holds a hash per column, `sums` the sum of each numeric measure as exact text.
+    `keys` counts distinct keys; `columns` holds a hash per column: of its values, and after a colon, unless it is of the
+    key, of its values together with the keys. `sums` are those of the numeric measures as exact text, floats rounded to ten
+    places each before they are added up. `fingerprint` is that of `Side.fingerprint`, over all columns.
     """
 
     rows: int
     keys: int
     columns: Mapping[str, str]
     sums: Mapping[str, str]
+    fingerprint: str = ""
+
+
+NO_PRINTS: Final = Prints(0, 0, {}, {})
+"""Of a day without rows."""
+
+
+def differing_columns(one: Prints, other: Prints) -> tuple[str, ...]:
+    """The columns that make two prints differ; a value that only went to another row counts, unless keys differ as well."""
+    names = sorted(one.columns.keys() | other.columns.keys())
+    found = {name: (one.columns.get(name, ""), other.columns.get(name, "")) for name in names}
+    other_values = {name for name, pair in found.items() if len({text.partition(":")[0] for text in pair}) > 1}
+    other_rows = {name for name, pair in found.items() if len(set(pair)) > 1}
+    of_key = {name for name in other_values if all(":" not in text for text in found[name])}
+    return tuple(name for name in names if name in (other_values if of_key else other_rows))
 
 
 @dataclass(frozen=True)
@@ -72,7 +97,52 @@ class Certificate:
         """Whether all recomputations agree and nothing else was touched."""
         return not self.disagreements and not self.touched
 
+    @property
+    def first(self) -> str:
+        """The name of the recomputation that all others were compared with."""
+        return self.recomputations[0].name
+
+    def __str__(self) -> str:
+        """One line for people."""
+        verdict = "passed" if self.passed else "did not pass"
+        columns = sorted({column for found in self.disagreements for column in found.columns})
+        faults = [
+            f"{', '.join(columns) or 'rows'} of {format_days(f.day for f in self.disagreements)} came out differently"
+        ]
+        faults = faults if self.disagreements else []
+        faults += [f"touched meanwhile: {', '.join(self.touched)}"] if self.touched else []
+        why = f": {'; '.join(faults)}" if faults else ""
+        return f"{self.id} of {self.dataset} {format_days(self.days)} {verdict}, by {self.by} at {self.at:%Y-%m-%d %H:%M} UTC{why}"
+
     @cached_property
     def hash(self) -> str:
         """Digest of all that it says."""
         return digest(self)
+
+
+def origin_of(inputs: str, upstream: str) -> str:
+    """The digest of all that a day is built from, given those of its deliveries and references and of its upstreams."""
+    return digest([inputs, upstream]) if upstream else inputs
+
+
+def standing_certificate(
+    certificates: Iterable[Certificate], dataset: str, evidence: Mapping[DatasetDay, DayEvidence]
+) -> Certificate | None:
+    """Of a unit's certificates, newest first, the one that speaks of a dataset's evidence as it is now; passed or not.
+
+    It does if each of its days was built by the same code, from the same inputs, and has come out with the same content.
+    """
+    own = (one for one in certificates if one.dataset == dataset)
+    return next(
+        (one for one in own if all(_speaks_of(one, day, evidence.get((dataset, day))) for day in one.days)), None
+    )
+
+
+def _speaks_of(certificate: Certificate, day: dt.date, found: DayEvidence | None) -> bool:
+    if found is None or found.basis.code != certificate.code:
+        return False
+    if origin_of(found.basis.inputs, found.basis.upstream) != certificate.inputs[day]:
+        return False
+    # Where it came out differently the certificate says so, as long as that is what was compared.
+    prints = certificate.prints.get(AS_BUILT, certificate.prints[certificate.first])
+    return day in prints and prints[day].fingerprint == found.measured.shadow.fingerprint

@@ -48,8 +48,16 @@ class Change:
         if old.is_infinite() or new.is_infinite():
             return old == new and self.low <= 0 <= self.high
         slack = ROUNDING * max(abs(old), abs(new))
-        edges = sorted((old + old * self.low, old + old * self.high))
-        return edges[0] - slack <= new <= edges[1] + slack
+        low, high = self._edges(old)
+        return low - slack <= new <= high + slack
+
+    def edges(self, old: Decimal | None) -> tuple[Decimal, Decimal] | None:
+        """The lowest and the highest figure that it allows; none where anything will do, or there is nothing to go by."""
+        return None if self == ANY or old is None or not old.is_finite() else self._edges(old)
+
+    def _edges(self, old: Decimal) -> tuple[Decimal, Decimal]:
+        one, other = old + old * self.low, old + old * self.high
+        return min(one, other), max(one, other)
 
 
 UNCHANGED = Change(Decimal(0), Decimal(0))

@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from decimal import Decimal
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.consumers import Consumer
-from backfill_assets.domain.days import day_range
+from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.domain.fields import Duration, Name, TimeZone
-
-_WIDEST_DECIMAL = 38
-_TYPE = re.compile(r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)")
-
-
-def _column_type(value: str) -> str:
-    match = _TYPE.fullmatch(value)
-    if (
-        match is None
-        or (match[1] and not 1 <= int(match[1]) <= _WIDEST_DECIMAL)
-        or (match[2] and int(match[2]) > int(match[1]))
-    ):
-        raise ValueError(
-            "use string, boolean, integer, long, float, double, date, timestamp or decimal(p,s) with s <= p <= 38"
-        )
-    return value.replace(" ", "")
-
-
-def _relative_path(value: str) -> str:
-    path = PurePosixPath(value)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value or "\x00" in value:
-        raise ValueError("use a path relative to the sources folder, without '..'")
-    return value
-
-
-ColumnType = Annotated[
-    str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
-]
-RelativePath = Annotated[str, AfterValidator(_relative_path)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Format(StrEnum):
-    """Formats that source and reference files may have."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-    parquet = "parquet"
+from backfill_assets.domain.files import ColumnType, CsvOptions, Format, Part, Reference, RelativePath
+from backfill_assets.domain.golden import Golden, golden_misfits
 
 
 class Publication(StrEnum):
@@ -82,16 +41,7 @@ class OnMissing(StrEnum):
     pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
 
 
-class CsvOptions(_Part):
-    """How CSV files are to be read."""
-
-    header: bool = True
-    delimiter: Annotated[str, Field(min_length=1, max_length=2)] = ","
-    quote: Annotated[str, Field(min_length=1, max_length=1)] = '"'
-    null_value: str = ""
-
-
-class Source(_Part):
+class Source(Part):
     """Where each day's deliveries come from."""
 
     format: Format
@@ -112,7 +62,7 @@ class Source(_Part):
         return self
 
 
-class Upstream(_Part):
+class Upstream(Part):
     """Another dataset whose facts a day is built from."""
 
     lookback_days: Annotated[int, Field(ge=0, le=366)] = Field(
@@ -121,16 +71,7 @@ class Upstream(_Part):
     on_missing: OnMissing = OnMissing.fail
 
 
-class Reference(_Part):
-    """A small table that models join and checks refer to, read from one file."""
-
-    format: Format
-    path: RelativePath
-    columns: dict[Name, ColumnType] = Field(min_length=1)
-    csv: CsvOptions = CsvOptions()
-
-
-class Column(_Part):
+class Column(Part):
     """One business column of the published table."""
 
     type: ColumnType
@@ -148,7 +89,7 @@ class Deduplicate(StrEnum):
     none = "none"
 
 
-class Staging(_Part):
+class Staging(Part):
     """How deliveries become staged rows."""
 
     deduplicate: Deduplicate = Field(
@@ -157,7 +98,7 @@ class Staging(_Part):
     )
 
 
-class Live(_Part):
+class Live(Part):
     """The daily pipeline: when it takes yesterday's partition, and how long it looks out for late deliveries."""
 
     at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = Field(
@@ -168,13 +109,13 @@ class Live(_Part):
     )
 
 
-class Retention(_Part):
+class Retention(Part):
     """How long a release stays restorable."""
 
     keep_for: Duration = dt.timedelta(days=30)
 
 
-class Dataset(_Part):
+class Dataset(Part):
     """A daily-partitioned table and everything the road needs to know of it."""
 
     name: Name
@@ -199,6 +140,9 @@ class Dataset(_Part):
         description="Columns by whose values differences are told apart; absent: texts and booleans that are no measures.",
     )
     checks: Checks = Checks()
+    golden: dict[Name, Golden] = Field(
+        default_factory=dict, description="Tables that the dataset must agree with, row by row, by name."
+    )
     chunk_days: Annotated[int, Field(ge=1, le=10_000)] = 31
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
     publication: Publication = Publication.auto
@@ -211,7 +155,7 @@ class Dataset(_Part):
 
     @model_validator(mode="after")
     def _refers_to_declared_things(self) -> Self:
-        faults = misfits(self)
+        faults = (*misfits(self), *golden_misfits(self))
         if faults:
             raise MisfitError(faults)
         return self
@@ -269,6 +213,11 @@ class Dataset(_Part):
         """Columns that must not be null: the key, the partition column and those declared so."""
         declared = [name for name, column in self.columns.items() if not column.nullable]
         return tuple(dict.fromkeys([*self.key, self.partition_column, *declared]))
+
+    def newest_day(self, now: dt.datetime) -> dt.date:
+        """The newest day that is a partition at an aware moment; before `start` as long as there is none."""
+        newest = now.astimezone(self.zone).date() + (self.end_offset - 1) * ONE_DAY
+        return newest if self.end is None else min(newest, self.end)
 
     def check_days(self, days: tuple[dt.date, ...]) -> None:
         """Refuse days outside the dataset's history.

@@ -25,6 +25,22 @@ def parse_day(text: str, what: str = "day") -> dt.date:
     return day
 
 
+def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
+    """Read days such as `2013-03-01,2013-03-05` or `2013-03-01..2013-03-07`, or both; in order, each once.
+
+    Raises:
+        InvalidDayError: a part is anything else, or a range ends before it begins.
+    """
+    found: set[dt.date] = set()
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        days = day_range(parse_day(first, what), parse_day(last if dots else first, what))
+        if not days:
+            raise InvalidDayError(f"{what} {part.strip()!r} ends before it begins; write it as 2013-03-01..2013-03-07")
+        found |= set(days)
+    return tuple(sorted(found))
+
+
 def day_range(first: dt.date, last: dt.date) -> tuple[dt.date, ...]:
     """All days from `first` to `last`, both included; empty when `last` is earlier."""
     return tuple(first + i * ONE_DAY for i in range((last - first).days + 1))

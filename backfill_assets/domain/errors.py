@@ -68,6 +68,10 @@ class PreconditionError(BackfillError):
     """Raised when a commit is refused because the table is not what the release was planned against."""
 
 
+class ProofError(BackfillError):
+    """Raised when nothing can be recomputed of what is asked for, or its inputs moved while it was; says what to do."""
+
+
 class RollbackError(BackfillError):
     """Raised when a release cannot be rolled back."""
 

@@ -23,7 +23,8 @@ DatasetDay = tuple[str, dt.date]
 class Basis:
     """What evidence rests on; when any of it moves, the evidence is stale.
 
-    `inputs` is the digest of the deliveries and references that the day was built from, `code` the fingerprint of the
+    `inputs` is the digest of the deliveries and references that the day was built from, and of the golden sources that it
+    was compared with, `code` the fingerprint of the
     dataset folder and of this project, `contract` the hash of the expected change, `published` the layout digest of the
     published files that the day's release would replace, `upstream` the digest of the contents of the upstream days that
     the day was built from (empty without upstreams).
@@ -70,7 +71,7 @@ class Fault(StrEnum):
     missing = "has no evidence"
     incomplete = "lacks verdicts"
     failed = "failed its checks"
-    inputs_moved = "is stale: its deliveries or references changed since it was checked"
+    inputs_moved = "is stale: its deliveries, references or golden sources changed since it was checked"
     upstream_moved = "is stale: its upstream changed since it was checked"
     code_moved = "is stale: the dataset's code changed since it was checked"
     contract_moved = "is stale: it was checked under another contract"

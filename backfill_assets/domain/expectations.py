@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import (
@@ -88,6 +89,13 @@ def _texts(value: Expectations) -> dict[str, object]:
     }
 
 
+class Certification(StrEnum):
+    """Whether a release needs a certificate of idempotency."""
+
+    required = "required"
+    none = "none"
+
+
 def _flat(expected: Expectations) -> dict[str, Change]:
     return {name: entry for name, entry in expected.items() if isinstance(entry, Change)}
 
@@ -124,6 +132,12 @@ class Validation(BaseModel):
         WithJsonSchema(_CHANGES_SCHEMA),
     ] = Field(default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric.")
 
+    certificate: Certification = Field(
+        default=Certification.none,
+        # So that a specification that says nothing of it keeps the hash that plans and approvals name.
+        exclude_if=lambda value: value is Certification.none,
+        description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
+    )
     expected_row_change: Annotated[
         Expectations,
         PlainValidator(_expectations),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Literal, assert_never
 
+from backfill_assets.domain.bands import band_of
 from backfill_assets.domain.checks_config import CheckConfig, Severity
 from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.contract import Change, Contract
@@ -15,7 +16,8 @@ from backfill_assets.domain.dataset import Dataset, OnMissing
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
-from backfill_assets.domain.judge_rows import judge_compared
+from backfill_assets.domain.golden import golden_check
+from backfill_assets.domain.judge_rows import judge_compared, judge_golden
 from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import (
     ROW_COUNT,
@@ -62,12 +64,17 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check(f"reconciles_{m}", CheckKind.upstream_total, m, c.reconciliation, f"{m} equals {t.sql} of {t.upstream}")
         for m, t in c.reconciliation.totals.items()
     ]
-    checks += [
-        _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
-        for n, r in c.references.items()
-    ]
-    checks += [_check(f"rule_{n}", CheckKind.rule, n, r, r.sql) for n, r in c.rules.items()]
-    return tuple(checks)
+    return (*checks, *_checks_by_name(dataset))
+
+
+def _checks_by_name(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    for n, r in c.references.items():
+        yield _check(f"reference_{n}", CheckKind.reference, n, r, f"{', '.join(r.columns)} is known in {r.reference}")
+    for n, rule in c.rules.items():
+        yield _check(f"rule_{n}", CheckKind.rule, n, rule, rule.sql)
+    for n, g in dataset.golden.items():
+        yield _check(golden_check(n), CheckKind.golden, n, g, g.description or f"agrees with {n} by {', '.join(g.key)}")
 
 
 def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
@@ -122,6 +129,8 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
             return judge_compared(check.kind, dataset, m, contract, compared)
         case CheckKind.seams:
             return judge_seams(compared.seams)
+        case CheckKind.golden:
+            return judge_golden(check.subject, dataset.golden[check.subject], compared)
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:
@@ -210,15 +219,15 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
 
 
 def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
-    promised = contract.expected(metric, m.day)
+    in_force = band_of(metric, dataset, m.day, contract)
+    band, promised = in_force.change, in_force.promised
     tolerance = tolerance_of(metric, dataset)
-    band = promised or Change(-tolerance, tolerance)
     origin = "the launch's contract" if promised else "the dataset's tolerance"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
         # Half of nothing is nothing: a day without a row can keep any promise.
         return Finding(True, str(band), found, note="the day had no row and has none")
-    if not m.published.rows and promised is None:
+    if not m.published.rows and not promised:
         return Finding(True, str(band), found, note="nothing is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     return Finding(

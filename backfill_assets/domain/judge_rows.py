@@ -10,7 +10,9 @@ from backfill_assets.domain.comparison import Compared, RowCounts, SchemaChange
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import CheckKind, Finding
 
 RowCheck = Literal[CheckKind.schema, CheckKind.rows, CheckKind.columns]
@@ -77,6 +79,26 @@ def judge_compared(
             return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad) if about_rows else "")
         case _:
             assert_never(kind)
+
+
+def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:
+    """The finding of the check that compares a day with a golden source."""
+    slack = [f"{number_of(golden.max_mismatches, 'row')}"] if golden.max_mismatches else []
+    slack += [f"{c.tolerance.normalize():f} in {column}" for column, c in golden.columns.items() if c.tolerance]
+    expected = f"every row as in {name}"
+    counts = compared.golden.get(name)
+    if counts is None:
+        return Finding(False, expected, "rows that were not compared", ", ".join(slack))
+    kinds = {
+        "missing here": counts.missing_here,
+        "missing there": counts.missing_there,
+        "different": counts.different,
+    }
+    told = ", ".join(f"{rows:,} {kind}" for kind, rows in kinds.items() if rows)
+    agree = f"{number_of(counts.equal, 'row')} that agree{'s' if counts.equal == 1 else ''}"
+    note = "" if counts.mismatches or counts.equal else "neither has a row of the day"
+    passed = counts.mismatches <= golden.max_mismatches
+    return Finding(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
 
 
 def _is_exact(measure: str, dataset: Dataset, day: dt.date, contract: Contract) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from backfill_assets.domain.contract import ROUNDING, Change
 from backfill_assets.domain.evidence import DayEvidence
 
-_ENDING: Final = "_change"
+ENDING: Final = "_change"
 """What the check of a metric's change is called after the metric's name."""
 _SHOWN: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 12
@@ -37,12 +37,12 @@ def metric_changes(evidence: Iterable[DayEvidence]) -> tuple[MetricChange, ...]:
     promised: dict[tuple[str, str], dict[str, None]] = {}
     for one in evidence:
         for verdict in one.verdicts:
-            metric = verdict.check.removesuffix(_ENDING)
+            metric = verdict.check.removesuffix(ENDING)
             if metric == verdict.check or metric not in one.measured.shadow.metrics:
                 continue
             key = (one.dataset, metric)
             found, said = moved.setdefault(key, []), promised.setdefault(key, {})
-            change = _relative(one.measured.published.metrics.get(metric), one.measured.shadow.metrics[metric])
+            change = relative(one.measured.published.metrics.get(metric), one.measured.shadow.metrics[metric])
             if change is not None:
                 found.append(change)
                 said[f"{verdict.expected} ({verdict.note})" if verdict.note else verdict.expected] = None
@@ -52,7 +52,8 @@ def metric_changes(evidence: Iterable[DayEvidence]) -> tuple[MetricChange, ...]:
     )
 
 
-def _relative(old: Decimal | None, new: Decimal | None) -> Decimal | None:
+def relative(old: Decimal | None, new: Decimal | None) -> Decimal | None:
+    """The relative change of a figure (-0.5 is -50 %); none where there is nothing to compare."""
     if old is None or new is None or not old.is_finite() or not new.is_finite() or not old:
         return None
     # What sums of floating-point numbers differ by is no change.

@@ -10,6 +10,7 @@ from typing import Protocol
 from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.proof_ports import ProofLedger
 from backfill_assets.domain.release import DataFile, Manifest, ReleaseState, TableCommit
 from backfill_assets.domain.retention import StoredFile
@@ -148,6 +149,13 @@ class WorkLedger(Protocol):
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
     ) -> Mapping[DatasetDay, DayEvidence]:
         """The evidence that counts, by dataset and day, optionally only of one dataset or of some days."""
+        ...
+
+    def findings(self, dataset: str, units: Mapping[dt.date, str]) -> Mapping[dt.date, DayFindings]:
+        """What the evidence that counts found of each day in the unit named for it; days without any lack.
+
+        Several times as fast as reading the evidence itself.
+        """
         ...
 
     def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from backfill_assets.domain.certificate import Certificate
-from backfill_assets.domain.comparison import DayComparison
+from backfill_assets.domain.certificate import Certificate, Prints, Recomputation
+from backfill_assets.domain.comparison import DayComparison, Value
 from backfill_assets.domain.evidence import DatasetDay
 
 
@@ -33,4 +34,41 @@ class ProofLedger(Protocol):
 
     def certificates(self, dataset: str | None = None, unit: str | None = None) -> tuple[Certificate, ...]:
         """Certificates, newest first, optionally only those of one dataset or of one unit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Days of a dataset that are recomputed; `upstream` says by upstream dataset and place which days are read from where.
+
+    A place is a shadow's folder below the published table, or empty for what is published.
+    """
+
+    dataset: str
+    days: tuple[dt.date, ...]
+    upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
+
+
+class Recomputations(Protocol):
+    """Computes days anew where no reader looks, and says what came out."""
+
+    def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
+        """Compute the days from raw and upstream, staging included, into a folder below the published table.
+
+        `ModelError` or `SourceError` if they cannot be.
+        """
+        ...
+
+    def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
+        """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
+        ...
+
+    def rows(
+        self, dataset: str, days: Collection[dt.date], places: tuple[str, str]
+    ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
+        """Some of the rows by day in which two places differ, as in `Disagreement`; `old` is that of the first place."""
+        ...
+
+    def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
+        """Digests of the files of raw and staging, by table and then day, as their Delta logs name them now."""
         ...

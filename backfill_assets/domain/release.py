@@ -76,7 +76,7 @@ class DaySwap:
     evidence: str = ""
 
 
-_LATER: Final = frozenset({"campaign", "approved_by", "source_range"})
+_LATER: Final = frozenset({"campaign", "approved_by", "source_range", "certificate"})
 """Fields that older manifests do not have: left out where they are empty, so that no hash of then changes."""
 
 
@@ -85,7 +85,7 @@ class Manifest:
     """One release of one dataset, whole: enough to commit it, to recognise it in the Delta log, and to undo it.
 
     `campaign`, `approved_by` (names separated by commas) and `source_range` (`1995-01-01..1996-06-30`) are empty outside
-    of campaigns.
+    of campaigns; `certificate` names the one that the evidence passed, if any.
     """
 
     release: str
@@ -102,6 +102,7 @@ class Manifest:
     campaign: str = ""
     approved_by: str = ""
     source_range: str = ""
+    certificate: str = ""
 
     @property
     def hash(self) -> str:

@@ -28,6 +28,7 @@ class CheckKind(StrEnum):
     rows = "rows"
     columns = "columns"
     seams = "seams"
+    golden = "golden"
 
 
 @dataclass(frozen=True)

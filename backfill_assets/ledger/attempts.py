@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
 
-from backfill_assets.domain.days import format_days
+from backfill_assets.domain.days import format_days, slices
 from backfill_assets.domain.errors import LeaseLostError, UnitError
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit, UnitState
@@ -19,6 +20,7 @@ from backfill_assets.domain.work import Attempt, AttemptState, Content, Work
 from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, evidence_to_text, work_columns
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.deliveries import DeliveryRows
+from backfill_assets.ledger.findings import findings_from_text
 from backfill_assets.ledger.host import worker_name
 from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
 from backfill_assets.ledger.units import load_unit, lose_attempts
@@ -27,6 +29,8 @@ _TABLE = attempts
 _EVIDENCE = evidence
 _CONTENTS = contents
 _RUNNING = attempts.c.state == AttemptState.running.value
+_PAGE = 1000
+"""Rows asked for at once; databases limit the values of a query."""
 _AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lease_until")
 
 
@@ -144,6 +148,24 @@ class WorkRows(DeliveryRows, WorkLedger):
         asked = None if days is None else frozenset(days)
         found = (evidence_from_text(row.body, row.hash) for row in rows)
         return {(e.dataset, e.day): e for e in found if asked is None or e.day in asked}
+
+    def findings(self, dataset: str, units: Mapping[dt.date, str]) -> Mapping[dt.date, DayFindings]:
+        """What the evidence that counts found of each day in the unit named for it; days without any lack."""
+        wanted = _EVIDENCE.c.dataset == dataset
+        if len(named := set(units.values())) == 1:
+            wanted &= _EVIDENCE.c.unit == next(iter(named))
+        newest = (
+            select(_EVIDENCE.c.unit, _EVIDENCE.c.day, func.max(_EVIDENCE.c.number).label("number"))
+            .where(wanted)
+            .group_by(_EVIDENCE.c.unit, _EVIDENCE.c.day)
+        )
+        found: dict[dt.date, DayFindings] = {}
+        with self._database.read() as connection:
+            numbers = [row.number for row in connection.execute(newest) if units.get(row.day) == row.unit]
+            for some in slices(numbers, _PAGE):
+                bodies = select(_EVIDENCE.c.day, _EVIDENCE.c.body).where(_EVIDENCE.c.number.in_(some))
+                found |= {row.day: findings_from_text(row.body) for row in connection.execute(bodies)}
+        return found
 
 
 def living(connection: Connection, number: int, now: dt.datetime) -> Attempt:

@@ -14,7 +14,7 @@ from backfill_assets.application import Application
 from backfill_assets.orchestration.campaign_jobs import campaign_jobs
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.conduct import conduct_campaigns
-from backfill_assets.orchestration.jobs import publish_job
+from backfill_assets.orchestration.jobs import prove_job, publish_job
 from backfill_assets.orchestration.live import late_deliveries, live_pipelines
 from backfill_assets.orchestration.outdated import upstream_current
 from backfill_assets.orchestration.release_assets import published_asset
@@ -54,7 +54,12 @@ def definitions_of(application: Application) -> dg.Definitions:
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[publish_job(application), *campaign_jobs(application), *(pipeline.job for pipeline in pipelines)],
+        jobs=[
+            publish_job(application),
+            prove_job(application),
+            *campaign_jobs(application),
+            *(pipeline.job for pipeline in pipelines),
+        ],
         schedules=[pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None],
         sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
         resources=resources,

@@ -1,8 +1,9 @@
-"""Jobs that are not materializations of a launch: the approved release of a unit."""
+"""Jobs that are not materializations of a launch: the approved release of a unit, and certificates."""
 
 import dagster as dg
 
 from backfill_assets.application import Application
+from backfill_assets.domain.days import parse_days
 from backfill_assets.orchestration.release_assets import released_events
 
 
@@ -32,3 +33,34 @@ def publish_job(application: Application) -> dg.JobDefinition:
         publish()
 
     return publish_unit
+
+
+def prove_job(application: Application) -> dg.JobDefinition:
+    """The job `prove`: recomputes days in several ways and fails if anything differs."""
+    schema = {
+        "target": dg.Field(dg.StringSource, description="A campaign, a unit or a dataset."),
+        "partitions": dg.Field(
+            dg.StringSource,
+            is_required=False,
+            default_value="",
+            description="Days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03; without any, three are chosen.",
+        ),
+    }
+
+    @dg.op(name="recompute", config_schema=schema, out=dg.Out(dg.Nothing))
+    def recompute(context: dg.OpExecutionContext) -> None:
+        target, partitions = context.op_config["target"], context.op_config["partitions"]
+        days = parse_days(partitions, "partitions") if partitions else ()
+        # Read anew: the models may have been corrected since this code location was loaded.
+        certificates = Application(application.settings).prover.prove(target, days)
+        told = "\n".join(f"certificate {one}" for one in certificates)
+        if not all(one.passed for one in certificates):
+            raise dg.Failure(told, allow_retries=False)
+        context.log.info(told)
+
+    @dg.job(name="prove", executor_def=dg.in_process_executor)
+    def prove() -> None:
+        """Compute sampled days again, in several ways, and compare what comes out."""
+        recompute()
+
+    return prove

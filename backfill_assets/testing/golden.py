@@ -17,9 +17,10 @@ from decimal import Decimal
 from pathlib import Path
 
 from backfill_assets.catalog import Case, LoadedDataset, load_folder
-from backfill_assets.domain.dataset import Dataset, Format
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY, day_range, parse_day
 from backfill_assets.domain.errors import DatasetError, InvalidDayError
+from backfill_assets.domain.files import Format
 from backfill_assets.testing.typed_csv import Row, Table, read_table
 
 _ARRIVAL = dt.time(6, tzinfo=dt.UTC)

@@ -16,6 +16,7 @@ from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 
 _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]
@@ -84,7 +85,9 @@ class CurrentBasis:
         wanted = tuple(sorted(days))
         window = dataset.delivery_days(dataset.with_lookback(wanted) if lookback else wanted)
         by_day = by_delivery_day(self.ledger.deliveries(name, window))
-        references = reference_fingerprints(loaded, self.layout)
+        # No staged row depends on a golden source; without one, digests are what they always were.
+        golden = golden_fingerprints(loaded, self.layout) if lookback else {}
+        references = {**reference_fingerprints(loaded, self.layout), **golden}
         digest_of = fact_inputs if lookback else staged_inputs
         return {day: digest_of(dataset, day, by_day, references) for day in wanted}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.comparison import Compared, SchemaChange
+from backfill_assets.domain.comparison import Compared, GoldenCounts, SchemaChange
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
@@ -17,10 +17,13 @@ from backfill_assets.lakehouse.road import RowDifferences
 
 
 def compared_days(
-    schema: SchemaChange, rows: RowDifferences, seams: Mapping[dt.date, tuple[Seam, ...]], days: Collection[dt.date]
+    schema: SchemaChange,
+    rows: RowDifferences,
+    golden: Mapping[dt.date, Mapping[str, GoldenCounts]],
+    seams: Mapping[dt.date, tuple[Seam, ...]],
 ) -> Mapping[dt.date, Compared]:
-    """What verdicts need of comparisons, by day."""
-    return {day: Compared(rows.counts.get(day), schema, seams=seams.get(day, ())) for day in days}
+    """What verdicts need of comparisons, by day; `golden` has the counts by golden source, of all days."""
+    return {day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ())) for day, counts in golden.items()}
 
 
 def sampled_rows(

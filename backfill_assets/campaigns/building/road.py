@@ -22,15 +22,18 @@ from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceSt
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
-from backfill_assets.domain.verdict import Row
+from backfill_assets.domain.verdict import Row, Verdict
 from backfill_assets.domain.work import Attempt, Delivery, StagedDay
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import (
     Audit,
     Question,
+    ShadowDays,
     Target,
     build_shadow,
     discover,
+    golden_counts,
+    golden_samples,
     land,
     measure,
     measure_upstreams,
@@ -183,14 +186,16 @@ class Road:
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
         active = self.tables[name].active(days)
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
-        upstreams = measure_upstreams(spark, loaded, self.layout, days, self.sources.of(unit, name, days))
+        shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
+        upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
+        golden = golden_counts(spark, loaded, self.layout, shadow)
         deliveries = by_delivery_day(self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
         staged, contract = self.ledger.staged(name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         seams = Neighbours(self.ledger, self.datasets, self.layout).seams(spark, unit, name, sides)
         question = Question(attempt.folder, attempt.number, sides, contract)
         with row_differences(spark, loaded, self.layout, question) as rows:
-            compared = compared_days(schema, rows, seams, days)
+            compared = compared_days(schema, rows, golden, seams)
             evidence = []
             for day in days:
                 side = sides[day]
@@ -202,7 +207,8 @@ class Road:
                 judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
                 evidence.append(replace(judged, compared=compared[day]))
             samples = sampled_rows(loaded.dataset, contract, rows, evidence)
-        done = self._with_samples(spark, attempt, evidence, samples)
+        apart = golden_samples(spark, loaded, self.layout, shadow, _failed(evidence))
+        done = self._with_samples(spark, attempt, evidence, {**samples, **apart})
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
         self.ledger.add_evidence(attempt.number, done)
         return done
@@ -225,7 +231,7 @@ class Road:
         evidence: Sequence[DayEvidence],
         known: Mapping[tuple[str, dt.date], tuple[Row, ...]],
     ) -> tuple[DayEvidence, ...]:
-        failed = tuple(v for e in evidence for v in e.verdicts if not v.passed)
+        failed = _failed(evidence)
         if not failed:
             return tuple(evidence)
         found = sample(spark, self.datasets[attempt.dataset], self.layout, attempt.folder, failed)
@@ -234,3 +240,7 @@ class Road:
             replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
             for e in evidence
         )
+
+
+def _failed(evidence: Sequence[DayEvidence]) -> tuple[Verdict, ...]:
+    return tuple(v for e in evidence for v in e.verdicts if not v.passed)

@@ -32,8 +32,8 @@ class UpstreamPlaces:
     ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
 
-    def of(self, unit: Unit, name: str, days: Days) -> tuple[UpstreamDays, ...]:
-        """All upstream days behind these days of a dataset.
+    def of(self, unit: Unit | None, name: str, days: Days) -> tuple[UpstreamDays, ...]:
+        """All upstream days behind these days of a dataset; without a unit, all as they are published.
 
         Raises:
             EvidenceError: an upstream day that the unit holds has not passed its checks.
@@ -41,7 +41,9 @@ class UpstreamPlaces:
         dataset = self.datasets[name].dataset
         return tuple(self._places(unit, name, above, dataset.upstream_days(above, days)) for above in dataset.upstream)
 
-    def _places(self, unit: Unit, name: str, upstream: str, days: Days) -> UpstreamDays:
+    def _places(self, unit: Unit | None, name: str, upstream: str, days: Days) -> UpstreamDays:
+        if unit is None:
+            return UpstreamDays(self.datasets[upstream], {PUBLISHED: days})
         held = frozenset(unit.targets.get(upstream, ()))
         own = tuple(day for day in days if day in held)
         evidence = self.ledger.evidence(unit.id, upstream, own) if own else {}

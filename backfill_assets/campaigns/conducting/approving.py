@@ -6,8 +6,9 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.conducting.approvals import approved, current_evidence
+from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.domain.approval import Roles, approver_of, require_another
@@ -69,9 +70,9 @@ class Approving:
         Raises:
             CampaignError: there is no such campaign, or it is not at the point of an approval.
             EvidenceError: evidence is missing, failed or stale; names days and remedy.
-            ApprovalError: the user may not approve it, its code or specification has moved since the plan, the hash is
-                another one, or nothing waits for approval (any more: of two who approve at once the second is told of
-                the first).
+            ApprovalError: the user may not approve it, its code or specification has moved since the plan, it lacks the
+                certificate that the specification requires, the hash is another one, or nothing waits for approval (any
+                more: of two who approve at once the second is told of the first).
             LedgerError: another approval of it takes too long.
         """
         campaign = self.ledger.campaign(campaign_id)
@@ -85,6 +86,8 @@ class Approving:
         # From looking to writing nobody else approves: the second of two would approve what is approved already.
         with self.ledger.lock(f"approve:{unit.id}", _WAIT):
             found = current_evidence(self.ledger, unit)
+            if lacking := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
+                raise ApprovalError(f"campaign {campaign.id}: {lacking}")
             pending = self._pending(unit, found)
             self._require_hash(campaign, pending, evidence)
             days = {day: found[day].hash for day in pending.days}

@@ -6,12 +6,14 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.conducting.approvals import approved
+from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper, spent_on
+from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
+from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.evidence import DatasetDay, DayFault, Fault, unit_hash
 from backfill_assets.domain.gate import Decision, Traffic, admit
 from backfill_assets.domain.ports import Ledger
@@ -25,7 +27,8 @@ class Standing:
 
     `evidence` is the hash that waits for an approval, empty if nothing does; `drift` says what of code or specification has
     moved since the plan, `uncompared` that the specification's file is not there to be compared, both for as long as
-    something can still be planned.
+    something can still be planned. `certificates` are by dataset those that speak of the evidence as it is now, `uncertified`
+    says what lacks of those that the specification requires, both until it is published.
     """
 
     campaign: Campaign
@@ -40,6 +43,8 @@ class Standing:
     journal: tuple[JournalEntry, ...]
     drift: str
     uncompared: str
+    certificates: Mapping[str, Certificate]
+    uncertified: str
 
     @property
     def good(self) -> int:
@@ -98,6 +103,7 @@ class Standings:
         complete = waits and not faults
         waiting = approved(self.ledger, unit, evidence).unapproved if unit is not None and complete else ()
         traffic, journal = self.gatekeeper.traffic(campaign), self.ledger.journal(campaign_id)
+        certificates = certificates_of(self.ledger, campaign.unit, evidence)
         steps = [entry.action for entry in journal if entry.action in STEPS]
         at_hand = unit is None or unit.state is UnitState.open
         stale = bool(faults) and steps[-1:] in ([Action.validated], [Action.stale])
@@ -114,4 +120,6 @@ class Standings:
             journal=journal,
             drift=traffic.drift if at_hand else "",
             uncompared=uncompared(campaign) if at_hand else "",
+            certificates=certificates,
+            uncertified=uncertified(campaign, unit, certificates) if unit is not None and complete else "",
         )

@@ -6,8 +6,9 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaigns.conducting.approvals import approved
+from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
+from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.survey import Sanction, Survey
 from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.days import format_days
@@ -42,19 +43,21 @@ class CampaignGuard:
 
         Raises:
             ApprovalError: the campaign is not at the point of a release, its code or specification has moved, its unit is
-                not what the specification says, it is not approved, or the window is shut.
+                not what the specification says, it lacks the certificate that this requires, it is not approved, or the
+                window is shut.
             RollbackError: the release could not be rolled back for as long as the specification asks.
         """
         campaign = self.ledger.campaign_of(survey.unit.id)
+        certificates = passed_of(certificates_of(self.ledger, survey.unit.id, survey.evidence))
         if campaign is None:
             _refuse_unlaunched(survey.unit)
-            return Sanction()
+            return Sanction(certificates=certificates)
         refusals = self.refusals(campaign, survey)
         if refusals:
             raise refusals[0]
         days = campaign.specification.source_range
         names = approved(self.ledger, survey.unit, survey.evidence).approvers
-        return Sanction(campaign.id, ", ".join(names), f"{days.start}..{days.end}")
+        return Sanction(campaign.id, ", ".join(names), f"{days.start}..{days.end}", certificates)
 
     def refusals(self, campaign: Campaign, survey: Survey) -> tuple[ApprovalError | RollbackError, ...]:
         """Everything that keeps a campaign whose evidence is complete from being released right now."""
@@ -62,6 +65,7 @@ class CampaignGuard:
             self._phase(campaign),
             self._drift(campaign, survey.unit),
             _contract(campaign, survey.unit),
+            self._certificate(campaign, survey),
             self._approval(campaign, survey),
             self._window(campaign),
             self._retention(campaign, survey),
@@ -91,6 +95,10 @@ class CampaignGuard:
         # What was rolled back cannot be planned anew: it comes again as what it was.
         moved = self.drift(campaign) if unit.state is UnitState.open else ""
         return ApprovalError(f"campaign {campaign.id}: {moved}") if moved else None
+
+    def _certificate(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
+        lacking = uncertified(campaign, survey.unit, certificates_of(self.ledger, survey.unit.id, survey.evidence))
+        return ApprovalError(f"campaign {campaign.id}: {lacking}") if lacking else None
 
     def _approval(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
         rule = campaign.specification.approval

@@ -205,6 +205,7 @@ class Publisher:
                 campaign=sanction.campaign,
                 approved_by=sanction.approved_by,
                 source_range=sanction.source_range,
+                certificate=sanction.certificates.get(name, ""),
             )
             for name in upstream_first(survey.unit.targets, upstreams_of(self.datasets))
         )

@@ -171,6 +171,7 @@ class Finisher:
             reason="another dataset of the unit could not be released",
             undoes=manifest.release,
             approved_by="",
+            certificate="",
         )
         back = self._intended(back)
         table.store_manifest(back)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from backfill_assets.domain.basis_ports import BasisNow, ContentFingerprints
 from backfill_assets.domain.dataset import Dataset
@@ -30,11 +30,12 @@ FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 @dataclass(frozen=True)
 class Sanction:
-    """What a release says of the campaign behind it; all empty for a unit of none."""
+    """What a release says of the campaign behind it, empty for a unit of none, and by dataset its passing certificate."""
 
     campaign: str = ""
     approved_by: str = ""
     source_range: str = ""
+    certificates: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

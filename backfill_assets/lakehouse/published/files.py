@@ -88,7 +88,10 @@ def delete(root: Path, paths: Iterable[str]) -> None:
     targets = [_deletable(home, path) for path in sorted(paths, key=lambda p: (f"/{LOG}/" not in p, p))]
     for target in targets:
         target.unlink(missing_ok=True)
-    for folder in sorted({parent for t in targets for parent in _inner_parents(t, home)}, key=_depth, reverse=True):
+    # Spark makes folders in a log that nothing is ever put into.
+    empty = {inner for log in {t.parent for t in targets if t.parent.name == LOG} for inner in _folders_in(log)}
+    left = {parent for t in targets for parent in _inner_parents(t, home)} | empty
+    for folder in sorted(left, key=_depth, reverse=True):
         try:
             folder.rmdir()
         except OSError:
@@ -138,6 +141,10 @@ def _deletable(home: Path, path: str) -> Path:
 
 def _inner_parents(target: Path, home: Path) -> Iterable[Path]:
     return (parent for parent in target.parents if parent.is_relative_to(home / SHADOW) and parent != home / SHADOW)
+
+
+def _folders_in(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.glob("*") if path.is_dir() and not path.is_symlink())
 
 
 def _depth(folder: Path) -> int:

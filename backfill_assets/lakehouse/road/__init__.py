@@ -2,9 +2,11 @@
 
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
+from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
+from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
@@ -18,11 +20,13 @@ __all__ = [
     "Audit",
     "Question",
     "RowDifferences",
+    "ShadowDays",
     "Sides",
     "SourceFile",
     "SparkConsumers",
     "SparkFingerprints",
     "SparkPreviews",
+    "SparkRecomputations",
     "StagedCounts",
     "Target",
     "UpstreamDays",
@@ -30,6 +34,8 @@ __all__ = [
     "delivered_sizes",
     "discover",
     "ensure_views",
+    "golden_counts",
+    "golden_samples",
     "land",
     "measure",
     "measure_upstreams",

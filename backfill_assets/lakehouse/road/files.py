@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-from backfill_assets.domain.dataset import CsvOptions, Format
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.files import CsvOptions, Format
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 _LONGEST_HEADER: Final = 1 << 20

@@ -68,7 +68,7 @@ def fingerprint_columns(dataset: Dataset) -> list[Column]:
     names = sorted(dataset.columns)
     # A null leaves Spark's hash as it was: without the flags (null, a) and (a, null) would be equal.
     flags = [F.col(name).isNull() for name in names]
-    hashed = F.xxhash64(*flags, *(_normal(F.col(name), dataset.columns[name].type) for name in names))
+    hashed = F.xxhash64(*flags, *(normal(F.col(name), dataset.columns[name].type) for name in names))
     return [
         F.count("*").alias(_ROWS),
         # A sum of 64-bit numbers overflows 64 bits, which Spark refuses.
@@ -82,7 +82,8 @@ def fingerprint_of(row: Row) -> str:
     return f"{row[_ROWS]}:{int(row[_SUM])}:{row[_XOR] & _MASK:016x}"
 
 
-def _normal(column: Column, declared: str) -> Column:
+def normal(column: Column, declared: str) -> Column:
+    """A column of a declared type, with one bit pattern for values that are equal."""
     if declared not in ("float", "double"):
         return column
     # Equal to SQL, but not in their bits: 0.0 and -0.0, and the many kinds of NaN.

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.dataset import Format, Source
+from backfill_assets.domain.dataset import Source
+from backfill_assets.domain.files import Format
 from backfill_assets.lakehouse.road.files import csv_options, positional, spark_path
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 

@@ -46,18 +46,24 @@ def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]
     return frame
 
 
+def run_query(spark: SparkSession, text: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Run one SELECT on the tables given by name; it raises Spark's own errors."""
+    # As a subquery, a text can only be a query: a statement that changes something does not parse. Tables come in by
+    # value: temp views would be resolved anew at each use, by whatever stands under their name then.
+    names = ", ".join(f"{quoted(name)} AS (SELECT * FROM {{{name}}})" for name in tables)
+    given = f"WITH {names} " if names else ""
+    body = text.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
+    return spark.sql(f"{given}SELECT * FROM (\n{body}\n)", **cast("dict[str, Any]", tables))
+
+
 def empty_tables(spark: SparkSession, schemas: Mapping[str, T.StructType]) -> dict[str, DataFrame]:
     """Tables without a row, to learn from a model which columns it yields."""
     return {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
 
 
 def _sql(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
-    # As a subquery, a model can only be a query: a statement that changes something does not parse. Tables come in by
-    # value: temp views would be resolved anew at each use, by whatever stands under their name then.
-    names = ", ".join(f"{quoted(name)} AS (SELECT * FROM {{{name}}})" for name in tables)
-    body = model.text.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
     with renamed(ModelError, str(model.path), lines_before=1 - _blank_lines(model.text)):
-        return spark.sql(f"WITH {names} SELECT * FROM (\n{body}\n)", **cast("dict[str, Any]", tables))
+        return run_query(spark, model.text, tables)
 
 
 def _blank_lines(text: str) -> int:

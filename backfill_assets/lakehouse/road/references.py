@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.dataset import Format, Reference
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.files import Format, Reference
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.files import columns_in, csv_options, positional, sha256_of, spark_path
 from backfill_assets.lakehouse.road.spark_sql import struct_of
@@ -33,7 +33,7 @@ def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
         SourceError: a file is missing or has other columns than declared.
     """
     return {
-        name: _read(spark, reference, _file(loaded, layout, name))
+        name: read_file(spark, reference, _file(loaded, layout, name), reference.path)
         for name, reference in loaded.dataset.references.items()
     }
 
@@ -49,8 +49,15 @@ def _file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
     return path
 
 
-def _read(spark: SparkSession, reference: Reference, path: Path) -> DataFrame:
-    order = columns_in(path, reference.path, reference)
+def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str) -> DataFrame:
+    """One file as a DataFrame with exactly its declared columns; `shown` names it in errors.
+
+    A row that cannot be read as declared makes whatever uses the frame fail.
+
+    Raises:
+        SourceError: the file has other columns than declared.
+    """
+    order = columns_in(path, shown, reference)
     reader = spark.read.option("mode", "FAILFAST")
     declared = struct_of(reference.columns)
     match reference.format:

@@ -56,13 +56,25 @@ def build_shadow(
     days = target.days
     if not days:
         return
-    dataset, file = loaded.dataset, str(loaded.fact.path)
-    read = dataset.with_lookback(days)
-    staged = {"staging": read_staged(spark, loaded, layout, read)} if dataset.source is not None else {}
+    dataset = loaded.dataset
+    staged = {"staging": read_staged(spark, loaded, layout, dataset.with_lookback(days))} if dataset.source else {}
     tables = {**staged, **upstreams, **reference_tables(spark, loaded, layout)}
+    compute_shadow(spark, loaded, layout, target, tables)
+
+
+def compute_shadow(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, target: Target, tables: Mapping[str, DataFrame]
+) -> None:
+    """The same as `build_shadow` from given tables: staged rows (`staging`), upstream facts and references, by name.
+
+    Raises:
+        ModelError: the fact model fails, returns other columns than declared, or rows of days that it was not asked for.
+    """
+    dataset, file, days = loaded.dataset, str(loaded.fact.path), target.days
     fact = run_model(spark, loaded.fact, tables)
     _check_columns(loaded, fact.schema)
-    before = {day for name in dataset.upstream for day in dataset.upstream_days(name, days)} | set(read)
+    read = {day for name in dataset.upstream for day in dataset.upstream_days(name, days)}
+    before = read | set(dataset.with_lookback(days))
     rows = fact.where(~is_true(in_days(dataset.partition_column, before - set(days))))
     path = shadow_path(loaded, layout, target.folder)
     with renamed(ModelError, file, also=("FAILED_READ_FILE",)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,8 @@ _LINEAGE_TYPE: Final = T.StructType(
         )
     ]
 )
+Arrange = Callable[[DataFrame], DataFrame]
+"""Brings the rows of a table into another order, and nothing else."""
 _KEPT: Final = {DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file"}
 
 
@@ -60,10 +62,33 @@ def stage(
     path = _folder(layout, loaded, rows.schema)
     with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)):
         outside = _outside_by_day(rows, loaded, days)
-        own = rows.where(~_is_outside(dataset) & in_days(dataset.partition_column, days))
-        write_days(_flattened(_newest(own, dataset)), path, dataset.partition_column, days)
+        write_days(_own(rows, dataset, days), path, dataset.partition_column, days)
     counts = rows_by_day(path, dataset.partition_column, days)
     return {day: StagedCounts(counts[day], outside.get(day, 0)) for day in days}
+
+
+def as_they_are(table: DataFrame) -> DataFrame:
+    """Leave the rows as they are."""
+    return table
+
+
+def staged_rows(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: Collection[dt.date],
+    arrange: Arrange = as_they_are,
+) -> DataFrame:
+    """What `stage` would write of these days now, as a frame; nothing is written.
+
+    `arrange` is applied to the tables that the staging model sees.
+
+    Raises:
+        ModelError: the staging model fails or returns other columns than it must.
+        SourceError: raw or a reference does not fit what `dataset.yaml` declares.
+    """
+    rows = _model_rows(spark, loaded, layout, loaded.dataset.delivery_days(tuple(days)), arrange)
+    return _own(rows, loaded.dataset, days)
 
 
 def outside_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
@@ -101,7 +126,19 @@ def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path
     return layout.staging_path(loaded.name) / digest(shape)[:12]
 
 
-def _model_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+def _own(rows: DataFrame, dataset: Dataset, days: Collection[dt.date]) -> DataFrame:
+    """Of what a staging model returns the staged rows of these days."""
+    own = rows.where(~_is_outside(dataset) & in_days(dataset.partition_column, days))
+    return _flattened(_newest(own, dataset))
+
+
+def _model_rows(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: Collection[dt.date],
+    arrange: Arrange = as_they_are,
+) -> DataFrame:
     raw = read_raw(spark, loaded, layout, days)
     lineage = F.struct(
         F.col(DELIVERY_DAY).alias("delivery_day"),
@@ -110,7 +147,8 @@ def _model_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days
         F.col("_fingerprint").alias("fingerprint"),
     ).alias(LINEAGE)
     good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.landing.columns, lineage)
-    rows = run_model(spark, loaded.staging_model, {"raw": good, **reference_tables(spark, loaded, layout)})
+    tables = {"raw": good, **reference_tables(spark, loaded, layout)}
+    rows = run_model(spark, loaded.staging_model, {name: arrange(table) for name, table in tables.items()})
     _check_columns(loaded, rows.schema)
     return rows
 

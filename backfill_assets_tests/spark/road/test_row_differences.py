@@ -3,15 +3,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from decimal import Decimal
 
-import pytest
-from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.comparison import DELIVERY_FILE, DayComparison, RowChange, RowCounts, Share
-from backfill_assets.domain.contract import Contract, parse_contract
+from backfill_assets.domain.comparison import DayComparison, RowCounts
+from backfill_assets.domain.contract import Contract
 from backfill_assets.lakehouse.road import Question, RowDifferences, row_differences
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FOLDER, Kit
 
@@ -31,7 +28,10 @@ def built(kit: Kit, *days: dt.date, **changes: object) -> LoadedDataset:
 def published(kit: Kit, loaded: LoadedDataset, **columns: str) -> None:
     """Publish the shadow with some columns replaced by SQL."""
     frame = kit.shadow(loaded)
-    kit.publish(loaded, frame.withColumns({name: F.expr(sql).cast(frame.schema[name].dataType) for name, sql in columns.items()}))
+    kit.publish(
+        loaded,
+        frame.withColumns({name: F.expr(sql).cast(frame.schema[name].dataType) for name, sql in columns.items()}),
+    )
 
 
 @contextmanager
@@ -43,7 +43,9 @@ def differences(
         yield found
 
 
-def counted(kit: Kit, loaded: LoadedDataset, *days: dt.date, contract: Contract | None = None) -> Mapping[dt.date, RowCounts]:
+def counted(
+    kit: Kit, loaded: LoadedDataset, *days: dt.date, contract: Contract | None = None
+) -> Mapping[dt.date, RowCounts]:
     with differences(kit, loaded, *days, contract=contract) as found:
         return found.counts
 

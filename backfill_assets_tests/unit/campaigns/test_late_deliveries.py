@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
-from backfill_assets.domain.dataset import Format, LateData, Live, Reference
+from backfill_assets.domain.dataset import LateData, Live
 from backfill_assets.domain.errors import ClaimedDaysError
+from backfill_assets.domain.files import Format, Reference
 from backfill_assets.domain.work import Delivery, Hold
 from backfill_assets.lakehouse.road import discover, raw
 from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, loaded

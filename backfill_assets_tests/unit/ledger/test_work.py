@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.comparison import Compared, GoldenCounts
 from backfill_assets.domain.errors import LeaseLostError, UnitError
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
 from backfill_assets.ledger import SqlLedger
 from backfill_assets_tests.unit.ledger.samples import (
@@ -180,3 +185,40 @@ def test_evidence_that_is_not_the_attempts_own_is_refused(
     with pytest.raises(UnitError, match="does not belong"):
         ledger.add_evidence(attempt, [own, replace(own, **other)])  # type: ignore[arg-type]
     assert ledger.evidence(unit) == {}
+
+
+def judged(evidence: DayEvidence, **verdicts: tuple[bool, bool]) -> DayEvidence:
+    """The evidence with verdicts by check: whether it passed, whether it blocks."""
+    made = (
+        Verdict(name, evidence.day, passed, Severity.error, blocks, "", "")
+        for name, (passed, blocks) in verdicts.items()
+    )
+    return replace(evidence, verdicts=tuple(made))
+
+
+def test_findings_are_the_few_figures_of_the_evidence_that_counts(ledger: SqlLedger, unit: str) -> None:
+    attempt = ledger.start_attempt(unit, "flights", march(1, 4), "r_1", LEASE)
+    one, two, three, four = (some_evidence(unit, attempt.number, day) for day in march(1, 4))
+    golden = Compared(golden={"finance": GoldenCounts(1, 2, 3, 100)})
+    checked = judged(two, unique_key=(True, True), golden_finance=(False, False), rule_mild=(False, False))
+    given = [one, replace(checked, compared=golden), judged(three, unique_key=(False, True)), judged(four)]
+    ledger.add_evidence(attempt.number, [judged(one, unique_key=(False, True))])
+    ledger.add_evidence(attempt.number, given)
+    found = ledger.findings("flights", dict.fromkeys(march(1, 9), unit))
+    assert found == {
+        one.day: DayFindings(3, 0, passed=True),
+        two.day: DayFindings(3, 0, 6, ("rule_mild",), passed=True),
+        three.day: DayFindings(3, 0),
+        four.day: DayFindings(3, 0),
+    }
+
+
+def test_findings_of_each_day_are_those_of_the_unit_named_for_it(ledger: SqlLedger, unit: str) -> None:
+    other = ledger.assign(a_launch(march(10), "b_2"), a_unit(march(10), "b_2")).id
+    for name, days in ((unit, march(1, 2)), (other, march(10))):
+        attempt = ledger.start_attempt(name, "flights", days, f"r_{name}", LEASE)
+        ledger.add_evidence(attempt.number, [some_evidence(name, attempt.number, day) for day in days])
+    asked = {march(1)[0]: unit, march(2)[0]: other, march(10)[0]: other}
+    assert set(ledger.findings("flights", asked)) == {march(1)[0], march(10)[0]}
+    assert ledger.findings("flights", {}) == {}
+    assert ledger.findings("orders", asked) == {}

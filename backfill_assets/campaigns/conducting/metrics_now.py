@@ -1,0 +1,92 @@
+"""The metrics of datasets and campaigns as they are now, from the ledger and the tables' logs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.building.standing import effective
+from backfill_assets.campaigns.conducting.conductor import STEPS
+from backfill_assets.campaigns.releasing.approvals import approved
+from backfill_assets.domain.campaign import Action, Campaign, state_of
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.findings import DayFindings
+from backfill_assets.domain.metrics import (
+    CampaignMetrics,
+    DatasetMetrics,
+    Metrics,
+    Published,
+    campaign_metrics,
+    dataset_metrics,
+    days_done,
+)
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Attempt
+
+
+@dataclass(frozen=True)
+class MetricsNow:
+    """Takes the metrics; reads only, and no file of anybody's data.
+
+    Whether something behind a campaign's days has moved since they passed is not looked at: `backfill status` does.
+    """
+
+    ledger: Ledger
+    datasets: Mapping[str, Dataset]
+    tables: Mapping[str, PublishedTable]
+    clock: Clock
+
+    def all(self) -> Metrics:
+        """The metrics of every dataset and every campaign."""
+        attempts = self.ledger.attempts()
+        return Metrics(
+            self.clock.now(),
+            tuple(self._dataset(name, attempts) for name in sorted(self.datasets)),
+            tuple(self._campaign(campaign, attempts) for campaign in self.ledger.campaigns()),
+        )
+
+    def of(self, dataset: str) -> DatasetMetrics:
+        """The metrics of one dataset."""
+        return self._dataset(dataset, self.ledger.attempts())
+
+    def _dataset(self, name: str, attempts: Sequence[Attempt]) -> DatasetMetrics:
+        records, table = self.ledger.releases(name, states={ReleaseState.finalized}), self.tables[name]
+        standing = effective(records)
+        active = table.active() if table.exists() else {}
+        published = Published(
+            dataset=self.datasets[name],
+            days={day for day, files in active.items() if files} | standing.keys(),
+            standing=standing,
+            findings=self.ledger.findings(name, {day: manifest.unit for day, manifest in standing.items()}),
+            records=records,
+            units=self.ledger.units(name),
+            attempts=attempts,
+        )
+        return dataset_metrics(published, self.clock.now())
+
+    def _campaign(self, campaign: Campaign, attempts: Sequence[Attempt]) -> CampaignMetrics:
+        unit = self.ledger.unit(campaign.unit) if campaign.unit else None
+        journal, own = self.ledger.journal(campaign.id), [a for a in attempts if unit and a.unit == unit.id]
+        days = [(name, day) for name, found in campaign.plan.targets.items() for day in found]
+        published = unit is not None and unit.state is UnitState.published
+        done = len(days) if published else days_done(days, self._findings(campaign, unit))
+        steps = [entry.action for entry in journal if entry.action in STEPS]
+        stale = steps[-1:] == [Action.stale]
+        complete = done == len(days) and not stale
+        # Only here is evidence read whole: an approval is bound to its hash.
+        seen = complete and unit is not None and unit.state is UnitState.open
+        waiting = approved(self.ledger, unit, self.ledger.evidence(unit.id)).unapproved if seen and unit else ()
+        state = state_of(campaign, unit, complete=complete, approved=not waiting, stale=stale)
+        return campaign_metrics(campaign, state, done, own, journal)
+
+    def _findings(self, campaign: Campaign, unit: Unit | None) -> Mapping[DatasetDay, DayFindings]:
+        if unit is None:
+            return {}
+        return {
+            (name, day): found
+            for name, days in campaign.plan.targets.items()
+            for day, found in self.ledger.findings(name, dict.fromkeys(days, unit.id)).items()
+        }

@@ -1,0 +1,200 @@
+"""The idempotency certificate: sampled days are computed again in several ways, and whatever differs is named."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from backfill_assets.campaigns.building.standing import effective
+from backfill_assets.campaigns.building.upstream import UpstreamPlaces
+from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
+from backfill_assets.campaigns.proving.surroundings import Watch
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.basis_ports import BasisNow
+from backfill_assets.domain.certificate import (
+    AS_BUILT,
+    INPUT_ROWS,
+    Certificate,
+    Disagreement,
+    Prints,
+    Recomputation,
+    differing_columns,
+    origin_of,
+)
+from backfill_assets.domain.comparison import Value
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import ProofError
+from backfill_assets.domain.execution import Execution
+from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger, PublishedTable
+from backfill_assets.domain.proof_ports import Recomputations, Sampled
+from backfill_assets.domain.release import layout_digest
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_SETTINGS: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}
+_PUBLISHED: Final = ""
+
+AllPrints = dict[str, Mapping[dt.date, Prints]]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A day as it was built before: where its rows are, and the fingerprint that was recorded of them."""
+
+    place: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Prover:
+    """Issues certificates; writes nothing but scratch shadows, which it removes, and the certificates.
+
+    `recomputing` gives the engine for what a campaign wants of it.
+    """
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+    basis: BasisNow
+    recomputing: Callable[[Execution | None], Recomputations]
+    clock: Clock
+    ids: Ids
+    identity: Identity
+
+    def prove(self, target: str, days: Days = ()) -> tuple[Certificate, ...]:
+        """Certify a campaign, a unit or a dataset: one certificate for each dataset of it, passed or not.
+
+        Raises:
+            UnitError: there is no campaign, dataset or unit of that name.
+            ProofError: nothing can be recomputed, or the inputs moved meanwhile.
+            InvalidDayError: a day lies outside of a dataset's history.
+            EvidenceError: an upstream day that the unit holds has not passed its checks.
+            ModelError: a model fails.
+        """
+        subjects = Subjects(self.ledger, {n: d.dataset for n, d in self.datasets.items()}, self.tables)
+        return tuple(self._certified(subject) for subject in subjects.of(target, days))
+
+    def _certified(self, subject: Subject) -> Certificate:
+        name, certificate = subject.dataset, self.ids.new("p")
+        engine, watch = self.recomputing(subject.execution), Watch(self.ledger, self.tables)
+        before, inputs = watch.look(name, engine), self._inputs(subject)
+        ways = ways_for(subject.execution)
+        try:
+            prints, disagreements = self._recomputed(subject, engine, f"_shadow/{certificate}", (ways, inputs))
+        finally:
+            self._remove(name, f"_shadow/{certificate}/")
+        if moved := [day for day, found in self._inputs(subject).items() if found != inputs[day]]:
+            raise ProofError(
+                f"{name} {format_days(moved)}: deliveries, references or upstreams moved while the days were recomputed; "
+                "prove them again"
+            )
+        issued = Certificate(
+            id=certificate,
+            dataset=name,
+            unit=subject.unit.id if subject.unit is not None else "",
+            days=subject.days,
+            code=self.basis.code(name),
+            inputs=inputs,
+            recomputations=(*ways, *([Recomputation(AS_BUILT, {})] if AS_BUILT in prints else [])),
+            prints=prints,
+            disagreements=disagreements,
+            touched=watch.touched(name, before, engine),
+            at=self.clock.now(),
+            by=self.identity.name(),
+        )
+        self.ledger.add_certificate(issued)
+        return issued
+
+    def _recomputed(
+        self,
+        subject: Subject,
+        engine: Recomputations,
+        scratch: str,
+        how: tuple[tuple[Recomputation, ...], Mapping[dt.date, str]],
+    ) -> tuple[AllPrints, tuple[Disagreement, ...]]:
+        ways, inputs = how
+        sampled, prints = self._sampled(subject), AllPrints()
+        for number, way in enumerate(ways, 1):
+            engine.recompute(sampled, f"{scratch}/{number}", way)
+            prints[way.name] = engine.prints(sampled.dataset, sampled.days, f"{scratch}/{number}")
+        places = {way.name: dict.fromkeys(sampled.days, f"{scratch}/{n}") for n, way in enumerate(ways, 1)}
+        if shown := self._as_built(subject, inputs):
+            places[AS_BUILT] = {day: found.place for day, found in shown.items()}
+            prints[AS_BUILT] = _shown_prints(engine, sampled.dataset, shown)
+        return prints, tuple(_disagreements(engine, sampled.dataset, prints, places))
+
+    def _sampled(self, subject: Subject) -> Sampled:
+        found = UpstreamPlaces(self.ledger, self.datasets).of(subject.open_unit, subject.dataset, subject.days)
+        return Sampled(subject.dataset, subject.days, {days.loaded.name: days.places for days in found})
+
+    def _inputs(self, subject: Subject) -> Mapping[dt.date, str]:
+        name, days = subject.dataset, subject.days
+        inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, subject.open_unit)
+        return {day: origin_of(inputs[day], upstream[day]) for day in days}
+
+    def _as_built(self, subject: Subject, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
+        """Where the days stand as they were built before, by this very code and from these very inputs."""
+        name, days, unit = subject.dataset, subject.days, subject.open_unit
+        code = self.basis.code(name)
+        if unit is None:
+            return self._published(name, days, inputs)
+        evidence = self.ledger.evidence(unit.id, name, days)
+        return {
+            day: _Shown(f"_shadow/{e.unit}/{e.attempt}", e.measured.shadow.fingerprint)
+            for (_, day), e in evidence.items()
+            if e.verdicts and (e.basis.code, origin_of(e.basis.inputs, e.basis.upstream)) == (code, inputs[day])
+        }
+
+    def _published(self, name: str, days: Days, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
+        table = self.tables[name]
+        active = {day: files for day, files in table.active(days).items() if files} if table.exists() else {}
+        contents = self.ledger.contents(name, {day: layout_digest(files) for day, files in active.items()})
+        standing = effective(self.ledger.releases(name)) if contents else {}
+        same = {day for day in contents if day in standing and standing[day].code_version == self.basis.code(name)}
+        return {
+            day: _Shown(_PUBLISHED, content.fingerprint)
+            for day, content in contents.items()
+            if day in same and content.inputs and origin_of(content.inputs, content.upstream) == inputs[day]
+        }
+
+    def _remove(self, name: str, scratch: str) -> None:
+        table = self.tables[name]
+        table.delete(file.path for file in table.stored_files() if file.path.startswith(scratch))
+
+
+def ways_for(execution: Execution | None) -> tuple[Recomputation, ...]:
+    """The ways in which days are computed: as configured, the same later, and on an engine that is set up otherwise."""
+    configured = dict(execution.spark) if execution is not None else {}
+    partitions = "7" if configured.get(_PARTITIONS) != "7" else "11"
+    other = {**configured, **_SETTINGS, _PARTITIONS: partitions, INPUT_ROWS: "in another order"}
+    return (
+        Recomputation("as configured", configured),
+        Recomputation("again", configured),
+        Recomputation("another engine", other),
+    )
+
+
+def _shown_prints(engine: Recomputations, name: str, shown: Mapping[dt.date, _Shown]) -> Mapping[dt.date, Prints]:
+    found: dict[dt.date, Prints] = {}
+    for place in sorted({one.place for one in shown.values()}):
+        own = tuple(day for day, one in shown.items() if one.place == place)
+        found |= engine.prints(name, own, place)
+    # What was recorded is what must come out again, whatever has become of the files.
+    return {day: replace(prints, fingerprint=shown[day].fingerprint) for day, prints in found.items()}
+
+
+def _disagreements(
+    engine: Recomputations, name: str, prints: AllPrints, places: Mapping[str, Mapping[dt.date, str]]
+) -> Iterator[Disagreement]:
+    first, *others = prints
+    for other in others:
+        days = tuple(day for day, found in prints[other].items() if found != prints[first][day])
+        pairs = {(places[first][day], places[other][day]) for day in days}
+        rows: dict[dt.date, tuple[Mapping[str, Value], ...]] = {}
+        for pair in sorted(pairs):
+            own = tuple(day for day in days if places[other][day] == pair[1])
+            rows |= engine.rows(name, own, pair)
+        for day in days:
+            columns = differing_columns(prints[first][day], prints[other][day])
+            yield Disagreement(day, other, columns, rows.get(day, ()))

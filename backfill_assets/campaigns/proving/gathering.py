@@ -1,0 +1,249 @@
+"""The parts of a review that come straight from records: days, rows, golden sources, releases, effort, commands."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from typing import Final
+
+from backfill_assets.campaigns.releasing.steps import taken_back
+from backfill_assets.domain.campaign import Campaign
+from backfill_assets.domain.certificate import Certificate, standing_certificate
+from backfill_assets.domain.comparison import DayComparison, GoldenCounts, RowChange, RowCounts
+from backfill_assets.domain.estimate import Price
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, Fault
+from backfill_assets.domain.levels import Concern, Level
+from backfill_assets.domain.plan import Estimate
+from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.domain.review import (
+    Agreement,
+    Command,
+    DayState,
+    Effort,
+    GoldenDay,
+    Largest,
+    Made,
+    Proof,
+    Reach,
+    ReviewedDay,
+    RowTotals,
+    Subject,
+)
+from backfill_assets.domain.seams import Seam, places, seams
+from backfill_assets.domain.series import Series
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
+
+MOST_CHANGES: Final = 100
+"""So many of the largest changes of each measure are listed."""
+_MISSING = frozenset({Fault.missing, Fault.incomplete})
+_Known = Mapping[DatasetDay, DayEvidence]
+
+
+def subject_of(unit: Unit, campaign: Campaign | None) -> Subject:
+    """What was asked for."""
+    return Subject(
+        campaign=unit.campaign,
+        opened_by=unit.opened_by,
+        opened_at=unit.opened_at,
+        by=unit.by,
+        targets=unit.targets,
+        contract=tuple(unit.contract.to_plain()),
+        specification=campaign.specification.to_plain() if campaign is not None else {},
+        file=campaign.file if campaign is not None else "",
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the days of a unit stand: faults while it is open; afterwards what became of its days; and live days."""
+
+    unit: Unit
+    faults: Sequence[DayFault]
+    changed: Mapping[DatasetDay, DayState]
+    live: frozenset[DatasetDay]
+
+
+def day_states(standing: Standing, evidence: _Known) -> tuple[ReviewedDay, ...]:
+    """Every day of a unit, in order."""
+    why: dict[DatasetDay, list[DayFault]] = defaultdict(list)
+    for fault in standing.faults:
+        why[fault.dataset, fault.day].append(fault)
+    return tuple(_day(key, evidence.get(key), why[key], standing) for key in standing.unit.days)
+
+
+def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFault], standing: Standing) -> ReviewedDay:
+    verdicts = evidence.verdicts if evidence is not None else ()
+    return ReviewedDay(
+        *key,
+        state=standing.changed.get(key) or _state(evidence, {fault.fault for fault in faults}),
+        passed=sum(verdict.passed for verdict in verdicts),
+        checks=len(verdicts),
+        evidence=evidence.hash if evidence is not None else "",
+        why=tuple(f"{fault.fault.value}{f': {fault.detail}' if fault.detail else ''}" for fault in faults),
+        live=key in standing.live,
+    )
+
+
+def _state(evidence: DayEvidence | None, faults: set[Fault]) -> DayState:
+    if evidence is None or faults & _MISSING:
+        return DayState.missing
+    if not evidence.passed:
+        return DayState.failed
+    if faults:
+        return DayState.stale
+    return DayState.passed if all(verdict.passed for verdict in evidence.verdicts) else DayState.warned
+
+
+def row_totals(evidence: _Known) -> tuple[RowTotals, ...]:
+    """What happened to the rows, over all days of each dataset that were compared."""
+    found: dict[str, list[RowCounts]] = defaultdict(list)
+    for (name, _), one in sorted(evidence.items()):
+        if one.compared is not None and one.compared.rows is not None:
+            found[name].append(one.compared.rows)
+    return tuple(RowTotals(name, len(counts), _total(counts)) for name, counts in found.items())
+
+
+def _total(counts: Sequence[RowCounts]) -> RowCounts:
+    columns, beyond = Counter[str](), Counter[str]()
+    for one in counts:
+        columns.update(one.columns)
+        beyond.update(one.beyond)
+    added, removed, changed, unchanged = (
+        sum(getattr(one, name) for one in counts) for name in ("added", "removed", "changed", "unchanged")
+    )
+    return RowCounts(added, removed, changed, unchanged, dict(columns), dict(beyond))
+
+
+def current(comparisons: Mapping[DatasetDay, DayComparison], evidence: _Known) -> tuple[DayComparison, ...]:
+    """The comparisons of the rows that the evidence speaks of."""
+    return tuple(c for key, c in sorted(comparisons.items()) if key in evidence and evidence[key].attempt == c.attempt)
+
+
+def largest_changes(comparisons: Iterable[DayComparison]) -> tuple[Largest, ...]:
+    """The largest changes of each measure over all days, those first that are no number."""
+    found: dict[tuple[str, str], list[RowChange]] = defaultdict(list)
+    for comparison in comparisons:
+        for change in comparison.largest:
+            found[comparison.dataset, change.measure].append(change)
+    return tuple(
+        Largest(name, measure, tuple(sorted(changes, key=_by_size)[:MOST_CHANGES]))
+        for (name, measure), changes in sorted(found.items())
+    )
+
+
+def _by_size(change: RowChange) -> tuple[bool, Decimal, dt.date]:
+    number = not change.delta.is_nan()
+    return number, -abs(change.delta) if number else Decimal(0), change.day
+
+
+def proofs_of(certificates: Sequence[Certificate], evidence: _Known) -> tuple[Proof, ...]:
+    """Of the certificates of a unit, newest first, the newest of each dataset that speaks of its evidence."""
+    names = sorted({name for name, _ in evidence}) if certificates else []
+    found = (standing_certificate(certificates, name, evidence) for name in names)
+    return tuple(Proof(one, one.hash, one.passed) for one in found if one is not None)
+
+
+def seams_of(series: Iterable[Series]) -> tuple[Seam, ...]:
+    """The steps of every metric at the edges of the unit's days, and at month boundaries within them."""
+    old: dict[str, dict[dt.date, dict[str, Decimal | None]]] = defaultdict(lambda: defaultdict(dict))
+    new: dict[str, dict[dt.date, dict[str, Decimal | None]]] = defaultdict(lambda: defaultdict(dict))
+    inside: dict[str, set[dt.date]] = defaultdict(set)
+    for one in series:
+        for point in one.points:
+            old[one.dataset][point.day][one.metric] = point.old
+            new[one.dataset][point.day][one.metric] = point.new if point.inside else point.old
+            inside[one.dataset] |= {point.day} if point.inside else set()
+    return tuple(seam for name, days in inside.items() for seam in seams(name, old[name], new[name], places(days)))
+
+
+def agreements(evidence: _Known) -> tuple[Agreement, ...]:
+    """How each dataset agrees with each of its golden sources."""
+    found: dict[tuple[str, str], list[GoldenDay]] = defaultdict(list)
+    for (name, day), one in sorted(evidence.items()):
+        for golden, counts in (one.compared.golden if one.compared is not None else {}).items():
+            found[name, golden].append(GoldenDay(day, counts))
+    return tuple(
+        Agreement(name, golden, len(days), _together(days), tuple(day for day in days if day.counts.mismatches))
+        for (name, golden), days in found.items()
+    )
+
+
+def _together(days: Sequence[GoldenDay]) -> GoldenCounts:
+    names = (field.name for field in fields(GoldenCounts))
+    return GoldenCounts(**{name: sum(getattr(day.counts, name) for day in days) for name in names})
+
+
+def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.datetime, price: Price | None) -> Effort:
+    """What was estimated against what it took: batches and rows as the plan counts them, seconds and bytes over all layers."""
+    done = [a for a in attempts if a.state is AttemptState.done and a.layer == "shadow"]
+    seconds = sum(_seconds(attempt, now) for attempt in attempts)
+    rows, read = sum(a.rows for a in done), sum(a.bytes_read for a in attempts)
+    actual = Estimate(rows, read, len(done), round(seconds, 1), price.of(seconds) if price is not None else "")
+    waited = sum(a.waited.total_seconds() for a in attempts)
+    return Effort(campaign.plan.estimate if campaign is not None else None, actual, waited)
+
+
+def _seconds(attempt: Attempt, now: dt.datetime) -> float:
+    end = attempt.ended_at or min(now, attempt.lease_until)
+    return max((end - attempt.started_at).total_seconds(), 0.0)
+
+
+def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:
+    """The releases of a unit that are true, newest first."""
+    return tuple(
+        Made(
+            m.release, m.kind.value, m.dataset, record.committed_at or m.created_at, m.by, record.version, len(m.days),
+            m.reason, m.approved_by, m.undoes, m.evidence,
+        )
+        for record in records
+        for m in (record.manifest,)
+        if record.state is ReleaseState.finalized
+    )  # fmt: skip
+
+
+def of_reaches(reaches: Iterable[Reach]) -> tuple[Concern, ...]:
+    """Days whose files a release has changed although they are not its own, or would."""
+    return tuple(
+        Concern(
+            Level.structural, reach.dataset, "blast_radius", day, reach.words, "only files of its own days", blocks=True
+        )
+        for reach in reaches
+        if reach.held is False
+        for day in reach.altered
+    )
+
+
+def commands_for(unit: Unit, hashes: tuple[str, str], releases: Sequence[ReleaseRecord]) -> tuple[Command, ...]:
+    """What somebody may want to do next.
+
+    `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
+    where that is not so.
+    """
+    whole, pending = hashes
+    undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable(releases)]
+    if unit.state is UnitState.discarded or (unit.state is UnitState.published and undo):
+        return tuple(undo)
+    if not whole:
+        lacking = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
+        return lacking, Command("give it up", f"backfill discard {unit.handle}")
+    found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
+    evidence = "" if unit.campaign else f" --evidence {whole}"
+    found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))
+    later = Command("roll back, once it is published", "backfill rollback RELEASE --reason '…'")
+    return *found, *(undo or [later])
+
+
+def undoable(records: Sequence[ReleaseRecord]) -> tuple[str, ...]:
+    """The publications that a rollback could undo, newest first."""
+    gone = {r.manifest.undoes for r in records if r.state is ReleaseState.finalized} | taken_back(records)
+    return tuple(
+        r.manifest.release
+        for r in records
+        if r.state is ReleaseState.finalized
+        and r.manifest.kind is ReleaseKind.publish
+        and r.manifest.release not in gone
+    )

@@ -1,0 +1,253 @@
+"""Reviews: all that the ledger and the Delta logs know of a unit, for whoever says yes or no to its release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from backfill_assets.campaigns.proving.gathering import (
+    Standing,
+    agreements,
+    commands_for,
+    current,
+    day_states,
+    effort_of,
+    largest_changes,
+    made_releases,
+    of_reaches,
+    proofs_of,
+    row_totals,
+    seams_of,
+    subject_of,
+)
+from backfill_assets.campaigns.proving.reach import Reaches
+from backfill_assets.campaigns.proving.shown import Shown
+from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.survey import Survey
+from backfill_assets.domain.attribution import attribute
+from backfill_assets.domain.campaign import Campaign
+from backfill_assets.domain.comparison import DayComparison
+from backfill_assets.domain.dataset import Dataset, Publication
+from backfill_assets.domain.errors import CampaignError, UnitError
+from backfill_assets.domain.estimate import Price
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.domain.expectations import Certification
+from backfill_assets.domain.judge import checks_of
+from backfill_assets.domain.judgement import Grounds, judge_unit
+from backfill_assets.domain.levels import Concern, of_certificate, of_lacking_certificate, of_seams, of_verdicts
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.series import Series, series_of
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import ReleaseRecord
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """Writes reviews; reads only. `price` is what an hour of batch time costs, if anybody has said so."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+    publisher: Publisher
+    datasets: Mapping[str, Dataset]
+    clock: Clock
+    price: Price | None = None
+
+    def unit_of(self, target: str) -> str:
+        """The unit that a campaign, a unit or a release is about.
+
+        Raises:
+            CampaignError: the campaign has not been launched, so that there is nothing to review.
+            UnitError: there is no campaign, no unit and no release of that name.
+        """
+        for campaign in self.ledger.campaigns():
+            if campaign.id == target:
+                if not campaign.unit:
+                    raise CampaignError(
+                        f"campaign {target} has not been launched, so nothing of it can be reviewed yet; see its plan with: "
+                        f"backfill status {target}"
+                    )
+                return campaign.unit
+        with suppress(UnitError):
+            return self.ledger.unit(target).id
+        try:
+            return self.ledger.release(target).manifest.unit
+        except UnitError:
+            raise UnitError(
+                f"there is no campaign, no unit and no release {target!r}; see: backfill list, backfill status, "
+                "backfill releases"
+            ) from None
+
+    def of(self, target: str) -> Review:
+        """The review of a campaign, a unit, or the unit of a release, as it stands now.
+
+        Raises:
+            CampaignError: the campaign has not been launched.
+            UnitError: there is nothing of that name.
+        """
+        unit = self.ledger.unit(self.unit_of(target))
+        return _Reviewing(self, unit).review()
+
+
+@dataclass(frozen=True)
+class _Reviewing:
+    """One unit under review; everything is read once."""
+
+    reviews: Reviews
+    unit: Unit
+
+    def review(self) -> Review:
+        """All of it."""
+        unit, ledger, now = self.unit, self.reviews.ledger, self.reviews.clock.now()
+        campaign, attempts = self.campaign, ledger.attempts(unit.id)
+        judgement = judge_unit(
+            Grounds(
+                unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.pending,
+                sum(proof.passed for proof in self.proofs), sum(not one.counts.mismatches for one in self.agreements),
+            )
+        )  # fmt: skip
+        return Review(
+            unit=unit.id,
+            made_at=now,
+            state=unit.state.value,
+            judgement=judgement,
+            subject=subject_of(unit, campaign),
+            evidence=unit_hash(self.evidence.values()) if self.evidence else "",
+            pending=self.pending,
+            concerns=self.concerns,
+            series=self.series,
+            seams=self.seams,
+            days=self.days,
+            rows=row_totals(self.evidence),
+            largest=largest_changes(self.comparisons),
+            attributions=attribute(self.comparisons),
+            certificates=self.proofs,
+            golden=self.agreements,
+            effort=effort_of(campaign, attempts, now, self.reviews.price),
+            batches=attempts,
+            journal=ledger.journal(campaign.id) if campaign is not None else (),
+            reaches=self.reaches,
+            releases=self.made,
+            commands=commands_for(unit, (self._whole, self.pending), self.records),
+        )
+
+    @cached_property
+    def evidence(self) -> Mapping[DatasetDay, DayEvidence]:
+        """The evidence that counts for the unit's days."""
+        return current_evidence(self.reviews.ledger, self.unit)
+
+    @cached_property
+    def survey(self) -> Survey | None:
+        """What a release would look at, while there may be one."""
+        waits = self.unit.state in {UnitState.open, UnitState.rolled_back}
+        return self.reviews.publisher.survey(self.unit.id) if waits else None
+
+    @cached_property
+    def shown(self) -> Mapping[str, Shown]:
+        """What readers see of each dataset that is loaded."""
+        tables, ledger = self.reviews.tables, self.reviews.ledger
+        return {name: Shown(ledger, tables[name], name, self.unit) for name in self.unit.targets if name in tables}
+
+    @cached_property
+    def records(self) -> tuple[ReleaseRecord, ...]:
+        """The releases of the unit, newest first."""
+        return self.reviews.ledger.releases(unit=self.unit.id)
+
+    @cached_property
+    def made(self) -> tuple[Made, ...]:
+        """Those of them that are true."""
+        return made_releases(self.records)
+
+    @cached_property
+    def days(self) -> tuple[ReviewedDay, ...]:
+        """Every day of the unit."""
+        faults = self.survey.faults if self.survey is not None and self.unit.state is UnitState.open else ()
+        ended = self.unit.state in {UnitState.published, UnitState.rolled_back}
+        changed = {key: state for one in self.shown.values() for key, state in one.became().items()} if ended else {}
+        live = frozenset((name, day) for name, one in self.shown.items() for day in one.live)
+        return day_states(Standing(self.unit, faults, changed, live), self.evidence)
+
+    @cached_property
+    def series(self) -> tuple[Series, ...]:
+        """Every metric of every dataset."""
+        return tuple(one for name in sorted(self.shown) for one in self._series(name))
+
+    def _series(self, name: str) -> tuple[Series, ...]:
+        mine = {day: one for (dataset, day), one in self.evidence.items() if dataset == name}
+        around = self.shown[name].around()
+        return series_of(self.reviews.datasets[name], mine, self.unit.contract.of(name), around)
+
+    @cached_property
+    def seams(self) -> tuple[Seam, ...]:
+        """The steps at the edges of the unit's days and at month boundaries within them."""
+        return seams_of(self.series)
+
+    @cached_property
+    def reaches(self) -> tuple[Reach, ...]:
+        """What was touched by the releases of the unit; of one that is not released, what would be."""
+        reaches = Reaches(self.reviews.tables)
+        if self.unit.state is UnitState.open and self.survey is not None:
+            return reaches.planned(self.survey)
+        true = (record for record in self.records if record.state is ReleaseState.finalized)
+        return tuple(reach for record in true if (reach := reaches.made(record)) is not None)
+
+    @cached_property
+    def comparisons(self) -> tuple[DayComparison, ...]:
+        """The rows behind the differences, of the rows that the evidence speaks of."""
+        return current(self.reviews.ledger.comparisons(self.unit.id), self.evidence)
+
+    @cached_property
+    def proofs(self) -> tuple[Proof, ...]:
+        """The certificate of each dataset that speaks of this evidence."""
+        return proofs_of(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
+
+    @cached_property
+    def concerns(self) -> tuple[Concern, ...]:
+        """Whatever speaks against the unit."""
+        datasets = self.reviews.datasets
+        checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
+        required = (
+            self.campaign is not None and self.campaign.specification.validation.certificate is Certification.required
+        )
+        waits = self.unit.state is UnitState.open
+        certified = [c for p in self.proofs for c in of_certificate(p.certificate, blocks=required and waits)]
+        if required and waits and self._whole:
+            proven = {proof.certificate.dataset for proof in self.proofs}
+            certified += [of_lacking_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
+        return (*of_verdicts(self.evidence, checks), *of_reaches(self.reaches), *of_seams(self.seams), *certified)
+
+    @cached_property
+    def pending(self) -> str:
+        """The hash of what waits for an approval; empty where nothing does, or nothing could be approved."""
+        if not self._whole or not self.unit.campaign:
+            return ""
+        left = approved(self.reviews.ledger, self.unit, self.evidence).unapproved if self._approval_needed else ()
+        return unit_hash(self.evidence[day] for day in left) if left else ""
+
+    @cached_property
+    def agreements(self) -> tuple[Agreement, ...]:
+        """How the days agree with golden sources."""
+        return agreements(self.evidence)
+
+    @cached_property
+    def campaign(self) -> Campaign | None:
+        """The campaign behind the unit."""
+        return self.reviews.ledger.campaign_of(self.unit.id)
+
+    @property
+    def _whole(self) -> str:
+        """The hash of evidence that can be released as it is."""
+        return self.survey.hash if self.survey is not None and not self.survey.faults else ""
+
+    @property
+    def _approval_needed(self) -> bool:
+        campaign, datasets = self.campaign, self.reviews.datasets
+        always = any(
+            datasets[name].publication is Publication.approval for name in self.unit.targets if name in datasets
+        )
+        return always or (campaign is not None and campaign.specification.approval.required)

@@ -1,0 +1,112 @@
+"""Subjects: which days of which datasets are to be recomputed, for a campaign, a unit or a dataset."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import ProofError
+from backfill_assets.domain.execution import Execution
+from backfill_assets.domain.lineage import upstream_first, upstreams_of
+from backfill_assets.domain.plan import choose_canaries
+from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.units import Unit, UnitState
+
+Days = tuple[dt.date, ...]
+SAMPLED: Final = 3
+"""So many days are recomputed where nobody names any."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Days of one dataset; of a unit if there is one, with what its campaign wants of the engine."""
+
+    dataset: str
+    days: Days
+    unit: Unit | None = None
+    execution: Execution | None = None
+
+    @property
+    def open_unit(self) -> Unit | None:
+        """The unit, as long as its shadows are not what is published."""
+        return self.unit if self.unit is not None and self.unit.state is UnitState.open else None
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Finds the subjects of what people name."""
+
+    ledger: Ledger
+    datasets: Mapping[str, Dataset]
+    tables: Mapping[str, PublishedTable]
+
+    def of(self, target: str, days: Days = ()) -> tuple[Subject, ...]:
+        """The subjects of a campaign, a unit or a dataset, upstream first; without days, up to three of each are chosen.
+
+        Chosen are the oldest, the newest and the largest of the days that are built, or of a dataset, published.
+
+        Raises:
+            UnitError: there is no campaign, dataset or unit of that name.
+            ProofError: the days are none of the unit's, or nothing was built or delivered that could be recomputed.
+            InvalidDayError: a day lies outside of a dataset's history.
+        """
+        found = tuple(self._all(target))
+        return tuple(self._sampled(subject, target, days) for subject in found)
+
+    def _all(self, target: str) -> Iterator[Subject]:
+        campaign = next((c for c in self.ledger.campaigns() if c.id == target), None)
+        if campaign is None and target in self.datasets:
+            yield Subject(target, self._published(target))
+            return
+        unit = (
+            None
+            if campaign is not None and not campaign.unit
+            else self.ledger.unit(campaign.unit if campaign else target)
+        )
+        campaign = campaign or (self.ledger.campaign_of(unit.id) if unit is not None else None)
+        execution = campaign.specification.execution if campaign is not None else None
+        targets = unit.targets if unit is not None else campaign.plan.targets if campaign is not None else {}
+        for name in upstream_first(targets, upstreams_of(self.datasets)):
+            if name not in self.datasets:
+                raise ProofError(f"dataset {name!r} is not loaded; put its folder back, or repair its dataset.yaml")
+            yield Subject(name, tuple(targets[name]), unit, execution)
+
+    def _published(self, name: str) -> Days:
+        table = self.tables[name]
+        return tuple(day for day, files in table.active().items() if files) if table.exists() else ()
+
+    def _sampled(self, subject: Subject, target: str, days: Days) -> Subject:
+        name, dataset = subject.dataset, self.datasets[subject.dataset]
+        dataset.check_days(days)
+        if subject.unit is not None and (strangers := set(days) - set(subject.days)):
+            raise ProofError(
+                f"{target} does not hold {name} {format_days(strangers)}; name some of {format_days(subject.days)}"
+            )
+        sizes = self._sizes(subject)
+        candidates = self._delivered(dataset, days or tuple(sizes) or subject.days)
+        if not candidates:
+            raise ProofError(
+                f"{target}: nothing of {name} can be recomputed: {format_days(days) if days else 'no day'} "
+                f"was delivered or published. Materialize raw/{name} first, or name other days with --partitions"
+            )
+        chosen = days or choose_canaries(candidates, sizes, SAMPLED)
+        return Subject(name, tuple(sorted(chosen)), subject.unit, subject.execution)
+
+    def _sizes(self, subject: Subject) -> Mapping[dt.date, int]:
+        """Rows of the days that the unit has built, bytes of those that are published."""
+        if subject.open_unit is not None:
+            evidence = self.ledger.evidence(subject.open_unit.id, subject.dataset)
+            return {day: e.measured.shadow.rows for (_, day), e in evidence.items() if e.verdicts}
+        active = self.tables[subject.dataset].active(subject.days) if self.tables[subject.dataset].exists() else {}
+        return {day: sum(f.size for f in files) for day, files in active.items() if files}
+
+    def _delivered(self, dataset: Dataset, days: Days) -> Days:
+        """Those of the days of which anything was delivered, or all without a source."""
+        if dataset.source is None or not days:
+            return days
+        landed = {d.day for d in self.ledger.deliveries(dataset.name, dataset.delivery_days(days))}
+        return tuple(day for day in days if landed.intersection(dataset.delivery_days((day,))))

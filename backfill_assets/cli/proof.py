@@ -1,0 +1,66 @@
+"""Commands that prove: whether the same inputs give the same rows, however they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.status import Json
+from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.certificate import Certificate
+from backfill_assets.domain.days import parse_days
+
+Partitions = Annotated[
+    str, typer.Option(metavar="DAYS", help="The days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03.")
+]
+
+
+def prove(
+    target: Annotated[str, typer.Argument(help="A campaign, a unit or a dataset.")],
+    partitions: Partitions = "",
+    json: Json = False,  # a command-line flag
+) -> None:
+    """Compute days again, in several ways, and compare; three days are chosen unless some are named. Exit code 1 if rows differ."""
+    application = Application.from_env()
+    days = parse_days(partitions, "--partitions") if partitions else ()
+    certificates = application.prover.prove(target, days)
+    if json:
+        as_json([_as_plain(one) for one in certificates])
+    else:
+        for one in certificates:
+            _show(one)
+    if not all(one.passed for one in certificates):
+        raise typer.Exit(1)
+
+
+def _as_plain(certificate: Certificate) -> object:
+    found = plain(certificate)
+    assert isinstance(found, dict)  # noqa: S101  # of a dataclass
+    return {**found, "passed": certificate.passed, "hash": certificate.hash}
+
+
+def _show(certificate: Certificate) -> None:
+    table(("recomputation", "day", "rows", "result", "columns"), list(_rows(certificate)), certificate.dataset)
+    for found in certificate.disagreements:
+        if not found.rows:
+            continue
+        columns = tuple(dict.fromkeys(column for row in found.rows for column in row))
+        rows: Sequence[Sequence[object]] = [[row.get(column, "-") for column in columns] for row in found.rows]
+        title = f"{found.day}: old is {certificate.first!r}, new is {found.recomputation!r}"
+        table(columns, rows, title)
+    for touched in certificate.touched:
+        say(f"touched meanwhile, by nobody's release, landing or staging: {touched}")
+    say(f"certificate {certificate}")
+
+
+def _rows(certificate: Certificate) -> Iterator[tuple[object, ...]]:
+    differs = {(found.recomputation, found.day): found.columns for found in certificate.disagreements}
+    for way in certificate.recomputations:
+        for day, prints in sorted(certificate.prints[way.name].items()):
+            columns = differs.get((way.name, day))
+            result = "differs" if columns is not None else "equal" if way.name != certificate.first else "-"
+            yield way.name, day, f"{prints.rows:,}", result, ", ".join(columns or ())

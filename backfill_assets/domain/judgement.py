@@ -1,0 +1,155 @@
+"""The verdict on a unit in one sentence: whether it can be released, and if not, what is worst."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from backfill_assets.domain.checks_config import PERCENTILES
+from backfill_assets.domain.contract import UNCHANGED, Change
+from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
+from backfill_assets.domain.metric_changes import MetricChange
+from backfill_assets.domain.names import number_of
+from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay
+from backfill_assets.domain.series import Series
+from backfill_assets.domain.units import UnitState
+
+_MOST_METRICS = 2
+_HUNDREDTH = Decimal("0.0001")
+_SHORT = 12
+_PROMISED = "the launch's contract"
+_OPEN_FAULTS = (DayState.failed, DayState.missing, DayState.stale)
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a judgement rests on; `proofs` counts certificates that passed, `golden` golden sources that agree."""
+
+    state: UnitState
+    days: Sequence[ReviewedDay]
+    concerns: Sequence[Concern]
+    series: Sequence[Series]
+    reaches: Sequence[Reach]
+    releases: Sequence[Made]
+    pending: str = ""
+    proofs: int = 0
+    golden: int = 0
+
+
+def judge_unit(grounds: Grounds) -> Judgement:
+    """The verdict on a unit as it stands."""
+    match grounds.state:
+        case UnitState.open:
+            return _open(grounds)
+        case UnitState.published:
+            return Judgement(Outcome.published, f"{_made(grounds, 'publish', 'Published')}{_published(grounds)}.")
+        case UnitState.rolled_back:
+            return Judgement(Outcome.rolled_back, _rolled_back(grounds))
+        case UnitState.discarded:
+            return Judgement(Outcome.given_up, f"Given up: nothing of its {_count(grounds.days)} is published.")
+
+
+def _open(grounds: Grounds) -> Judgement:
+    worst = worst_of(grounds.concerns)
+    faulty = Counter(day.state for day in grounds.days if day.state in _OPEN_FAULTS)
+    if worst is not None and worst.concern.blocks:
+        said = in_one_sentence(worst, len(grounds.days))
+        return Judgement(Outcome.not_ready, f"Not ready: {said}.")
+    if faulty:
+        first = next(day for day in grounds.days if day.state in _OPEN_FAULTS)
+        how = ", ".join(f"{count:,} {state.value}" for state, count in sorted(faulty.items()))
+        why = f": {first.why[0]}" if first.why else ""
+        text = f"Not ready: of {_count(grounds.days)} {how}; first {first.dataset} {first.day}{why}."
+        return Judgement(Outcome.not_ready, text)
+    wait = f"; waits for an approval of evidence {grounds.pending[:_SHORT]}" if grounds.pending else ""
+    if worst is not None:
+        said = in_one_sentence(worst, len(grounds.days))
+        return Judgement(Outcome.warning, f"Ready to publish, but look at this first: {said}; {_good(grounds)}{wait}.")
+    return Judgement(Outcome.ready, f"Ready to publish: {_good(grounds)}{wait}.")
+
+
+def _published(grounds: Grounds) -> str:
+    worst = worst_of(grounds.concerns)
+    gone = Counter(day.state for day in grounds.days if day.state in {DayState.rolled_back, DayState.rewritten})
+    since = "".join(f"; {number_of(count, 'day')} {state.value}" for state, count in sorted(gone.items()))
+    if worst is not None:
+        return f", and there is something to look at: {in_one_sentence(worst, len(grounds.days))}{since}"
+    return f": {_good(grounds)}{since}"
+
+
+def _rolled_back(grounds: Grounds) -> str:
+    last = next((made for made in grounds.releases if made.kind == "rollback"), None)
+    why = f" ({last.reason})" if last is not None and last.reason else ""
+    worst = worst_of(grounds.concerns)
+    besides = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
+    days = _count(grounds.days)
+    return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{besides}."
+
+
+def _made(grounds: Grounds, kind: str, verb: str) -> str:
+    made = next((one for one in grounds.releases if one.kind == kind), None)
+    if made is None:
+        return verb
+    approved = f", approved by {made.approved_by}" if made.approved_by and kind == "publish" else ""
+    return f"{verb} {made.at:%Y-%m-%d %H:%M} UTC by {made.by}{approved}"
+
+
+def _good(grounds: Grounds) -> str:
+    """What went well: days and checks, how far the metrics moved, files outside, certificates, golden sources."""
+    good = [day for day in grounds.days if day.state not in _OPEN_FAULTS]
+    checks = {day.checks for day in good}
+    every = f"all {max(checks)} checks" if len(checks) == 1 else "all checks"
+    if any(day.passed < day.checks for day in good):
+        every = "every check that blocks"
+    parts = [f"{len(good):,} of {number_of(len(grounds.days), 'day')} pass {every}", _moves(grounds.series)]
+    if grounds.reaches and all(reach.held for reach in grounds.reaches):
+        parts.append("no file of another day is touched")
+    if grounds.proofs:
+        parts.append("the recomputation gives the same rows")
+    if grounds.golden:
+        parts.append(f"{number_of(grounds.golden, 'golden source')} {'agrees' if grounds.golden == 1 else 'agree'}")
+    return "; ".join(filter(None, parts))
+
+
+def _moves(series: Sequence[Series]) -> str:
+    """How far the metrics moved, those that were promised to first and percentiles last; what did not move is not named."""
+    changes = [
+        (one.change, one.change.range) for one in series if one.change is not None and one.change.range is not None
+    ]
+    if not changes:
+        return "nothing was published of these days before"
+    several = len({change.dataset for change, _ in changes}) > 1
+    told = sorted(((change, by) for change, by in changes if by != UNCHANGED), key=lambda pair: _rank(pair[0]))
+    texts = [
+        f"{f'{change.dataset}.' if several else ''}{change.metric} changes by {_shown(by)}"
+        f"{' as promised' if _promised(change) else ''}"
+        for change, by in told[:_MOST_METRICS]
+    ]
+    if len(told) > _MOST_METRICS:
+        texts.append(f"{number_of(len(told) - _MOST_METRICS, 'other metric')} moved within what is allowed")
+    return "; ".join(texts) or "no metric changes"
+
+
+def _rank(change: MetricChange) -> tuple[bool, bool]:
+    return not _promised(change), is_percentile(change.metric)
+
+
+def is_percentile(metric: str) -> bool:
+    """Whether a metric is one of the percentiles of a measure, which say less to most people than its sum."""
+    return metric.partition("_")[0] in PERCENTILES
+
+
+def _shown(change: Change) -> str:
+    """A band to a hundredth of a percent, rounded outwards; one that is smaller than that as it is."""
+    low, high = change.low.quantize(_HUNDREDTH, ROUND_FLOOR), change.high.quantize(_HUNDREDTH, ROUND_CEILING)
+    return str(change if max(abs(change.low), abs(change.high)) < _HUNDREDTH else Change(low, high))
+
+
+def _promised(change: MetricChange) -> bool:
+    return any(_PROMISED in promise for promise in change.promised)
+
+
+def _count(days: Sequence[ReviewedDay]) -> str:
+    return number_of(len(days), "day")

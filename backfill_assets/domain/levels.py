@@ -1,0 +1,183 @@
+"""Concerns: what speaks against a release, by the level at which it was found, the worst first."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import assert_never
+
+from backfill_assets.domain.certificate import Certificate
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.names import in_words, number_of
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.verdict import Check, CheckKind, Row
+
+
+class Level(StrEnum):
+    """How deep a check looks; in this order a reviewer wants to hear of what failed."""
+
+    structural = "structural"
+    aggregate = "aggregate"
+    row = "row"
+    golden = "golden"
+    certificate = "certificate"
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One thing that one check found wrong with one day; without a day where it is about all of them.
+
+    `blocks` says that it alone keeps the unit from being released; `sample` holds offending rows.
+    """
+
+    level: Level
+    dataset: str
+    check: str
+    day: dt.date | None
+    found: str
+    expected: str
+    blocks: bool
+    note: str = ""
+    sample: tuple[Row, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst concern: the first of its kind, and on how many days the same check did not pass."""
+
+    concern: Concern
+    days: int
+    others: int
+    """How many other checks have found something that is as bad: blocking, or else a warning."""
+
+
+def level_of(kind: CheckKind) -> Level:
+    """The level of a kind of check."""
+    match kind:
+        case (
+            CheckKind.unique_key
+            | CheckKind.not_null
+            | CheckKind.source_present
+            | CheckKind.upstream_present
+            | CheckKind.corrupt_rows
+            | CheckKind.source_freshness
+            | CheckKind.reference
+            | CheckKind.rule
+            | CheckKind.schema
+        ):
+            return Level.structural
+        case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total:
+            return Level.aggregate
+        case CheckKind.rows | CheckKind.columns:
+            return Level.row
+        case CheckKind.golden:
+            return Level.golden
+        case _:
+            assert_never(kind)
+
+
+def of_verdicts(
+    evidence: Mapping[DatasetDay, DayEvidence], checks: Mapping[str, Sequence[Check]]
+) -> tuple[Concern, ...]:
+    """The failed verdicts of all days; `checks` are those that each dataset declares."""
+    kinds = {(name, check.name): check.kind for name, declared in checks.items() for check in declared}
+    found = []
+    for (name, day), one in sorted(evidence.items()):
+        for verdict in one.verdicts:
+            if verdict.passed:
+                continue
+            kind = kinds.get((name, verdict.check))
+            # Of a check that is declared no more nobody knows the kind: better too high on the list than too low.
+            level = Level.structural if kind is None else level_of(kind)
+            found.append(
+                Concern(
+                    level,
+                    name,
+                    verdict.check,
+                    day,
+                    verdict.found,
+                    verdict.expected,
+                    verdict.refuses,
+                    verdict.note,
+                    verdict.sample,
+                )
+            )
+    return tuple(found)
+
+
+def of_seams(seams: Iterable[Seam]) -> tuple[Concern, ...]:
+    """The seams that the recomputation has brought in; they warn, since only people know what the world did that day."""
+    return tuple(
+        Concern(
+            Level.aggregate, seam.dataset, f"{seam.metric}_seam", seam.day,
+            f"a step of {_step(seam.new_step)} from the day before ({_score(seam.new_score)})",
+            f"one as usual; it was {_step(seam.old_step)} ({_score(seam.old_score)})",
+            blocks=False,
+        )
+        for seam in seams
+        if seam.introduced
+    )  # fmt: skip
+
+
+def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Concern, ...]:
+    """What a certificate found: days that come out differently, and things that changed although nothing should."""
+    found = [
+        Concern(
+            Level.certificate, certificate.dataset, "recomputation", one.day,
+            f"{in_words(one.columns) if one.columns else 'rows'} came out differently ({one.recomputation})",
+            "the same rows however and whenever they are computed", blocks, sample=one.rows,
+        )
+        for one in certificate.disagreements
+    ]  # fmt: skip
+    found += [
+        Concern(
+            Level.certificate, certificate.dataset, "recomputation", None, f"{touched} changed meanwhile",
+            "nothing changes outside of the recomputed days", blocks,
+        )
+        for touched in certificate.touched
+    ]  # fmt: skip
+    return tuple(found)
+
+
+def of_lacking_certificate(dataset: str, campaign: str) -> Concern:
+    """That a certificate which the specification requires is not there, or speaks of other evidence."""
+    return Concern(
+        Level.certificate, dataset, "recomputation", None, "no certificate of this evidence", "one that has passed", blocks=True,
+        note=f"validation.certificate asks for it; get it with: backfill prove {campaign}",
+    )  # fmt: skip
+
+
+def worst_of(concerns: Sequence[Concern]) -> Worst | None:
+    """The worst of some concerns: what blocks before what warns, then by level, then what fails on most days."""
+    by_check: dict[tuple[bool, Level, str, str], list[Concern]] = {}
+    for concern in concerns:
+        by_check.setdefault((not concern.blocks, concern.level, concern.dataset, concern.check), []).append(concern)
+    if not by_check:
+        return None
+    order = list(Level)
+    key = min(by_check, key=lambda k: (k[0], order.index(k[1]), -len(by_check[k])))
+    first = min(by_check[key], key=lambda f: (f.day is None, f.day))
+    return Worst(first, len({f.day for f in by_check[key]}), sum(k[0] == key[0] for k in by_check) - 1)
+
+
+def in_one_sentence(worst: Worst, days: int) -> str:
+    """The worst concern for people, without a full stop: level, check, day, found and expected; `days` are all days."""
+    f = worst.concern
+    on = f" on {worst.days:,} of {number_of(days, 'day')}, first on {f.day}" if worst.days > 1 else f" on {f.day}"
+    note = f" ({f.note})" if f.note else ""
+    others = f"; {number_of(worst.others, 'other check')} found something too" if worst.others else ""
+    verb = "fails" if f.blocks else "warns"
+    return (
+        f"{f.level.value} check {f.check} of {f.dataset} {verb}{on if f.day else ''}: found {f.found}, "
+        f"expected {f.expected}{note}{others}"
+    )
+
+
+def _step(value: object) -> str:
+    return "nothing" if value is None else f"{value:+,.6g}"
+
+
+def _score(value: float | None) -> str:
+    return "no score" if value is None else f"{value:+.1f} times the usual spread"

@@ -1,0 +1,281 @@
+"""Metrics: how datasets and campaigns do, in figures, computed from what the ledger keeps."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from backfill_assets.domain.campaign import WORKING, Action, Campaign, CampaignState, JournalEntry
+from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import ONE_DAY, runs_of_days
+from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.findings import DayFindings
+from backfill_assets.domain.release import Manifest
+from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
+
+_HOUR: Final = 3600.0
+_BUILT: Final = "shadow"
+"""The layer whose batches are timed: plain launches count no others, and it ends with the checks."""
+_OVER: Final = frozenset(
+    {
+        CampaignState.published, CampaignState.rolled_back, CampaignState.discarded, CampaignState.closed,
+        CampaignState.cleaned,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """How far a dataset is published.
+
+    `newest` is the newest published day, `gap_free` the last one before the first gap, counted from the first published
+    day; both are none while nothing is published. `due` is the newest day that should be there, none before the first
+    one is. `lag_days` counts the days from `newest` to `due`, `lag_hours` since when the day after `newest` is due; both are
+    0 where nothing is late, and none while nothing is published.
+    """
+
+    newest: dt.date | None
+    gap_free: dt.date | None
+    due: dt.date | None
+    lag_days: int | None
+    lag_hours: float | None
+
+
+@dataclass(frozen=True)
+class SecondsPerPartition:
+    """How long a backfill takes per partition, waiting not counted: nearest-rank percentiles over `partitions`."""
+
+    p50: float
+    p95: float
+    partitions: int
+
+
+@dataclass(frozen=True)
+class RollbackWindow:
+    """A release that can still be rolled back, how many days still show it, from the `first` to the `last`, and until when."""
+
+    release: str
+    days: int
+    first: dt.date
+    last: dt.date
+    until: dt.datetime
+
+
+@dataclass(frozen=True)
+class LastSuccess:
+    """The newest publication of a dataset, when it was committed, and how many hours ago that was."""
+
+    release: str
+    at: dt.datetime
+    hours_ago: float
+
+
+@dataclass(frozen=True)
+class DatasetMetrics:
+    """How a dataset does.
+
+    `published` counts the published days. `rows`, `duplicate_keys`, `golden_mismatches` and `failed_checks` are of those that
+    a release of this project brought, as it was checked: rows on which a golden source does not agree, and failed verdicts of
+    other checks, which did not block. `open_units` are what people call them by.
+    """
+
+    dataset: str
+    published: int
+    rows: int
+    duplicate_keys: int
+    golden_mismatches: int
+    failed_checks: int
+    watermark: Watermark
+    seconds_per_partition: SecondsPerPartition | None
+    last_success: LastSuccess | None
+    rollback_windows: tuple[RollbackWindow, ...]
+    open_units: tuple[str, ...]
+
+    @property
+    def duplicate_keys_per_1000_rows(self) -> float | None:
+        """None where no published row was measured."""
+        return self.duplicate_keys * 1000 / self.rows if self.rows else None
+
+    @property
+    def mismatches(self) -> int:
+        """All that reviewers let pass, or could not be told of: golden mismatches and failed checks together."""
+        return self.golden_mismatches + self.failed_checks
+
+
+@dataclass(frozen=True)
+class CampaignMetrics:
+    """How a campaign does, as the ledger knows it.
+
+    `days_done` and `days_total` count (dataset, day). `batches_left` is what its days that are not done make at its present
+    batch size, 0 for a campaign that is over. `waiting_since` is when a run of it gave up before the gate for the first
+    time since its last batch, for `waiting_for`; none unless it waits now. `waited_hours` adds up the waits of its batches,
+    `gave_up` counts the runs that ended before a shut gate.
+    """
+
+    campaign: str
+    state: str
+    datasets: tuple[str, ...]
+    days_done: int
+    days_total: int
+    batches_left: int
+    waiting_since: dt.datetime | None
+    waiting_for: str
+    waited_hours: float
+    gave_up: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Everything at one moment: datasets by name, campaigns newest first."""
+
+    at: dt.datetime
+    datasets: tuple[DatasetMetrics, ...]
+    campaigns: tuple[CampaignMetrics, ...]
+
+    def to_plain(self) -> dict[str, object]:
+        """The same as plain JSON values, computed figures included, for programs and pages."""
+        derived = ("duplicate_keys_per_1000_rows", "mismatches")
+        datasets = [{**vars(one), **{name: getattr(one, name) for name in derived}} for one in self.datasets]
+        return {"at": plain(self.at), "datasets": plain(datasets), "campaigns": plain(self.campaigns)}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the metrics of a dataset are computed from.
+
+    `days` are the published ones, `standing` the release that each of them shows, as far as one does, `findings` those of
+    the evidence behind it. `records` are all finalized releases of the dataset; `units` its units with their attempts.
+    """
+
+    dataset: Dataset
+    days: Collection[dt.date]
+    standing: Mapping[dt.date, Manifest]
+    findings: Mapping[dt.date, DayFindings]
+    records: Sequence[ReleaseRecord]
+    units: Sequence[Unit]
+    attempts: Iterable[Attempt]
+
+
+def dataset_metrics(published: Published, now: dt.datetime) -> DatasetMetrics:
+    """The metrics of one dataset at an aware moment."""
+    findings = published.findings.values()
+    return DatasetMetrics(
+        dataset=published.dataset.name,
+        published=len(set(published.days)),
+        rows=sum(f.rows for f in findings),
+        duplicate_keys=sum(f.duplicate_keys for f in findings),
+        golden_mismatches=sum(f.golden_mismatches for f in findings),
+        failed_checks=sum(len(f.tolerated) for f in findings),
+        watermark=watermark(published.dataset, published.days, now),
+        seconds_per_partition=seconds_per_partition(published.dataset.name, published.units, published.attempts),
+        last_success=_last_success(published, now),
+        rollback_windows=_rollback_windows(published, now),
+        open_units=tuple(unit.handle for unit in published.units if unit.state is UnitState.open),
+    )
+
+
+def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Watermark:
+    """How far these published days go, and how far they should at an aware moment, by the dataset's own calendar."""
+    newest_day = dataset.newest_day(now)
+    due = newest_day if newest_day >= dataset.start else None
+    if not days:
+        return Watermark(None, None, due, None, None)
+    newest, (_, gap_free) = max(days), runs_of_days(days)[0]
+    if due is None or newest >= due:
+        return Watermark(newest, gap_free, due, 0, 0.0)
+    # A day becomes a partition when it is over, and as many days earlier as the offset says.
+    since = dt.datetime.combine(newest + (2 - dataset.end_offset) * ONE_DAY, dt.time(), dataset.zone)
+    return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)))
+
+
+def seconds_per_partition(
+    dataset: str, units: Iterable[Unit], attempts: Iterable[Attempt]
+) -> SecondsPerPartition | None:
+    """How long the backfills of a dataset took per partition, live runs left out; none before the first has ended.
+
+    A batch's time is spread evenly over its days. It begins when the batch is let in, so waiting is no part of it.
+    """
+    backfills = {unit.id for unit in units if not unit.live}
+    found = sorted(
+        seconds
+        for attempt in attempts
+        if attempt.unit in backfills and (attempt.dataset, attempt.layer) == (dataset, _BUILT)
+        if attempt.state is AttemptState.done and attempt.ended_at is not None
+        for seconds in [(attempt.ended_at - attempt.started_at).total_seconds() / len(attempt.days)] * len(attempt.days)
+    )
+    return SecondsPerPartition(_rank(found, 50), _rank(found, 95), len(found)) if found else None
+
+
+def campaign_metrics(
+    campaign: Campaign, state: CampaignState, done: int, attempts: Sequence[Attempt], journal: Sequence[JournalEntry]
+) -> CampaignMetrics:
+    """The metrics of one campaign; `done` of its (dataset, day) are, `journal` is in order."""
+    plan, waits = campaign.plan, _waits_now(campaign, attempts, journal)
+    total = sum(len(days) for days in plan.targets.values())
+    left = 0 if state in _OVER else total - done
+    return CampaignMetrics(
+        campaign=campaign.id,
+        state=state.value,
+        datasets=tuple(plan.targets),
+        days_done=done,
+        days_total=total,
+        batches_left=math.ceil(left / campaign.knobs.partitions_per_batch),
+        waiting_since=waits[0].at if waits else None,
+        waiting_for=waits[-1].reason if waits else "",
+        waited_hours=_hours(sum((a.waited for a in attempts), dt.timedelta(0))),
+        gave_up=sum(entry.action is Action.waits for entry in journal),
+    )
+
+
+def days_done(days: Iterable[DatasetDay], findings: Mapping[DatasetDay, DayFindings]) -> int:
+    """How many of the (dataset, day) have evidence that passes."""
+    return sum(day in findings and findings[day].passed for day in days)
+
+
+def _waits_now(
+    campaign: Campaign, attempts: Sequence[Attempt], journal: Sequence[JournalEntry]
+) -> tuple[JournalEntry, ...]:
+    """The notes of runs that gave up before the gate since the campaign's last batch; none if one is at work."""
+    if campaign.phase not in WORKING or any(a.state is AttemptState.running for a in attempts):
+        return ()
+    begun = [entry.at for entry in journal if entry.action in {Action.launched, Action.resumed}]
+    last = max([*begun, *(a.started_at for a in attempts)], default=campaign.created_at)
+    return tuple(entry for entry in journal if entry.action is Action.waits and entry.at >= last)
+
+
+def _last_success(published: Published, now: dt.datetime) -> LastSuccess | None:
+    standing = {manifest.release for manifest in published.standing.values()}
+    found = [
+        LastSuccess(record.manifest.release, record.committed_at, _hours(now - record.committed_at))
+        for record in published.records
+        if record.committed_at is not None and record.manifest.release in standing
+    ]
+    return max(found, key=lambda success: success.at, default=None)
+
+
+def _rollback_windows(published: Published, now: dt.datetime) -> tuple[RollbackWindow, ...]:
+    shown: dict[str, list[dt.date]] = {}
+    for day, manifest in published.standing.items():
+        shown.setdefault(manifest.release, []).append(day)
+    keep_for = published.dataset.retention.keep_for
+    found = [
+        RollbackWindow(record.manifest.release, len(days), min(days), max(days), until)
+        for record in published.records
+        if record.committed_at is not None and (days := shown.get(record.manifest.release))
+        if (until := restorable_until(record.committed_at, keep_for)) > now
+    ]
+    return tuple(sorted(found, key=lambda window: window.until, reverse=True))
+
+
+def _rank(ordered: Sequence[float], percent: int) -> float:
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+
+def _hours(span: dt.timedelta) -> float:
+    return round(span.total_seconds() / _HOUR, 2)

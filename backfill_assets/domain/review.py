@@ -1,0 +1,243 @@
+"""The review of a unit: everything that somebody needs to say yes or no to its release, as plain data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from backfill_assets.domain.attribution import Attribution
+from backfill_assets.domain.campaign import JournalEntry
+from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.certificate import Certificate
+from backfill_assets.domain.comparison import GoldenCounts, RowChange, RowCounts
+from backfill_assets.domain.levels import Concern
+from backfill_assets.domain.plan import Estimate
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.series import Series
+from backfill_assets.domain.work import Attempt
+
+
+class Outcome(StrEnum):
+    """What the verdict comes to."""
+
+    ready = "ready"
+    warning = "ready, with warnings"
+    not_ready = "not ready"
+    published = "published"
+    rolled_back = "rolled back"
+    given_up = "given up"
+
+
+class DayState(StrEnum):
+    """How one day of a unit stands, the best first."""
+
+    published = "published"
+    passed = "passed"
+    warned = "passed with warnings"
+    rewritten = "rewritten since"
+    rolled_back = "rolled back"
+    missing = "not built yet"
+    stale = "stale"
+    failed = "failed"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a unit: what it comes to, and one sentence that says why."""
+
+    outcome: Outcome
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was asked for, by whom and why.
+
+    `specification` holds the fields of a campaign's file as JSON values, `file` where it was read; both are empty for a
+    launch without one. `contract` is what was promised to change, as a launch says it. `targets` are days by dataset.
+    """
+
+    campaign: str
+    opened_by: str
+    opened_at: dt.datetime
+    by: str
+    targets: Mapping[str, tuple[dt.date, ...]]
+    contract: tuple[Mapping[str, object], ...]
+    specification: Mapping[str, object]
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class ReviewedDay:
+    """One day of one dataset: its state and why, how many checks passed of how many, and the hash of its evidence."""
+
+    dataset: str
+    day: dt.date
+    state: DayState
+    passed: int
+    checks: int
+    evidence: str
+    why: tuple[str, ...] = ()
+    live: bool = False
+
+
+@dataclass(frozen=True)
+class RowTotals:
+    """What happened to the rows of a dataset, over the `days` that were compared row by row."""
+
+    dataset: str
+    days: int
+    counts: RowCounts
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest changes of a measure of a dataset, up to a hundred, the largest first."""
+
+    dataset: str
+    measure: str
+    changes: tuple[RowChange, ...]
+
+
+@dataclass(frozen=True)
+class GoldenDay:
+    """A day on which a dataset and a golden source do not agree, and by how many rows."""
+
+    day: dt.date
+    counts: GoldenCounts
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a dataset and a golden source agree over the `days` that were compared, and the days on which they do not."""
+
+    dataset: str
+    golden: str
+    days: int
+    counts: GoldenCounts
+    mismatches: tuple[GoldenDay, ...]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A certificate that speaks of the evidence, with its verdict and its hash."""
+
+    certificate: Certificate
+    hash: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What was estimated, none without a plan, and what it took; `waited` are seconds before shut gates."""
+
+    estimate: Estimate | None
+    actual: Estimate
+    waited: float
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which files a release touches: those of its days, and no other.
+
+    `removed` and `added` count files; `outside` counts the files of other days, `altered` names those of these days that
+    are not the very same before and after. `held` is none where nobody can tell any more.
+    """
+
+    dataset: str
+    release: str
+    days: int
+    removed: int
+    added: int
+    outside: int
+    outside_days: int
+    altered: tuple[dt.date, ...]
+    held: bool | None
+    words: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """A release of the unit that is true: who made it when and why, and for a rollback, what it undid."""
+
+    release: str
+    kind: str
+    dataset: str
+    at: dt.datetime
+    by: str
+    version: int | None
+    days: int
+    reason: str
+    approved_by: str
+    undoes: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """What somebody may want to do next, and the command that does it."""
+
+    purpose: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Review:
+    """The review of a unit at one moment.
+
+    `evidence` is the hash of all its evidence, `pending` that of what waits for an approval (empty if nothing does).
+    """
+
+    unit: str
+    made_at: dt.datetime
+    state: str
+    judgement: Judgement
+    subject: Subject
+    evidence: str
+    pending: str
+    concerns: tuple[Concern, ...]
+    series: tuple[Series, ...]
+    seams: tuple[Seam, ...]
+    days: tuple[ReviewedDay, ...]
+    rows: tuple[RowTotals, ...]
+    largest: tuple[Largest, ...]
+    attributions: tuple[Attribution, ...]
+    certificates: tuple[Proof, ...]
+    golden: tuple[Agreement, ...]
+    effort: Effort
+    batches: tuple[Attempt, ...]
+    journal: tuple[JournalEntry, ...]
+    reaches: tuple[Reach, ...]
+    releases: tuple[Made, ...]
+    commands: tuple[Command, ...]
+
+    @property
+    def name(self) -> str:
+        """What people call it: the campaign, otherwise the unit."""
+        return self.subject.campaign or self.unit
+
+
+def as_plain(review: Review) -> dict[str, object]:
+    """All of it as JSON values; a number that is none is the text `nan`, `inf` or `-inf`."""
+    return {field.name: _finite(plain(getattr(review, field.name))) for field in fields(review)}
+
+
+def as_json(review: Review) -> str:
+    """All of it as JSON text."""
+    return json.dumps(as_plain(review), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _finite(one) for key, one in value.items()}
+        case list():
+            return [_finite(one) for one in value]
+        case float() if not math.isfinite(value):
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,256 @@
+"""Golden sources: the rows on which a shadow and somebody else's table do not agree."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.comparison import GoldenCounts
+from backfill_assets.domain.errors import DatasetError, SourceError
+from backfill_assets.domain.golden import Golden, golden_check
+from backfill_assets.domain.verdict import Row as SampleRow
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.compare import (
+    ADDED,
+    CHANGED,
+    COLUMNS,
+    REMOVED,
+    STATUS,
+    Shape,
+    differing,
+    new_column,
+    old_column,
+)
+from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets.lakehouse.road.models import run_query
+from backfill_assets.lakehouse.road.references import read_file, reference_tables
+from backfill_assets.lakehouse.road.samples import plain_value
+from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.spark_sql import declared_type, first_of_each, in_days, renamed
+from backfill_assets.lakehouse.road.tables import is_table, read_days, read_table
+from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
+
+_MOST: Final = 5
+_ALL: Final = "all"
+_KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
+_WHOLE: Final = T.DecimalType(20, 0)
+_WIDEST: Final = 38
+
+
+@dataclass(frozen=True)
+class ShadowDays:
+    """Days of a shadow, in its folder below the published table, and the upstream days that they were built from."""
+
+    folder: str
+    days: tuple[dt.date, ...]
+    upstreams: Sequence[UpstreamDays] = ()
+
+
+def golden_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
+    """What every golden file and table holds, as `golden:<name>`: SHA-256 or the table's version; needs no Spark.
+
+    Raises:
+        SourceError: a file or table is missing.
+    """
+    found = {}
+    for name, golden in loaded.dataset.golden.items():
+        if golden.file is not None:
+            found[f"golden:{name}"] = sha256_of(_place(loaded, layout, name))
+        elif golden.table is not None:
+            table = DeltaTable(_place(loaded, layout, name))
+            found[f"golden:{name}"] = f"{table.metadata().id} {table.version()}"
+    return found
+
+
+def golden_counts(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays
+) -> Mapping[dt.date, Mapping[str, GoldenCounts]]:
+    """By day and golden source how many rows agree and how many do not; one join per golden source.
+
+    Raises:
+        SourceError: a file or table is missing or does not fit what `dataset.yaml` declares.
+        DatasetError: a query of `dataset.yaml` cannot be evaluated, or returns other columns than it must.
+    """
+    found: dict[dt.date, dict[str, GoldenCounts]] = {day: {} for day in shadow.days}
+    tables = _tables(spark, loaded, layout, shadow) if loaded.dataset.golden else {}
+    partition = loaded.dataset.partition_column
+    for name in loaded.dataset.golden:
+        with renamed(SourceError, _key(loaded, name), also=("FAILED_READ_FILE",)):
+            theirs, ours = _sides(spark, loaded, layout, name, (tables, shadow.days))
+            # As on the other side: of a key that occurs twice here and once there, one row is missing there.
+            apart = differing(theirs, ours, _shape(loaded, name), numbered=True)
+            all_rows = ours.groupBy(partition).agg(F.count("*").alias("rows")).withColumn(STATUS, F.lit(_ALL))
+            rows = apart.groupBy(partition, STATUS).agg(F.count("*").alias("rows")).unionByName(all_rows).collect()
+        counted = {(row[partition], row[STATUS]): int(row["rows"]) for row in rows}
+        for day in shadow.days:
+            found[day][name] = _counts({status: counted.get((day, status), 0) for status in (*_KINDS, _ALL)})
+    return found
+
+
+def golden_samples(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays, failed: Collection[Verdict]
+) -> Mapping[tuple[str, dt.date], tuple[SampleRow, ...]]:
+    """Up to five rows per failed (check, day) on which a golden source does not agree: kind, key, ours and theirs."""
+    names = {golden_check(name): name for name in loaded.dataset.golden}
+    days: dict[str, list[dt.date]] = {}
+    for verdict in failed:
+        if verdict.check in names:
+            days.setdefault(verdict.check, []).append(verdict.day)
+    tables = _tables(spark, loaded, layout, shadow) if days else {}
+    found: dict[tuple[str, dt.date], list[SampleRow]] = {}
+    for check, wanted in days.items():
+        name, shape = names[check], _shape(loaded, names[check])
+        theirs, ours = _sides(spark, loaded, layout, name, (tables, wanted))
+        apart = differing(theirs, ours, shape, numbered=True)
+        order = [F.col(STATUS), *(F.col(column) for column in shape.match)]
+        for row in first_of_each(apart, [shape.partition], order, _MOST).orderBy(*order).collect():
+            found.setdefault((check, row[shape.partition]), []).append(_sample(row, shape))
+    return {key: tuple(rows) for key, rows in found.items()}
+
+
+def _key(loaded: LoadedDataset, name: str, *path: str) -> str:
+    return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('golden', name, *path))}"
+
+
+def _place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+    golden = loaded.dataset.golden[name]
+    if golden.file is not None:
+        path = layout.source_file(golden.file.path)
+        what, relative, key, there = "file", golden.file.path, "file.path", path.is_file()
+    else:
+        relative = golden.table or ""
+        path = layout.source_file(relative)
+        what, key, there = "Delta table", "table", is_table(path)
+    if not there:
+        raise SourceError(
+            f"{_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
+            f"put it there, or correct golden.{name}.{key}"
+        )
+    return path
+
+
+def _tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays) -> Mapping[str, DataFrame]:
+    dataset = loaded.dataset
+    rows = read_days(spark, shadow_path(loaded, layout, shadow.folder), dataset.partition_column, shadow.days)
+    return {
+        dataset.name: rows.select(*dataset.columns),
+        **upstream_tables(spark, layout, shadow.upstreams),
+        **reference_tables(spark, loaded, layout),
+    }
+
+
+def _sides(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    name: str,
+    shown: tuple[Mapping[str, DataFrame], Collection[dt.date]],
+) -> tuple[DataFrame, DataFrame]:
+    """Their rows and ours of some days, with the columns that are compared, in types that can be."""
+    golden, (tables, days) = loaded.dataset.golden[name], shown
+    others = {table: frame for table, frame in tables.items() if table != loaded.name}
+    own: dict[str, DataFrame] = {}
+    if golden.file is not None:
+        relative = golden.file.path
+        own[name] = read_file(spark, golden.file, _place(loaded, layout, name), f"golden.{name}.file: {relative}")
+    elif golden.table is not None:
+        own[name] = read_table(spark, _place(loaded, layout, name))
+    theirs, ours = own.get(name), tables[loaded.name]
+    if golden.sql is not None:
+        with renamed(DatasetError, _key(loaded, name, "sql")):
+            theirs = run_query(spark, golden.sql, {**others, **own})
+            _ = theirs.schema
+    if golden.ours is not None:
+        with renamed(DatasetError, _key(loaded, name, "ours")):
+            ours = run_query(spark, golden.ours, tables)
+            _ = ours.schema
+    if theirs is None:
+        raise DatasetError(f"{_key(loaded, name)}: set file, table or sql")
+    _require_columns(theirs, loaded, golden, _key(loaded, name, *(["sql"] if golden.sql else [])))
+    _require_columns(ours, loaded, golden, _key(loaded, name, "ours"))
+    theirs, ours = _alike(theirs, ours, golden, _key(loaded, name, "columns"))
+    chosen = in_days(loaded.dataset.partition_column, days)
+    return theirs.where(chosen), ours.where(chosen)
+
+
+def _shape(loaded: LoadedDataset, name: str) -> Shape:
+    golden = loaded.dataset.golden[name]
+    columns = {column: agreed.tolerance for column, agreed in golden.columns.items()}
+    return Shape(loaded.dataset.partition_column, golden.key, columns)
+
+
+def _require_columns(frame: DataFrame, loaded: LoadedDataset, golden: Golden, where: str) -> None:
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    lacking = [column for column in (*golden.key, *golden.columns) if column not in types]
+    if lacking:
+        raise DatasetError(f"{where} has no column {lacking[0]!r}; it has {', '.join(types)}")
+    day = loaded.dataset.partition_column
+    if not isinstance(types[day], T.DateType):
+        raise DatasetError(f"{where}: {day} is a {declared_type(types[day])}; make it a date")
+
+
+def _alike(theirs: DataFrame, ours: DataFrame, golden: Golden, where: str) -> tuple[DataFrame, DataFrame]:
+    """Both with the wanted columns alone, numbers in types that hold what either side has."""
+    there, here = ({field.name: field.dataType for field in frame.schema.fields} for frame in (theirs, ours))
+    columns = []
+    for name in (*golden.key, *golden.columns):
+        common = _common(there[name], here[name])
+        if common is None:
+            raise DatasetError(
+                f"{where}: {name} is a {declared_type(there[name])} there and a {declared_type(here[name])} here; "
+                "cast one of them in sql or ours"
+            )
+        columns.append(F.col(name).cast(common).alias(name))
+    return theirs.select(*columns), ours.select(*columns)
+
+
+def _common(one: T.DataType, other: T.DataType) -> T.DataType | None:
+    """A type that holds the values of both; none if they cannot be compared."""
+    if one == other:
+        return one
+    if not isinstance(one, T.NumericType) or not isinstance(other, T.NumericType):
+        return None
+    exact = [_decimal(kind) for kind in (one, other)]
+    if any(kind is None for kind in exact):
+        return T.DoubleType()
+    known = [kind for kind in exact if kind is not None]
+    scale = max(kind.scale for kind in known)
+    return T.DecimalType(min(max(kind.precision - kind.scale for kind in known) + scale, _WIDEST), scale)
+
+
+def _decimal(kind: T.NumericType) -> T.DecimalType | None:
+    if isinstance(kind, T.DecimalType):
+        return kind
+    return None if isinstance(kind, T.FractionalType) else _WHOLE
+
+
+def _counts(rows: Mapping[str, int]) -> GoldenCounts:
+    equal = rows[_ALL] - rows[ADDED] - rows[CHANGED]
+    return GoldenCounts(missing_here=rows[REMOVED], missing_there=rows[ADDED], different=rows[CHANGED], equal=equal)
+
+
+def _sample(row: Row, shape: Shape) -> SampleRow:
+    status, shown = row[STATUS], row[COLUMNS] or tuple(shape.columns)
+    sides = {"ours": (new_column, REMOVED), "theirs": (old_column, ADDED)}
+    return {
+        "kind": _KINDS[status],
+        "key": _listed({column: row[column] for column in shape.match}),
+        **{
+            side: "nothing" if status == absent else _listed({name: row[of(name)] for name in shown})
+            for side, (of, absent) in sides.items()
+        },
+    }
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={plain_value(value)}" for name, value in values.items())

@@ -1,0 +1,244 @@
+"""Recompute: days computed anew into scratch shadows, staging included, and order-independent prints of what came out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, cast
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.canonical import digest, plain
+from backfill_assets.domain.certificate import INPUT_ROWS, NO_PRINTS, Prints, Recomputation
+from backfill_assets.domain.comparison import Value
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.proof_ports import Sampled
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.reading import add_actions
+from backfill_assets.lakehouse.road.compare import (
+    ADDED,
+    CHANGED,
+    COLUMNS,
+    REMOVED,
+    STATUS,
+    Shape,
+    differing,
+    new_column,
+    old_column,
+)
+from backfill_assets.lakehouse.road.fingerprint import (
+    fingerprint_columns,
+    fingerprint_of,
+    normal,
+    with_declared_columns,
+)
+from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
+from backfill_assets.lakehouse.road.references import reference_tables
+from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow, shadow_path
+from backfill_assets.lakehouse.road.spark_sql import first_of_each, is_numeric
+from backfill_assets.lakehouse.road.staging import as_they_are, staged_rows
+from backfill_assets.lakehouse.road.tables import is_table, read_days
+from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, upstream_tables
+
+_MOST_ROWS: Final = 20
+_SHUFFLED_INTO: Final = 5
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ROWS, _KEYS = "print:rows", "print:keys"
+_BARE, _KEYED, _SUM = "bare:", "keyed:", "sum:"
+_WIDE: Final = T.DecimalType(38, 0)
+_PLACES: Final = T.DecimalType(38, 10)
+_numbers = itertools.count()
+
+
+class SparkRecomputations:
+    """The port `Recomputations`, with a session of its own for each step."""
+
+    def __init__(
+        self,
+        session: Callable[[str], AbstractContextManager[SparkSession]],
+        datasets: Mapping[str, LoadedDataset],
+        layout: Layout,
+    ) -> None:
+        self._session = session
+        self._datasets = datasets
+        self._layout = layout
+
+    def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
+        """Compute the days from raw and upstream, staging included, into a folder below the published table.
+
+        Raises:
+            ModelError: a model fails, or returns other columns or days than it must.
+            SourceError: raw or a reference does not fit what `dataset.yaml` declares.
+        """
+        loaded = self._datasets[sampled.dataset]
+        places = [UpstreamDays(self._datasets[name], found) for name, found in sampled.upstream.items()]
+        arrange = _shuffled if INPUT_ROWS in how.settings else as_they_are
+        with self._session(_tag(folder)) as spark:
+            for name, value in how.settings.items():
+                if name != INPUT_ROWS:
+                    spark.conf.set(name, value)
+            tables = {**upstream_tables(spark, self._layout, places), **reference_tables(spark, loaded, self._layout)}
+            if loaded.dataset.source is not None:
+                read = loaded.dataset.with_lookback(sampled.days)
+                tables["staging"] = staged_rows(spark, loaded, self._layout, read, arrange)
+            arranged = {name: arrange(table) for name, table in tables.items()}
+            # Nobody reads the audit columns of a scratch shadow.
+            target = Target(folder, sampled.days, Audit(_EPOCH, "", loaded.code_version))
+            compute_shadow(spark, loaded, self._layout, target, arranged)
+
+    def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
+        """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
+        loaded = self._datasets[dataset]
+        with self._session(_tag(f"prints {dataset}")) as spark:
+            frame = _read(spark, loaded, self._layout, days, place)
+            found = prints_of(frame, loaded.dataset) if frame is not None else {}
+        return {day: found.get(day, NO_PRINTS) for day in days}
+
+    def rows(
+        self, dataset: str, days: Collection[dt.date], places: tuple[str, str]
+    ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
+        """Up to twenty rows of each day in which two places differ; `old` is what the first place holds."""
+        loaded = self._datasets[dataset]
+        with self._session(_tag(f"rows {dataset}")) as spark:
+            one, other = (_read(spark, loaded, self._layout, days, place) for place in places)
+            if one is None or other is None:
+                return {}
+            return differing_rows(one, other, loaded.dataset)
+
+    def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
+        """Digests of the files of raw and staging, by table and then day."""
+        loaded, found = self._datasets[dataset], dict[str, Mapping[dt.date, str]]()
+        raw, staging = self._layout.raw_path(dataset), self._layout.staging_path(dataset)
+        if is_table(raw):
+            found["raw"] = _digests(raw, DELIVERY_DAY)
+        for path in sorted(staging.iterdir()) if staging.is_dir() else ():
+            if is_table(path):
+                found[f"staging {path.name}"] = _digests(path, loaded.dataset.partition_column)
+        return found
+
+
+def prints_of(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Prints]:
+    """The prints of every day of a frame that has the dataset's columns; one pass."""
+    key = list(dict.fromkeys((dataset.partition_column, *dataset.key)))
+    rows = frame.groupBy(dataset.partition_column).agg(
+        F.count("*").alias(_ROWS),
+        F.count_distinct(F.struct(*key)).alias(_KEYS),
+        *_hashes(dataset, key),
+        *_sums(frame, dataset),
+        *fingerprint_columns(dataset),
+    )
+    return {row[dataset.partition_column]: _prints(row, dataset) for row in rows.collect()}
+
+
+def differing_rows(
+    old: DataFrame, new: DataFrame, dataset: Dataset
+) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
+    """Up to twenty rows by day in which two frames differ: key, and of what differs `<column>: old` and `<column>: new`."""
+    partition = dataset.partition_column
+    key = tuple(dict.fromkeys((partition, *dataset.key)))
+    others = {name: Decimal(0) for name in dataset.columns if name not in key}
+    # Numbered: of a key that occurs twice each row is compared with one.
+    found = differing(old, new, Shape(partition, dataset.key, others), numbered=True)
+    order = [F.col(name) for name in (*key, STATUS)]
+    rows: dict[dt.date, list[Mapping[str, Value]]] = {}
+    for row in first_of_each(found, [partition], order, _MOST_ROWS).orderBy(*order).collect():
+        rows.setdefault(row[partition], []).append(_difference(row, key, tuple(others)))
+    return {day: tuple(members) for day, members in rows.items()}
+
+
+def _tag(about: str) -> str:
+    # Of its own: a session's newer namesake would end it.
+    return f"recompute {about} {os.getpid()} {next(_numbers)}"
+
+
+def _read(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], place: str
+) -> DataFrame | None:
+    path = layout.published_path(loaded.name) if place == PUBLISHED else shadow_path(loaded, layout, place)
+    if not is_table(path):
+        return None
+    frame = read_days(spark, path, loaded.dataset.partition_column, days)
+    return with_declared_columns(frame, loaded.dataset).select(*loaded.dataset.columns)
+
+
+def _shuffled(table: DataFrame) -> DataFrame:
+    """The same rows in an order and in partitions that have nothing to do with those of the files."""
+    salted = F.xxhash64(F.lit("another order"), *(F.col(name) for name in table.columns))
+    return table.repartition(_SHUFFLED_INTO, salted).sortWithinPartitions(salted)
+
+
+def _hashes(dataset: Dataset, key: list[str]) -> Iterator[Column]:
+    def hashed(*names: str) -> Column:
+        # A null leaves Spark's hash as it was.
+        flags = [F.col(name).isNull() for name in names]
+        values = [normal(F.col(name), dataset.columns[name].type) for name in names]
+        return F.sum(F.xxhash64(*flags, *values).cast(_WIDE))
+
+    for name in dataset.columns:
+        yield hashed(name).alias(_BARE + name)
+        if name not in key:
+            yield hashed(*key, name).alias(_KEYED + name)
+
+
+def _sums(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    for name, measure in dataset.measures.items():
+        if name in types and measure.sum and is_numeric(types[name]):
+            column, kind = F.col(name), types[name]
+            exact = column if isinstance(kind, T.DecimalType) else column.try_cast(_exactly(kind))
+            yield F.try_sum(exact).alias(_SUM + name)
+
+
+def _exactly(kind: T.DataType) -> T.DataType:
+    # A sum of floats depends on the order in which they come; each of them rounded first, it does not.
+    return _PLACES if isinstance(kind, T.FractionalType) else _WIDE
+
+
+def _prints(row: Row, dataset: Dataset) -> Prints:
+    values = row.asDict()
+    columns = {name: _column_print(values, name) for name in dataset.columns}
+    sums = {
+        name.removeprefix(_SUM): f"{value}"
+        for name, value in values.items()
+        if name.startswith(_SUM) and value is not None
+    }
+    return Prints(values[_ROWS], values[_KEYS], columns, sums, fingerprint_of(row))
+
+
+def _column_print(values: Mapping[str, object], name: str) -> str:
+    keyed = values.get(_KEYED + name)
+    return f"{values[_BARE + name]}" if keyed is None else f"{values[_BARE + name]}:{keyed}"
+
+
+def _difference(row: Row, key: tuple[str, ...], others: tuple[str, ...]) -> Mapping[str, Value]:
+    status = row[STATUS]
+    shown = row[COLUMNS] if status == CHANGED else others
+    sides = {
+        **({"old": old_column} if status in {CHANGED, REMOVED} else {}),
+        **({"new": new_column} if status in {CHANGED, ADDED} else {}),
+    }
+    values = {f"{name}: {side}": _value(row[column(name)]) for name in shown for side, column in sides.items()}
+    return {**{name: _value(row[name]) for name in key}, **values}
+
+
+def _value(value: object) -> Value:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return cast("Value", plain(value))
+
+
+def _digests(path: Path, partition: str) -> Mapping[dt.date, str]:
+    files: dict[dt.date, list[tuple[str, int]]] = {}
+    for add in add_actions(DeltaTable(path), "path", "size_bytes", "partition"):
+        files.setdefault(add["partition"][partition], []).append((add["path"], add["size_bytes"]))
+    return {day: digest(sorted(found)) for day, found in files.items()}

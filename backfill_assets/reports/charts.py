@@ -1,0 +1,259 @@
+"""Charts of a review as Vega-Lite specifications; colours are variables of the page, so that they follow light and dark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import altair as alt
+
+from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.metric_changes import relative
+from backfill_assets.domain.review import DayState, ReviewedDay
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.series import Point, Series
+
+Spec = Mapping[str, Any]
+"""A Vega-Lite specification as plain JSON values."""
+Rows = Sequence[Mapping[str, object]]
+"""What a chart draws, as plain JSON values in short names: there may be thousands of them."""
+
+MOST_POINTS: Final = 2_500
+"""Of more days a chart shows means over weeks."""
+_BINS: Final = 40
+_HEIGHT: Final = 220
+_CELL: Final = 11
+_WEEK: Final = 7
+_MONTHS: Final = "['Jan','Feb','Mar','Apr','May','Jun','Jul','Aug','Sep','Oct','Nov','Dec']"
+_MONTH_WEEKS: Final = [0, 4, 9, 13, 17, 22, 26, 30, 35, 39, 44, 48]
+
+_STATES: Final[Mapping[DayState, tuple[str, str]]] = {
+    DayState.published: ("var(--published)", ""),
+    DayState.passed: ("var(--good)", ""),
+    DayState.warned: ("var(--warn)", "!"),
+    DayState.rewritten: ("var(--live)", "w"),
+    DayState.rolled_back: ("var(--old)", "r"),
+    DayState.missing: ("var(--missing)", "·"),
+    DayState.stale: ("var(--stale)", "~"),
+    DayState.failed: ("var(--bad)", "×"),
+}
+"""Colour and sign of each state: the sign tells them apart without the colour."""
+
+
+def finished(chart: alt.Chart | alt.LayerChart, rows: Mapping[str, Rows]) -> Spec:
+    """The specification of a chart over named rows, in the page's own colours and as wide as the page lets it be."""
+    spec: dict[str, Any] = chart.properties(width="container").to_dict()
+    # It names an address, and nothing may look as if the page needed a network.
+    spec.pop("$schema", None)
+    # Not through Altair, which would look at each row, and repeat all of them in every layer.
+    spec["datasets"] = rows
+    return spec | {"autosize": {"type": "fit-x", "contains": "padding"}, "background": "transparent", "config": _CONFIG}
+
+
+def over(name: str) -> alt.Chart:
+    """A chart over rows of that name."""
+    return alt.Chart(alt.NamedData(name=name))
+
+
+def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
+    """A metric over time: as it was, as it would be, the expected band; range, seams, live and failed days marked."""
+    points = [_row(point) for point in thinned(series.points)]
+    inside = [point.day for point in series.points if point.inside]
+    marks: dict[str, Rows] = {
+        # From midnight of the first day to that after the last.
+        "range": [{"a": str(inside[0]), "b": str(inside[-1] + ONE_DAY)}] if inside else [],
+        "seam": [
+            {"d": str(s.day)}
+            for s in seams
+            if s.introduced and (s.dataset, s.metric) == (series.dataset, series.metric)
+        ],
+        "live": [row for row in points if row.get("k") == "live"],
+        "failed": [row for row in points if row.get("k") == "failed"],
+    }
+    base = over("points").encode(x=_DAYS)
+    lines = [
+        base.mark_area(color="var(--band)", opacity=0.6).encode(y=alt.Y("l:Q"), y2="h:Q"),
+        base.mark_line(color="var(--old)", strokeDash=[4, 3], strokeWidth=1.4).encode(y=_FIGURE),
+        base.mark_line(color="var(--new)", strokeWidth=1.6).encode(y=alt.Y("n:Q")),
+    ]
+    # A mark without a row would make the axes warn that they have no extent.
+    drawn = [mark for name, mark in _MARKS.items() if marks[name]]
+    hover = base.mark_point(opacity=0, size=60).encode(y=alt.Y("v:Q"), tooltip=_TIPS)
+    return finished(alt.layer(*_RANGE, *lines, *drawn, hover).properties(height=_HEIGHT), {"points": points, **marks})
+
+
+def change_chart(series: Series) -> Spec | None:
+    """The relative change of each day in percent, and the expected band; none where no day has anything to compare with."""
+    rows = [_relative(point) for point in thinned(series.points) if point.inside]
+    if not any("c" in row for row in rows):
+        return None
+    failed = [row for row in rows if row.get("k") == "failed"]
+    base = over("points").encode(x=_DAYS)
+    layers = [
+        base.mark_area(color="var(--band)", opacity=0.6).encode(y=alt.Y("l:Q"), y2="h:Q"),
+        base.mark_line(color="var(--new)", strokeWidth=1.4).encode(
+            y=alt.Y("c:Q", title=None, axis=alt.Axis(format="+~r"))
+        ),
+        base.mark_point(opacity=0, size=60).encode(y=alt.Y("c:Q"), tooltip=_CHANGE_TIPS),
+    ]
+    if failed:
+        cross = over("failed").mark_point(shape="cross", filled=True, color="var(--bad)", size=70, angle=45, opacity=1)
+        layers.append(cross.encode(x=_DAYS, y=alt.Y("c:Q"), tooltip=_CHANGE_TIPS))
+    return finished(alt.layer(*layers).properties(height=130), {"points": rows, "failed": failed})
+
+
+def spread_chart(series: Series) -> Spec | None:
+    """How the days' relative changes are spread, in percent; none where no day has anything to compare with."""
+    found = [(float(point.change) * 100, point.passed) for point in series.points if point.change is not None]
+    if not found or all(value == 0 for value, _ in found):
+        return None
+    low, high = min(value for value, _ in found), max(value for value, _ in found)
+    step = (high - low or max(abs(high), 1.0)) / _BINS
+    counts = Counter(
+        (min(int((value - low) / step), _BINS - 1), "outside of the band" if passed is False else "within the band")
+        for value, passed in found
+    )
+    rows = [
+        {"a": low + b * step, "b": low + (b + 1) * step, "c": count, "z": 0, "k": k} for (b, k), count in counts.items()
+    ]
+    # Rectangles, because a bar between two values of x would lie on its side.
+    chart = over("bins").mark_rect(stroke="var(--paper)", strokeWidth=0.5).encode(
+        x=alt.X("a:Q", title="change in percent", scale=alt.Scale(zero=False), axis=alt.Axis(format="+~r")),
+        x2="b:Q",
+        # One day among hundreds has to be seen.
+        y=alt.Y("c:Q", title="days", scale=alt.Scale(type="symlog"), axis=alt.Axis(values=[0, 1, 10, 100, 1000])),
+        y2="z:Q",
+        color=alt.Color("k:N", title=None, scale=_BAND_COLOURS, legend=alt.Legend(orient="top", columnPadding=24)),
+        tooltip=[
+            alt.Tooltip("a:Q", title="from %", format="+.4~r"), alt.Tooltip("b:Q", title="to %", format="+.4~r"),
+            alt.Tooltip("c:Q", title="days"), alt.Tooltip("k:N", title="verdict"),
+        ],
+    )  # fmt: skip
+    return finished(chart.properties(height=110), {"bins": rows})
+
+
+def calendar_chart(days: Sequence[ReviewedDay]) -> Spec:
+    """A calendar of one dataset: a year below the other, a column per week, a cell per day, coloured and signed by state."""
+    years = sorted({day.day.year for day in days})
+    states = [state for state in DayState if any(day.state is state for day in days)]
+    order = [f"{year} {weekday}" for year in years for weekday in range(_WEEK + 1)]
+    colours = alt.Scale(domain=[s.value for s in states], range=[_STATES[s][0] for s in states])
+    weeks = alt.X(
+        "w:O", title=None, scale=alt.Scale(domain=list(range(54)), paddingInner=0.12),
+        axis=alt.Axis(
+            values=_MONTH_WEEKS, labelExpr=f"{_MONTHS}[indexof({_MONTH_WEEKS}, datum.value)]", labelAngle=0, ticks=False,
+            domain=False, orient="top", labelAlign="left", labelOverlap=True,
+        ),
+    )  # fmt: skip
+    rows_of_year = alt.Y(
+        "r:O", title=None, sort=order, scale=alt.Scale(domain=order, paddingInner=0.12),
+        axis=alt.Axis(labelExpr="slice(datum.value, 5) == '0' ? slice(datum.value, 0, 4) : ''", ticks=False, domain=False),
+    )  # fmt: skip
+    base = over("days").encode(x=weeks, y=rows_of_year)
+    tip = [alt.Tooltip("d:N", title="day"), alt.Tooltip("s:N", title="state"), alt.Tooltip("c:N", title="checks")]
+    legend = alt.Legend(orient="bottom", columns=3)
+    cells = base.mark_rect().encode(color=alt.Color("s:N", title=None, scale=colours, legend=legend), tooltip=tip)
+    signs = (
+        over("signs")
+        .mark_text(fontSize=9, color="var(--paper)")
+        .encode(x=weeks, y=rows_of_year, text="g:N", tooltip=tip)
+    )
+    rows = [_cell(day) for day in days]
+    signed = [row for row in rows if "g" in row]
+    return finished(
+        alt.layer(cells, *([signs] if signed else [])).properties(height=len(order) * _CELL),
+        {"days": rows, "signs": signed},
+    )
+
+
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """The points of a chart: all of them, or where there are too many, the mean of each week."""
+    if len(points) <= MOST_POINTS:
+        return points
+    weeks: dict[tuple[bool, dt.date], list[Point]] = {}
+    for point in points:
+        weeks.setdefault((point.inside, point.day - dt.timedelta(days=point.day.weekday())), []).append(point)
+    return [_mean(monday, some) for (_, monday), some in weeks.items()]
+
+
+def _mean(monday: dt.date, some: Sequence[Point]) -> Point:
+    names = ("old", "new", "low", "high", "change")
+    means = {name: _mean_of([getattr(point, name) for point in some]) for name in names}
+    passed = None if all(point.passed is None for point in some) else all(point.passed is not False for point in some)
+    live = any(point.live for point in some)
+    return Point(max(monday, some[0].day), **means, passed=passed, inside=some[0].inside, live=live)
+
+
+def _mean_of(values: Sequence[Decimal | None]) -> Decimal | None:
+    found = [value for value in values if value is not None and value.is_finite()]
+    return sum(found, Decimal(0)) / len(found) if found else None
+
+
+def _row(point: Point) -> dict[str, object]:
+    """A point in short names, so that two thousand of them stay small; what cannot be drawn is left out."""
+    figures = {"o": point.old, "n": point.new, "l": point.low, "h": point.high}
+    figures["v"] = point.old if point.new is None else point.new
+    drawn = {name: float(f"{value:.7g}") for name, value in figures.items() if value is not None and value.is_finite()}
+    kind = "failed" if point.passed is False else "live" if point.live else ""
+    return {"d": str(point.day), **drawn, **({"k": kind} if kind else {})}
+
+
+def _relative(point: Point) -> dict[str, object]:
+    """A point's change and band relative to what was there before, in percent."""
+    figures = {"c": point.change, "l": relative(point.old, point.low), "h": relative(point.old, point.high)}
+    drawn = {name: round(float(value) * 100, 6) for name, value in figures.items() if value is not None}
+    return {"d": str(point.day), **drawn, **({"k": "failed"} if point.passed is False else {})}
+
+
+def _cell(day: ReviewedDay) -> dict[str, object]:
+    first = dt.date(day.day.year, 1, 1)
+    week = ((day.day - first).days + first.weekday()) // _WEEK
+    row = f"{day.day.year} {day.day.weekday()}"
+    checks = f"{day.passed} of {day.checks} passed" if day.checks else "none yet"
+    sign = _STATES[day.state][1]
+    return {"d": str(day.day), "w": week, "r": row, "s": day.state.value, "c": checks, **({"g": sign} if sign else {})}
+
+
+_DAYS: Final = alt.X("d:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(labelOverlap=True, tickCount=8))
+_FIGURE: Final = alt.Y("o:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s"))
+_TIPS: Final = [
+    alt.Tooltip("d:T", title="day", format="%Y-%m-%d"),
+    alt.Tooltip("o:Q", title="old", format=",.6~g"),
+    alt.Tooltip("n:Q", title="new", format=",.6~g"),
+    alt.Tooltip("l:Q", title="expected from", format=",.6~g"),
+    alt.Tooltip("h:Q", title="to", format=",.6~g"),
+]
+_CHANGE_TIPS: Final = [
+    alt.Tooltip("d:T", title="day", format="%Y-%m-%d"),
+    alt.Tooltip("c:Q", title="change %", format="+.4~r"),
+    alt.Tooltip("l:Q", title="expected from %", format="+.4~r"),
+    alt.Tooltip("h:Q", title="to %", format="+.4~r"),
+]
+_RANGE: Final = [over("range").mark_rect(color="var(--range)").encode(x=alt.X("a:T"), x2="b:T")]
+_MARKS: Final[Mapping[str, alt.Chart | alt.LayerChart]] = {
+    "seam": alt.layer(
+        over("seam").mark_rule(color="var(--bad)", strokeWidth=1.5, strokeDash=[2, 2]).encode(x=alt.X("d:T")),
+        over("seam")
+        .mark_point(shape="triangle-down", filled=True, color="var(--bad)", size=90, opacity=1)
+        .encode(x=alt.X("d:T"), y=alt.value(4)),
+    ),
+    "live": over("live")
+    .mark_point(shape="diamond", filled=True, color="var(--live)", size=80, opacity=1)
+    .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
+    "failed": over("failed")
+    .mark_point(shape="cross", filled=True, color="var(--bad)", size=70, angle=45, opacity=1)
+    .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
+}
+_BAND_COLOURS: Final = alt.Scale(domain=["within the band", "outside of the band"], range=["var(--new)", "var(--bad)"])
+_CONFIG: Final[Mapping[str, Any]] = {
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--ink)", "titleColor": "var(--ink)", "gridColor": "var(--line)", "domainColor": "var(--line)",
+        "tickColor": "var(--line)", "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
+    },
+    "legend": {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 11},
+}  # fmt: skip

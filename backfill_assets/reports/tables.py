@@ -1,0 +1,187 @@
+"""What a page's tables show of a review: few enough rows to be read; the JSON beside the page has all of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Generic, TypeVar
+
+from backfill_assets.domain.judgement import is_percentile
+from backfill_assets.domain.levels import Concern, Level
+from backfill_assets.domain.review import DayState, Review, ReviewedDay
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.series import Point, Series
+
+_Row = TypeVar("_Row")
+MOST: Final = 100
+"""So many rows of a list are on the page."""
+_GOOD: Final = frozenset({DayState.published, DayState.passed})
+
+
+@dataclass(frozen=True)
+class Listed(Generic[_Row]):
+    """The first rows of a list, and how many more there are."""
+
+    rows: tuple[_Row, ...]
+    more: int
+
+
+def listed(rows: Iterable[_Row], most: int = MOST) -> Listed[_Row]:
+    """The first rows of a list."""
+    found = tuple(rows)
+    return Listed(found[:most], max(len(found) - most, 0))
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """How a level came out: what was looked at, how many days something was found on that blocks, and that warns."""
+
+    level: str
+    looked_at: str
+    blocking: int
+    warnings: int
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """What one check has found on all days together: the first day with its figures, and how many days."""
+
+    first: Concern
+    days: int
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """A metric over all days: its sums of old and new are none for metrics that cannot be added up."""
+
+    series: Series
+    days: int
+    outside: int
+    added: int
+
+    @property
+    def moved(self) -> bool:
+        """Whether any day changes."""
+        change = self.series.change
+        return self.added > 0 or (
+            change is not None and change.range is not None and bool(change.range.low or change.range.high)
+        )
+
+
+@dataclass(frozen=True)
+class MonthRow:
+    """A month of a metric: days, the lowest and highest relative change, and days outside of the band."""
+
+    month: str
+    days: int
+    low: Decimal | None
+    high: Decimal | None
+    outside: int
+
+
+@dataclass(frozen=True)
+class StateRow:
+    """So many days of a dataset in a state."""
+
+    dataset: str
+    state: str
+    count: int
+    days: tuple[dt.date, ...]
+
+
+def levels_of(review: Review) -> tuple[LevelRow, ...]:
+    """All levels in order, also those at which nothing was found."""
+    rows = []
+    for level in Level:
+        found = [f for f in review.concerns if f.level is level]
+        blocking = len({(f.dataset, f.day) for f in found if f.blocks})
+        warnings = len({(f.dataset, f.day) for f in found if not f.blocks})
+        rows.append(LevelRow(level.value, _looked_at(review, level), blocking, warnings))
+    return tuple(rows)
+
+
+def _looked_at(review: Review, level: Level) -> str:
+    checked = sum(1 for day in review.days if day.checks)
+    match level:
+        case Level.structural:
+            return (
+                f"keys, required fields, deliveries, references, rules and files of {checked:,} days" if checked else ""
+            )
+        case Level.aggregate:
+            metrics = len(review.series)
+            return f"{metrics} metrics of {checked:,} days, {len(review.seams):,} steps between days" if checked else ""
+        case Level.row:
+            counts = [(row.days, row.counts.differing + row.counts.unchanged) for row in review.rows]
+            return f"{sum(n for _, n in counts):,} rows of {sum(d for d, _ in counts):,} days" if counts else ""
+        case Level.golden:
+            days = sum(one.days for one in review.golden)
+            return (
+                f"{', '.join(sorted({one.golden for one in review.golden}))} on {days:,} days" if review.golden else ""
+            )
+        case Level.certificate:
+            days = sum(len(proof.certificate.days) for proof in review.certificates)
+            return f"{days:,} days computed anew" if review.certificates else ""
+
+
+def checks_of(concerns: Sequence[Concern]) -> tuple[CheckRow, ...]:
+    """What failed, check by check, in the order of a verdict: what blocks first, then by level, then by number of days."""
+    order, grouped = list(Level), dict[tuple[bool, int, str, str], list[Concern]]()
+    for f in concerns:
+        grouped.setdefault((not f.blocks, order.index(f.level), f.dataset, f.check), []).append(f)
+    keys = sorted(grouped, key=lambda key: (key[0], key[1], -len(grouped[key])))
+    return tuple(CheckRow(min(grouped[key], key=_day), len({f.day for f in grouped[key]})) for key in keys)
+
+
+def metrics_of(series: Sequence[Series]) -> tuple[MetricRow, ...]:
+    """Every metric, first those that left their band, then those that moved; percentiles after sums and counts."""
+    rows = [_metric(one) for one in series]
+    return tuple(sorted(rows, key=lambda row: (not row.outside, not row.moved, is_percentile(row.series.metric))))
+
+
+def months_of(series: Series) -> tuple[MonthRow, ...]:
+    """A metric month by month: the chart as a table."""
+    months: dict[str, list[Point]] = {}
+    for point in series.points:
+        if point.inside:
+            months.setdefault(f"{point.day:%Y-%m}", []).append(point)
+    return tuple(_month(month, points) for month, points in months.items())
+
+
+def states_of(days: Sequence[ReviewedDay]) -> tuple[StateRow, ...]:
+    """How many days are in which state, by dataset; what needs a look comes first."""
+    grouped: dict[tuple[str, DayState], list[dt.date]] = {}
+    for day in days:
+        grouped.setdefault((day.dataset, day.state), []).append(day.day)
+    order = list(DayState)
+    keys = sorted(grouped, key=lambda key: (key[0], -order.index(key[1])))
+    return tuple(
+        StateRow(name, state.value, len(grouped[name, state]), tuple(grouped[name, state])) for name, state in keys
+    )
+
+
+def notable_days(days: Sequence[ReviewedDay]) -> tuple[ReviewedDay, ...]:
+    """The days that are not simply good, or that live runs have published."""
+    return tuple(day for day in days if day.state not in _GOOD or day.live)
+
+
+def largest_steps(seams: Sequence[Seam]) -> tuple[Seam, ...]:
+    """Steps by how unusual they are now, the most unusual first."""
+    return tuple(sorted(seams, key=lambda seam: -abs(seam.new_score or 0.0)))
+
+
+def _metric(series: Series) -> MetricRow:
+    inside = [point for point in series.points if point.inside]
+    outside = sum(point.passed is False for point in inside)
+    return MetricRow(series, len(inside), outside, sum(point.old is None and point.new is not None for point in inside))
+
+
+def _month(month: str, points: Sequence[Point]) -> MonthRow:
+    changes = [point.change for point in points if point.change is not None]
+    outside = sum(point.passed is False for point in points)
+    return MonthRow(month, len(points), min(changes, default=None), max(changes, default=None), outside)
+
+
+def _day(concern: Concern) -> tuple[bool, dt.date]:
+    return concern.day is None, concern.day or dt.date.max

@@ -1,0 +1,295 @@
+"""Certificates of real models: what gives the same rows however it is computed passes, and what does not is named."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.road import Road
+from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.catalog import LoadedDataset, load_folder
+from backfill_assets.domain.certificate import AS_BUILT, Certificate
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit
+from backfill_assets.domain.work import AttemptState
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.road import SparkFingerprints, SparkRecomputations
+from backfill_assets.ledger import open_ledger
+from backfill_assets.settings import Settings
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, TRIPS, Kit
+from backfill_assets_tests.unit.campaigns.world import LEASE, Ada, CountedIds
+from backfill_assets_tests.unit.published.tables import TestClock
+
+Sessions = Callable[[str], AbstractContextManager[SparkSession]]
+
+
+class Site:
+    """The road, the publisher and the prover over some loaded datasets."""
+
+    def __init__(self, kit: Kit, sessions: Sessions, *loaded: LoadedDataset) -> None:
+        self.kit, self.clock, self.ids = kit, TestClock(), CountedIds()
+        self.datasets = {one.name: one for one in loaded}
+        self.tables = {n: DeltaPublishedTable(kit.layout, d.dataset, self.clock) for n, d in self.datasets.items()}
+        self.ledger = open_ledger(f"sqlite:///{kit.root / 'ledger.db'}", self.clock)
+        self.fingerprints = SparkFingerprints(sessions, self.datasets, kit.layout)
+        self.basis = CurrentBasis(self.datasets, self.ledger, kit.layout, self.tables, self.fingerprints)
+        self.road = Road(self.ledger, self.datasets, self.tables, kit.layout, self.basis, self.clock)
+        self.prover = Prover(
+            self.ledger, self.datasets, self.tables, self.basis,
+            lambda _: SparkRecomputations(sessions, self.datasets, kit.layout), self.clock, self.ids, Ada(),
+        )  # fmt: skip
+
+    def land(self, *days: dt.date, name: str = "trips") -> None:
+        self.road.land(self.kit.spark, name, days)
+
+    def unit(self, *days: dt.date, names: Sequence[str] = ("trips",)) -> Unit:
+        unit_id = self.ids.new("u")
+        launch = Launch({name: frozenset(days) for name in names}, f"launch_{unit_id}")
+        targets = {name: tuple(days) for name in names}
+        return self.ledger.assign(
+            launch, Unit(unit_id, launch.opened_by, self.clock.now(), "ada", targets, ReleaseMode.auto)
+        )
+
+    def build(self, unit: Unit) -> None:
+        for name, days in sorted(unit.targets.items(), reverse=True):  # what is built from others has earlier names
+            attempt = self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
+            self.road.build(self.kit.spark, unit, attempt)
+            self.road.validate(self.kit.spark, unit, attempt)
+            self.ledger.end_attempt(attempt.number, AttemptState.done)
+
+    def publish(self, unit: Unit) -> None:
+        Publisher(
+            self.ledger, self.tables, self.clock, self.ids, Ada(), self.fingerprints, self.basis,
+            datasets={name: loaded.dataset for name, loaded in self.datasets.items()},
+        ).release(unit.id)  # fmt: skip
+
+    def prove(self, target: str = "trips", *days: dt.date) -> Certificate:
+        (certificate,) = self.prover.prove(target, days)
+        return certificate
+
+    def layouts(self, name: str = "trips") -> dict[dt.date, str]:
+        return {day: layout_digest(files) for day, files in self.tables[name].active().items()}
+
+
+@pytest.fixture
+def sessions(spark_settings: Settings) -> Sessions:
+    return partial(open_session, spark_settings)
+
+
+def delivered(kit: Kit, *days: dt.date, rows: int = 60) -> None:
+    """Rows of which many share a kind and an amount, whose sums depend on the order in which they are added."""
+    for day in days:
+        kit.deliver(day, *(f"{day},{i},k{i % 6},{(i % 7 + 1) * 0.1 + i % 3 * 1e15},{i % 9}.25" for i in range(rows)))
+
+
+def test_a_deterministic_model_passes_and_leaves_no_trace(kit: Kit, sessions: Sessions) -> None:
+    site = Site(kit, sessions, kit.dataset(checks={}))
+    delivered(kit, D1, D2, D3)
+    site.land(D1, D2, D3)
+    unit = site.unit(D1, D2, D3)
+    site.build(unit)
+    site.publish(unit)
+    before, folders = site.layouts(), _folders(kit)
+    certificate = site.prove()
+    assert certificate.passed
+    assert certificate.days == (D1, D2, D3)
+    assert [way.name for way in certificate.recomputations] == ["as configured", "again", "another engine", AS_BUILT]
+    assert {name: found[D1] for name, found in certificate.prints.items()} == dict.fromkeys(
+        certificate.prints, certificate.prints["again"][D1]
+    )
+    prints = certificate.prints["again"][D1]
+    assert (prints.rows, prints.keys, sorted(prints.columns)) == (60, 60, ["amount", "day", "fee", "id", "kind"])
+    assert prints.sums["fee"] == f"{sum(i % 9 for i in range(60)) + 15}.00"
+    assert site.layouts() == before
+    assert _folders(kit) == folders
+    assert site.ledger.certificates("trips") == (certificate,)
+
+
+FIRST_OF_EACH = """SELECT day, id, kind, amount, fee FROM (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS n FROM {table}
+) WHERE n <= 3"""
+
+PLANTED = {
+    "row_number without a total order": (
+        "SELECT day, id, kind, CAST(ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS double) AS amount, fee FROM staging",
+        ("amount",),
+    ),
+    "the time of day": (
+        "SELECT day, id, kind, CAST(unix_micros(current_timestamp()) AS double) AS amount, fee FROM staging",
+        ("amount",),
+    ),
+    "chance": ("SELECT day, id, kind, amount, CAST(rand() * 1000 AS decimal(12,2)) AS fee FROM staging", ("fee",)),
+    "a sum of floats": (
+        """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, SUM(amount) AS amount,
+        CAST(COUNT(*) AS decimal(12,2)) AS fee FROM staging GROUP BY day, kind""",
+        ("amount",),
+    ),
+    "the first of several": (
+        """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, FIRST(amount) AS amount,
+        CAST(COUNT(*) AS decimal(12,2)) AS fee FROM staging GROUP BY day, kind""",
+        ("amount",),
+    ),
+    "a list in any order": (
+        """SELECT day, CAST(right(kind, 1) AS int) AS id, array_join(collect_list(id), ' ') AS kind,
+        CAST(SUM(fee) AS double) AS amount, CAST(COUNT(*) AS decimal(12,2)) AS fee FROM staging GROUP BY day, kind""",
+        ("kind",),
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_fact_that_depends_on_chance_order_or_time_is_caught_and_its_column_named(
+    kit: Kit, sessions: Sessions, planted: str
+) -> None:
+    fact, columns = PLANTED[planted]
+    site = Site(kit, sessions, kit.dataset(fact=fact, checks={}))
+    delivered(kit, D1)
+    site.land(D1)
+    certificate = site.prove("trips", D1)
+    assert not certificate.passed
+    assert {found.columns for found in certificate.disagreements} == {columns}
+    assert {found.day for found in certificate.disagreements} == {D1}
+    rows = [row for found in certificate.disagreements for row in found.rows]
+    assert rows
+    assert all(row[f"{columns[0]}: old"] != row[f"{columns[0]}: new"] and row["day"] == str(D1) for row in rows)
+    assert max(len(found.rows) for found in certificate.disagreements) <= 20
+    assert certificate.touched == ()
+
+
+def test_a_staging_model_that_depends_on_order_is_caught_even_if_its_keys_differ(kit: Kit, sessions: Sessions) -> None:
+    staging = FIRST_OF_EACH.format(table="raw").replace("fee FROM (", "fee, _lineage FROM (")
+    site = Site(kit, sessions, kit.dataset(staging=staging, fact=FACT, checks={}))
+    delivered(kit, D1)
+    site.land(D1)
+    certificate = site.prove("trips", D1)
+    assert not certificate.passed
+    assert "id" in certificate.disagreements[0].columns
+    assert "kind" not in certificate.disagreements[0].columns
+    sides = {side.partition(": ")[2] for row in certificate.disagreements[0].rows for side in row}
+    assert {"old", "new"} <= sides
+
+
+def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is_noticed(
+    kit: Kit, sessions: Sessions
+) -> None:
+    site = Site(kit, sessions, kit.dataset(checks={}))
+    delivered(kit, D1, D2)
+    site.land(D1, D2)
+    unit = site.unit(D1, D2)
+    site.build(unit)
+    certificate = site.prove(unit.id)
+    assert certificate.passed
+    assert certificate.prints[AS_BUILT].keys() == {D1, D2}
+    assert certificate.unit == unit.id
+    (stored,) = site.ledger.evidence(unit.id, "trips", [D1]).values()
+    shadow = replace(stored.measured.shadow, fingerprint="1:2:3")
+    attempt = site.ledger.start_attempt(unit.id, "trips", (D1, D2), "again", LEASE)
+    forged = replace(stored, measured=replace(stored.measured, shadow=shadow), attempt=attempt.number)
+    site.ledger.add_evidence(attempt.number, [forged])
+    # The rows of the attempt are read from its own folder, which has none here.
+    again = site.prove(unit.id, D1)
+    assert [(found.day, found.recomputation) for found in again.disagreements] == [(D1, AS_BUILT)]
+    assert _scratch(kit) == []
+
+
+def test_other_code_or_other_inputs_are_not_compared_with_what_was_built(kit: Kit, sessions: Sessions) -> None:
+    site = Site(kit, sessions, kit.dataset(checks={}))
+    delivered(kit, D1)
+    site.land(D1)
+    unit = site.unit(D1)
+    site.build(unit)
+    site.publish(unit)
+    corrected = FACT.replace("fee", "CAST(fee + 1 AS decimal(12,2)) AS fee")
+    changed = Site(kit, sessions, kit.dataset(fact=corrected, checks={}))
+    certificate = changed.prove()
+    assert certificate.passed
+    assert AS_BUILT not in certificate.prints
+
+
+def test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_the_shadows_of_its_unit(
+    kit: Kit, sessions: Sessions
+) -> None:
+    trips, totals = kit.dataset(checks={}), _totals(kit)
+    site = Site(kit, sessions, trips, totals)
+    delivered(kit, D1, D2)
+    site.land(D1, D2)
+    unit = site.unit(D1, D2, names=("trips", "totals"))
+    site.build(unit)
+    own, above = site.prover.prove(unit.id)[::-1]
+    assert (own.dataset, above.dataset) == ("totals", "trips")
+    assert own.passed
+    assert own.prints[AS_BUILT][D1].rows == 6
+    site.publish(unit)
+    published = site.prove("totals")
+    assert published.passed
+    assert published.prints[AS_BUILT] == own.prints[AS_BUILT]
+    assert published.inputs == own.inputs
+
+
+def test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not(
+    kit: Kit, sessions: Sessions
+) -> None:
+    site = Site(kit, sessions, kit.dataset(checks={}))
+    delivered(kit, D1, D2, D3)
+    site.land(D1, D2)
+    unit = site.unit(D1, D2)
+    site.build(unit)
+    site.publish(unit)
+
+    class Meddling(SparkRecomputations):
+        def recompute(self, *what: object) -> None:
+            super().recompute(*what)  # type: ignore[arg-type]
+            if site.ledger.deliveries("trips", [D3]):
+                return
+            site.land(D3)
+            live = site.unit(D3)
+            site.build(live)
+            site.publish(live)
+            kit.spark.sql(f"DELETE FROM delta.`{kit.layout.published_path('trips')}` WHERE day = DATE'{D2}' AND id = 1")
+            kit.spark.sql(
+                f"DELETE FROM delta.`{kit.layout.raw_path('trips')}` WHERE _delivery_day = DATE'{D2}' AND id = 1"
+            )
+
+    site.prover = replace(site.prover, recomputing=lambda _: Meddling(sessions, site.datasets, kit.layout))
+    certificate = site.prove("trips", D1)
+    assert certificate.disagreements == ()
+    assert certificate.touched == (f"published {D2}", f"raw {D2}")
+    assert not certificate.passed
+
+
+def _totals(kit: Kit) -> LoadedDataset:
+
+    folder = kit.root / "datasets" / "totals"
+    folder.mkdir(parents=True)
+    document: Mapping[str, object] = {
+        **{key: TRIPS[key] for key in ("partition_column", "start")},
+        "name": "totals",
+        "key": ["day", "kind"],
+        "columns": {"day": {"type": "date"}, "kind": {"type": "string"}, "fee": {"type": "decimal(22,2)"}},
+        "upstream": {"trips": {}},
+        "measures": {"fee": {}},
+    }
+    (folder / "dataset.yaml").write_text(json.dumps(document))
+    (folder / "fact.sql").write_text("SELECT day, kind, SUM(fee) AS fee FROM trips GROUP BY day, kind")
+    catalog = load_folder(folder.parent)
+    assert not catalog.faults
+    return catalog.datasets["totals"]
+
+
+def _folders(kit: Kit) -> list[Path]:
+    return sorted(path for path in kit.layout.warehouse.rglob("*") if "_delta_log" not in path.parts)
+
+
+def _scratch(kit: Kit) -> list[Path]:
+    return list(kit.layout.published_path("trips").glob("_shadow/p_*"))

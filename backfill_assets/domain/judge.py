@@ -18,7 +18,6 @@ from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.golden import golden_check
 from backfill_assets.domain.judge_rows import judge_compared, judge_golden
-from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import (
     ROW_COUNT,
     DayMeasurement,
@@ -125,10 +124,8 @@ def _in_force(check: Check, day: dt.date, contract: Contract) -> Check:
 def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
     m, compared = seen
     match check.kind:
-        case CheckKind.schema | CheckKind.rows | CheckKind.columns:
+        case CheckKind.schema | CheckKind.rows | CheckKind.columns | CheckKind.seams:
             return judge_compared(check.kind, dataset, m, contract, compared)
-        case CheckKind.seams:
-            return judge_seams(compared.seams)
         case CheckKind.golden:
             return judge_golden(check.subject, dataset.golden[check.subject], compared)
         case CheckKind.unique_key:

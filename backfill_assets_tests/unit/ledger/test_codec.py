@@ -104,4 +104,4 @@ def test_the_stored_text_is_plain_json() -> None:
     contract = Contract((Clause((dt.date(2013, 3, 1),), {"row_count": Change(Decimal("-0.50"), Decimal(0))}),))
     stored = json.loads(contract_to_text(contract))
     changes = {"row_count": {"low": "-0.50", "high": "0"}}
-    assert stored == {"clauses": [{"dataset": "", "days": ["2013-03-01"], "metrics": changes}]}
+    assert stored == {"clauses": [{"dataset": "", "days": ["2013-03-01"], "metrics": changes, "rows": {}}]}

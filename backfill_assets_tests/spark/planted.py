@@ -11,46 +11,53 @@ from decimal import Decimal
 import pyarrow as pa
 
 from backfill_assets.domain.days import day_range
+from backfill_assets.domain.levels import Level
 from backfill_assets_tests.spark.retail import Receipts
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on one day, and the level and the check that have to notice it; SQL is about rows of that day only.
+    """What goes wrong on one day, and the level and the check that have to tell of it; SQL is about rows of that day only.
 
-    `day_of` is what staging takes for the business day; `value` replaces columns of the fact, `only` keeps some rows of it, and
-    `again` are rows that it has twice. `n` numbers a day's rows, `busiest` is the store with most of them.
+    `day_of` is what staging takes for the business day; `value` replaces a column of the fact, `only` keeps some rows of it, and
+    `again` are rows that it has twice. `n` numbers a day's rows, `busiest` is the store with most of them. `declared` is what
+    somebody has promised of that day.
     """
 
     name: str
-    level: str
+    level: Level
     check: str
     day_of: str = ""
     value: tuple[str, str] = ("", "")
     only: str = ""
     again: str = ""
+    declared: tuple[tuple[str, str], ...] = ()
 
 
 _NEXT = "coalesce(lead(revenue) OVER (PARTITION BY day ORDER BY n), first_value(revenue) OVER (PARTITION BY day ORDER BY n))"
+_CANCELLING = "revenue + CASE n WHEN 1 THEN 5 WHEN 2 THEN -5 ELSE 0 END"
+_FLIPPED = "IF(store = busiest, -revenue, revenue)"
+_ANY = (("tax", "any"),)
 FAULTS = (
-    Fault("duplicate key", "structural", "unique_key", again="n = 1"),
-    Fault("lost rows", "structural", "row_count_change", only="basket % 7 <> 0"),
-    Fault("one day doubled", "structural", "row_count_change", again="true"),
-    Fault("sign flipped in one store", "aggregate", "revenue_change", value=("revenue", "IF(store = busiest, -revenue, revenue)")),
-    Fault("wrong join makes rows vanish", "structural", "row_count_change", only="brand = 'National'"),
-    Fault("null in a required column", "structural", "not_null", value=("quantity", "IF(n = 1, NULL, quantity)")),
-    Fault("time zone shifted at midnight", "structural", "corrupt_rows", day_of="to_date(sold_at)"),
-    Fault("right in total, wrong per row", "row", "rows_change", value=("revenue", _NEXT)),
-    Fault(
-        "two errors that cancel out in the sum", "row", "rows_change",
-        value=("revenue", "revenue + CASE n WHEN 1 THEN 5 WHEN 2 THEN -5 ELSE 0 END"),
-    ),
-    Fault("change outside the range", "aggregate", "tax_change", value=("rate", "rate * 0.99")),
-)  # fmt: skip
+    Fault("duplicate key", Level.structural, "unique_key", again="n = 1"),
+    Fault("lost rows", Level.structural, "row_count_change", only="basket % 7 <> 0"),
+    Fault("one day doubled", Level.structural, "unique_key", again="true"),
+    Fault("wrong join makes rows vanish", Level.structural, "row_count_change", only="brand = 'National'"),
+    Fault("null in a required column", Level.structural, "not_null", value=("quantity", "IF(n = 1, NULL, quantity)")),
+    Fault("time zone shifted at midnight", Level.structural, "corrupt_rows", day_of="to_date(sold_at)"),
+    Fault("sign flipped in one store", Level.aggregate, "revenue_change", value=("revenue", _FLIPPED)),
+    Fault("change outside the declared range", Level.aggregate, "tax_change", value=("rate", "rate * 0.99")),
+    Fault("right in total, wrong per row", Level.row, "rows_change", value=("revenue", _NEXT)),
+    Fault("two errors that cancel out in the sum", Level.row, "rows_change", value=("revenue", _CANCELLING)),
+    Fault("model that is not deterministic", Level.certificate, "recomputation", value=("household", "rand() * 1000")),
+    Fault("step at the edge of the range", Level.aggregate, "seams", value=("rate", "rate * 100"), declared=_ANY),
+)
 FIRST = dt.date(2017, 2, 1)
 CORRECTED = day_range(FIRST, FIRST + dt.timedelta(199))
 FAULTY = {fault: CORRECTED[-1] + dt.timedelta(i + 1) for i, fault in enumerate(FAULTS)}
 DAYS = (*CORRECTED, *FAULTY.values())
+AROUND = day_range(FIRST - dt.timedelta(7), DAYS[-1] + dt.timedelta(7))
+"""The days and a week on either side, which nobody touches."""
 
 
 def faulty_staging() -> str:
@@ -89,8 +96,9 @@ valued AS (
     FROM numbered
 ),
 repeated AS (SELECT * FROM valued WHERE {" AND ".join(kept)} UNION ALL SELECT * FROM valued WHERE {" OR ".join(again)})
+-- Spark refuses chance in a CTE that is used twice.
 SELECT
-    day, basket, product, household, store, department, category, brand, quantity, revenue,
+    day, basket, product, {column("household", "long")}, store, department, category, brand, quantity, revenue,
     CAST(revenue * rate AS decimal(12, 4)) AS tax
 FROM repeated
 """

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.names import in_words, number_of
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.verdict import Check, CheckKind, Row
@@ -53,9 +54,11 @@ class Worst:
     """How many other checks have found something that is as bad: blocking, or else a warning."""
 
 
-def level_of(kind: CheckKind) -> Level:
-    """The level of a kind of check."""
-    match kind:
+def level_of(check: Check) -> Level:
+    """The level of a check; to count rows is to look at the structure, whatever they are compared with."""
+    if check.subject == ROW_COUNT:
+        return Level.structural
+    match check.kind:
         case (
             CheckKind.unique_key
             | CheckKind.not_null
@@ -68,29 +71,32 @@ def level_of(kind: CheckKind) -> Level:
             | CheckKind.schema
         ):
             return Level.structural
-        case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total:
+        case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:
             return Level.aggregate
         case CheckKind.rows | CheckKind.columns:
             return Level.row
         case CheckKind.golden:
             return Level.golden
         case _:
-            assert_never(kind)
+            assert_never(check.kind)
 
 
 def of_verdicts(
     evidence: Mapping[DatasetDay, DayEvidence], checks: Mapping[str, Sequence[Check]]
 ) -> tuple[Concern, ...]:
-    """The failed verdicts of all days; `checks` are those that each dataset declares."""
-    kinds = {(name, check.name): check.kind for name, declared in checks.items() for check in declared}
+    """The failed verdicts of all days; `checks` are those that each dataset declares.
+
+    Warnings of seams lack: `of_seams` tells of them with the whole range in sight.
+    """
+    known = {(name, check.name): check for name, declared in checks.items() for check in declared}
     found = []
     for (name, day), one in sorted(evidence.items()):
         for verdict in one.verdicts:
-            if verdict.passed:
+            check = known.get((name, verdict.check))
+            if verdict.passed or (check is not None and check.kind is CheckKind.seams and not verdict.refuses):
                 continue
-            kind = kinds.get((name, verdict.check))
             # Of a check that is declared no more nobody knows the kind: better too high on the list than too low.
-            level = Level.structural if kind is None else level_of(kind)
+            level = Level.structural if check is None else level_of(check)
             found.append(
                 Concern(
                     level,

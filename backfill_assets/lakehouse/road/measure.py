@@ -64,6 +64,17 @@ def measure(
     return {day: Sides(*(side.get(day, NOTHING) for side in sides)) for day in days}
 
 
+def published_figures(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[dt.date, Figures]:
+    """The metrics of what is published, by day, in one grouped pass; days without a row lack."""
+    dataset, path = loaded.dataset, layout.published_path(loaded.name)
+    if not days or not is_table(path):
+        return {}
+    frame = read_days(spark, path, dataset.partition_column, days)
+    return {day: side.metrics for day, side in _sides(frame, dataset, list(_metrics(frame, dataset))).items()}
+
+
 def _shadow(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
 ) -> dict[dt.date, Side]:

@@ -105,6 +105,12 @@ class Reconciliation(CheckConfig):
     tolerance: Percent = Decimal(0)
 
 
+class ColumnsChange(CheckConfig):
+    """Changes of columns that nobody speaks of; a warning unless said otherwise."""
+
+    severity: Severity = Severity.warn
+
+
 class Checks(BaseModel):
     """All checks of a dataset; those not named keep their strict defaults."""
 
@@ -119,7 +125,7 @@ class Checks(BaseModel):
     row_count: ChangeConfig = ChangeConfig()
     schema_contract: CheckConfig = CheckConfig()
     rows_change: CheckConfig = CheckConfig()
-    columns_change: CheckConfig = CheckConfig(severity=Severity.warn)
+    columns_change: ColumnsChange = ColumnsChange()
     reconciliation: Reconciliation = Reconciliation()
     references: dict[Name, ReferenceCheck] = Field(default_factory=dict)
     rules: dict[Name, Rule] = Field(default_factory=dict)

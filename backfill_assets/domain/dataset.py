@@ -77,7 +77,9 @@ class Column(Part):
     type: ColumnType
     nullable: bool = True
     description: str = ""
-    tolerance: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] = Field(
+    tolerance: Annotated[
+        Decimal, Field(ge=0, allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": 0})
+    ] = Field(
         default=Decimal(0), description="How far two numbers may lie apart to count as equal, row by row; 0 is exact."
     )
 

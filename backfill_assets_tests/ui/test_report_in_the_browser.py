@@ -24,7 +24,7 @@ WISHES = {
 }
 _TALL = 900
 _ALL_DRAWN = """
-() => [...document.querySelectorAll("[data-chart]")].filter(e => e.offsetParent)
+() => [...document.querySelectorAll("[data-chart]")].filter(e => !e.closest("details:not([open])"))
   .every(e => e.dataset.drawn === "yes" && e.querySelector("svg"))
 """
 _TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"

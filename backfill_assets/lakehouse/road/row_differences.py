@@ -123,16 +123,17 @@ def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> t
     rows = _kept(_joined_rows(pair, days, numbered), kept)
     tallies = _tallies(rows, pair, bands)
     # Duplicates of the published side alone: what stays on both sides is counted differently from either.
-    uneven = {
-        day
-        for day in set(tallies) - numbered
-        if measured[day].published.rows - tallies[day][REMOVED] != measured[day].shadow.rows - tallies[day][ADDED]
-    }
+    uneven = {day for day in set(days) - numbered if not _is_even(tallies.get(day), measured[day])}
     if not uneven:
         return rows, tallies
     even = rows.where(~in_days(partition, uneven))
     rows = _kept(even.unionByName(_joined_rows(pair, tuple(uneven), uneven)), kept)
     return rows, _tallies(rows, pair, bands)
+
+
+def _is_even(tally: Row | None, measured: Sides) -> bool:
+    removed, added = (0, 0) if tally is None else (tally[REMOVED], tally[ADDED])
+    return bool(measured.published.rows - removed == measured.shadow.rows - added)
 
 
 def _joined_rows(pair: Pair, days: _Days, numbered: set[dt.date]) -> DataFrame:

@@ -3,12 +3,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.comparison import DayComparison, RowCounts
-from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.comparison import DELIVERY_FILE, Compared, DayComparison, RowChange, RowCounts, Share
+from backfill_assets.domain.contract import Contract, parse_contract
+from backfill_assets.domain.judge import judge
+from backfill_assets.domain.measurement import DayMeasurement, SourceState
 from backfill_assets.lakehouse.road import Question, RowDifferences, row_differences
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FOLDER, Kit
 
@@ -77,7 +80,6 @@ def test_rows_are_counted_by_what_happens_to_them(kit: Kit) -> None:
 def test_a_day_that_vanishes_is_removed_whole(kit: Kit) -> None:
     loaded = built(kit, D1)
     kit.publish(loaded, kit.shadow(loaded).withColumn("day", F.lit(D2)))
-    kit.shadow(loaded).limit(0)
     one = counted(kit, loaded, D1, D2)
     assert one == {D2: RowCounts(removed=4)}
 
@@ -90,3 +92,139 @@ def test_no_rows_are_looked_at_where_nothing_moved(kit: Kit) -> None:
     with row_differences(kit.spark, loaded, kit.layout, question) as found:
         assert (found.counts, found.comparisons) == ({D1: RowCounts(unchanged=4)}, ())
         assert found.sample({("rows_change", "amount"): (D1,)}) == {}
+
+
+def test_days_with_duplicate_keys_are_matched_row_by_row(kit: Kit) -> None:
+    loaded = built(kit, D1, D2, D3)
+    shadow = kit.shadow(loaded)
+    twice = shadow.where(f"day = '{D1}' AND id = 1")
+    # The first day has duplicates where it is published, the second in the shadow, the third nowhere.
+    kit.publish(loaded, shadow.where(f"NOT (day = '{D2}' AND id = 3)").unionByName(twice))
+    kit.deliver(D2, *(f"{D2},{row}" for row in (*ROWS, ROWS[0])), hour=1)
+    kit.build(loaded, D2)
+    with differences(kit, loaded, D1, D2, D3) as found:
+        assert found.counts == {
+            D1: RowCounts(removed=1, unchanged=4),
+            D2: RowCounts(added=2, unchanged=3),
+            D3: RowCounts(unchanged=4),
+        }
+        assert {one.day: one.moved["amount"] for one in found.comparisons} == {D1: 10, D2: 40}
+
+
+def test_columns_that_were_added_or_retyped_are_not_compared_and_tolerances_are_kept(kit: Kit) -> None:
+    columns = {
+        "day": {"type": "date"},
+        "id": {"type": "integer"},
+        "kind": {"type": "string"},
+        "amount": {"type": "double", "tolerance": 0.5},
+        "fee": {"type": "decimal(12,2)"},
+    }
+    loaded = built(kit, D1, D2, columns=columns)
+    shadow = kit.shadow(loaded).drop("kind").withColumn("fee", F.expr("cast(fee AS decimal(20,2)) + 1"))
+    kit.publish(loaded, shadow.withColumn("amount", F.expr(f"amount + IF(day = '{D1}', 0.5, 0.75)")))
+    assert counted(kit, loaded, D1, D2) == {
+        D1: RowCounts(unchanged=4),
+        D2: RowCounts(changed=4, columns={"amount": 4}),
+    }
+    kit.publish(loaded, shadow.withColumn("id", F.col("id").cast("long")))
+    with differences(kit, loaded, D1, D2) as found:
+        assert (found.counts, found.comparisons) == ({}, ())
+
+
+def test_rows_beyond_a_promise_are_counted_on_its_days_and_shown_first(kit: Kit) -> None:
+    loaded = built(kit, D1, D2)
+    # 10 → 10, 20 → 22, 30 → 27, 40 → nothing.
+    published(
+        kit,
+        loaded,
+        amount="CASE id WHEN 2 THEN 20 / 1.1 WHEN 3 THEN 30 / 0.9 WHEN 4 THEN NULL ELSE amount END",
+        kind="IF(id = 1, 'z', kind)",
+    )
+    contract = parse_contract(
+        [{"days": [str(D1)], "rows": {"amount": "-11% to 5%", "kind": "unchanged"}}],
+        [],
+        columns=loaded.dataset.compared,
+    )
+    with differences(kit, loaded, D1, D2, contract=contract) as found:
+        columns = {"amount": 3, "kind": 1}
+        assert found.counts[D1] == RowCounts(changed=4, columns=columns, beyond={"amount": 2, "kind": 1})
+        assert found.counts[D2] == RowCounts(changed=4, columns=columns)
+        wanted = {("rows_change", "amount"): (D1,), ("rows_change", "kind"): (D1,), ("columns_change", "amount"): (D2,)}
+        samples = found.sample(wanted)
+    assert samples["rows_change", D1] == (
+        {"day": str(D1), "id": 4, "column": "amount", "old": None, "new": "40.0"},
+        {"day": str(D1), "id": 2, "column": "amount", "old": "18.181818", "new": "20.0"},
+        {"day": str(D1), "id": 1, "column": "kind", "old": "z", "new": "a"},
+    )
+    assert [row["id"] for row in samples["columns_change", D2]] == [4, 3, 2]
+    assert set(samples) == {("rows_change", D1), ("columns_change", D2)}
+
+
+def test_errors_that_cancel_out_in_a_sum_are_caught_row_by_row(kit: Kit) -> None:
+    loaded = built(kit, D1)
+    published(kit, loaded, amount="amount + CASE id WHEN 1 THEN -5 WHEN 2 THEN 5 ELSE 0 END")
+    sides = kit.measure(loaded, D1)[D1]
+    measured = DayMeasurement(D1, sides.shadow, sides.published, sides.staging, SourceState())
+    with differences(kit, loaded, D1) as found:
+        compared = Compared(found.counts[D1])
+    failed = {v.check: v for v in judge(loaded.dataset, measured, Contract(), compared) if v.refuses}
+    assert "amount_change" not in failed
+    assert failed["rows_change"].found == "amount changed in 2 of 4 rows that both sides have"
+
+
+def test_the_largest_changes_and_shares_of_a_day_name_rows_and_values(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,20,2.00", part="_first")
+    kit.deliver(D1, f"{D1},3,b,30,3.00", f"{D1},4,,40,", f"{D1},5,b,5,0.50", part="_second")
+    kit.build(loaded, D1)
+    shadow = kit.shadow(loaded)
+    gone = shadow.where("id = 1").withColumn("id", F.lit(9)).withColumn("kind", F.lit("gone"))
+    kit.publish(
+        loaded,
+        shadow.where("id <> 5").unionByName(gone).withColumn("amount", F.expr("IF(id IN (3, 4), amount - id, amount)")),
+    )
+    one = compared(kit, loaded, D1)
+    assert (one.dataset, one.day, one.attempt, one.rows, one.of) == ("trips", D1, ATTEMPT, 4, 5)
+    assert one.moved == {"amount": 22, "fee": Decimal("1.50"), "id": 14}
+    amounts = [change for change in one.largest if change.measure == "amount"]
+    assert amounts == [
+        RowChange("amount", D1, {"id": 9}, Decimal("10.0"), None),
+        RowChange("amount", D1, {"id": 5}, None, Decimal("5.0")),
+        RowChange("amount", D1, {"id": 4}, Decimal("36.0"), Decimal("40.0")),
+        RowChange("amount", D1, {"id": 3}, Decimal("27.0"), Decimal("30.0")),
+    ]
+    assert [(c.key["id"], c.delta) for c in one.largest if c.measure == "fee"] == [(9, -1), (5, Decimal("0.5"))]
+    shares = {(s.dimension, s.value): s for s in one.shares}
+    # `kind` is a measure of its own here, so the delivery file alone tells rows apart.
+    assert {dimension for dimension, _ in shares} == {DELIVERY_FILE}
+    (second, none) = sorted(shares.values(), key=lambda s: -s.rows)
+    assert second.value.endswith(f"{D1}_second.csv")
+    assert second == Share(
+        DELIVERY_FILE, second.value, 3, 3, {"amount": 12, "fee": Decimal("0.50"), "id": 5},
+        {"amount": 12, "fee": Decimal("0.50"), "id": 5},
+    )  # fmt: skip
+    assert (none.value, none.rows, none.of, none.delta["amount"]) == ("(not delivered)", 1, 1, -10)
+
+
+def test_values_of_dimensions_are_told_apart_with_null_as_a_value(kit: Kit) -> None:
+    loaded = built(kit, D1, dimensions=["kind", "id"])
+    published(kit, loaded, amount="IF(kind = 'b' OR kind IS NULL, amount + 1, amount)", kind="coalesce(kind, 'old')")
+    one = compared(kit, loaded, D1)
+    kinds = [(s.value, s.rows, s.of, s.moved["amount"], s.delta["amount"]) for s in one.shares if s.dimension == "kind"]
+    # Of a row that changed its value the new one counts; the published side has none of it.
+    assert kinds == [("(null)", 1, 1, 1, -1), ("b", 1, 1, 1, -1)]
+    assert [s.value for s in one.shares if s.dimension == "id"] == ["3", "4"]
+
+
+def test_of_each_dimension_the_values_that_move_most_are_kept(kit: Kit) -> None:
+    loaded = kit.dataset(dimensions=["kind"], checks={})
+    kit.deliver(D1, *(f"{D1},{i},k{i:02},{i},1" for i in range(30)), *(f"{D1},{i},few,1,1" for i in range(30, 33)))
+    kit.build(loaded, D1)
+    published(kit, loaded, amount="amount * 2", fee="IF(id = 0, 9, fee)")
+    kinds = [s for s in compared(kit, loaded, D1).shares if s.dimension == "kind"]
+    assert kinds[0].value == "few"
+    assert (kinds[0].rows, kinds[0].of, kinds[0].moved["amount"]) == (3, 3, 3)
+    named = {s.value for s in kinds}
+    # Ten by rows, ten by amount, ten by fee; ties go by their names.
+    assert named >= {f"k{i}" for i in range(20, 30)} | {"k00", "few"}
+    assert len(kinds) <= 30

@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+from backfill_assets.domain.comparison import Compared, RowCounts
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.judge import judge
@@ -55,6 +56,7 @@ GOOD = DayMeasurement(
     staging=Side(METRICS),
     source=SourceState(1, 100, 0, 0, dt.datetime(2024, 3, 31, 4, tzinfo=dt.UTC)),
 )
+SAME = Compared(RowCounts(unchanged=100))
 
 
 def dataset(**changes: object) -> Dataset:
@@ -78,7 +80,11 @@ def with_metric(name: str, value: Decimal | None, side: str = "shadow") -> DayMe
 
 
 def verdict(
-    name: str, measured: DayMeasurement, of: Dataset | None = None, contract: Contract | None = None
+    name: str,
+    measured: DayMeasurement,
+    of: Dataset | None = None,
+    contract: Contract | None = None,
+    compared: Compared | None = None,
 ) -> Verdict:
-    verdicts = {v.check: v for v in judge(of or dataset(), measured, contract or Contract())}
+    verdicts = {v.check: v for v in judge(of or dataset(), measured, contract or Contract(), compared or SAME)}
     return verdicts[name]

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
+from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.contract import Change, Contract, parse_contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import DatasetError
@@ -42,12 +43,13 @@ def totals(**changes: object) -> Dataset:
 
 
 def verdicts(measured: DayMeasurement, dataset: Dataset | None = None) -> dict[str, Verdict]:
-    return {v.check: v for v in judge(dataset or totals(), measured, Contract())}
+    return {v.check: v for v in judge(dataset or totals(), measured, Contract(), Compared())}
 
 
 def test_a_dataset_without_a_source_has_the_checks_of_its_upstream_instead() -> None:
     names = [check.name for check in checks_of(totals())]
-    assert names == ["unique_key", "not_null", "upstream_present", "row_count_change", "fare_change", "reconciles_fare"]
+    first = ["unique_key", "not_null", "upstream_present", "row_count_change", "fare_change"]
+    assert names == [*first, "schema_contract", "rows_change", "columns_change", "reconciles_fare"]
 
 
 def test_a_day_that_agrees_with_its_upstream_passes() -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Contract, parse_contract
-from backfill_assets.domain.judge import checks_of, judge, measure_of, with_sample
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, metric_names
+from backfill_assets.domain.judge import checks_of, judge, with_sample
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, measure_of, metric_names
 from backfill_assets_tests.unit.domain.kit import (
     DAY,
     GOOD,
     METRICS,
     PLAIN,
+    SAME,
     dataset,
     shadow,
     verdict,
@@ -33,9 +34,9 @@ def source(**changes: object) -> DayMeasurement:
 
 
 def test_a_good_day_passes_every_check_once() -> None:
-    verdicts = judge(dataset(), GOOD, Contract())
+    verdicts = judge(dataset(), GOOD, Contract(), SAME)
     assert [v.check for v in verdicts] == [c.name for c in checks_of(dataset())]
-    assert len({v.check for v in verdicts}) == len(verdicts) == 16
+    assert len({v.check for v in verdicts}) == len(verdicts) == 19
     assert [str(v) for v in verdicts if not v.passed] == []
     assert {v.day for v in verdicts} == {DAY}
 
@@ -104,7 +105,7 @@ def test_the_days_end_is_that_of_its_time_zone() -> None:
 def test_a_day_that_nothing_was_delivered_for_passes_where_the_dataset_says_so() -> None:
     tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
     nothing = DayMeasurement(DAY, NOTHING, NOTHING, NOTHING, SourceState())
-    verdicts = judge(tolerant, nothing, Contract())
+    verdicts = judge(tolerant, nothing, Contract(), SAME)
     assert [v.check for v in verdicts if not v.passed] == []
     present = next(v for v in verdicts if v.check == "source_present")
     assert "lets such days pass" in present.note
@@ -174,7 +175,7 @@ def test_there_is_no_freshness_check_without_a_limit() -> None:
 
 def test_a_count_that_nobody_measured_is_no_offence_but_a_missing_metric_is() -> None:
     bare = replace(GOOD, shadow=Side({"row_count": METRICS["row_count"]}))
-    failed = {v.check for v in judge(dataset(), bare, Contract()) if not v.passed}
+    failed = {v.check for v in judge(dataset(), bare, Contract(), SAME) if not v.passed}
     assert failed == {
         "fare_change",
         "p05_fare_change",

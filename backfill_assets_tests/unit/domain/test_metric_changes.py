@@ -12,7 +12,7 @@ from backfill_assets.domain.evidence import Basis, DayEvidence
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.measurement import NOTHING, Side
 from backfill_assets.domain.metric_changes import MetricChange, metric_changes
-from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, dataset
+from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, SAME, dataset
 
 PROMISED = parse_contract({"fare": "-6% to -1%"}, ["fare"])
 
@@ -21,7 +21,7 @@ def evidence(day: dt.date, contract: Contract = PROMISED, **shadow: str) -> DayE
     """Of a day whose metrics are those of the kit, but for these."""
     metrics: Mapping[str, Decimal] = METRICS | {name: Decimal(value) for name, value in shadow.items()}
     measured = replace(GOOD, day=day, shadow=Side(metrics, GOOD.shadow.counts, "f"))
-    verdicts = judge(dataset(), measured, contract)
+    verdicts = judge(dataset(), measured, contract, SAME)
     now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     return DayEvidence("u", 1, "trips", day, Basis("", "", "", ""), (), measured, verdicts, now)
 

@@ -66,7 +66,8 @@ manifests = st.builds(
 changes = st.builds(
     Change, st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False)
 )
-clauses = st.builds(Clause, st.lists(days, max_size=3).map(tuple), st.dictionaries(texts, changes, max_size=3))
+by_name = st.dictionaries(texts, changes, max_size=3)
+clauses = st.builds(Clause, st.lists(days, max_size=3).map(tuple), by_name, rows=by_name)
 contracts = st.builds(Contract, st.lists(clauses, max_size=3).map(tuple))
 
 
@@ -104,4 +105,4 @@ def test_the_stored_text_is_plain_json() -> None:
     contract = Contract((Clause((dt.date(2013, 3, 1),), {"row_count": Change(Decimal("-0.50"), Decimal(0))}),))
     stored = json.loads(contract_to_text(contract))
     changes = {"row_count": {"low": "-0.50", "high": "0"}}
-    assert stored == {"clauses": [{"dataset": "", "days": ["2013-03-01"], "metrics": changes}]}
+    assert stored == {"clauses": [{"dataset": "", "days": ["2013-03-01"], "metrics": changes, "rows": {}}]}

@@ -111,6 +111,12 @@ class ColumnsChange(CheckConfig):
     severity: Severity = Severity.warn
 
 
+class Seams(CheckConfig):
+    """Steps to neighbouring days that the series never made; a warning unless said otherwise."""
+
+    severity: Severity = Severity.warn
+
+
 class Checks(BaseModel):
     """All checks of a dataset; those not named keep their strict defaults."""
 
@@ -126,6 +132,7 @@ class Checks(BaseModel):
     schema_contract: CheckConfig = CheckConfig()
     rows_change: CheckConfig = CheckConfig()
     columns_change: ColumnsChange = ColumnsChange()
+    seams: Seams = Seams()
     reconciliation: Reconciliation = Reconciliation()
     references: dict[Name, ReferenceCheck] = Field(default_factory=dict)
     rules: dict[Name, Rule] = Field(default_factory=dict)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from backfill_assets.domain.seams import Seam
+
 DELIVERY_FILE = "delivery file"
 """The dimension that every dataset with a source has: the file that the newest delivery of a row's key came with."""
 
@@ -63,12 +65,14 @@ class GoldenCounts:
 class Compared:
     """What verdicts need to know of comparisons of one day; a part is absent where there was nothing to compare.
 
-    `rows` is absent where nothing is published of the day yet.
+    `rows` is absent where nothing is published of the day yet, `seams` has the steps to neighbouring days that the day has
+    to answer for.
     """
 
     rows: RowCounts | None = None
     schema: SchemaChange = SchemaChange()
     golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
+    seams: tuple[Seam, ...] = ()
 
 
 @dataclass(frozen=True)

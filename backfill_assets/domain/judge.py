@@ -53,6 +53,7 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check("schema_contract", CheckKind.schema, "", c.schema_contract, "columns are kept or added, never changed"),
         _check("rows_change", CheckKind.rows, "", c.rows_change, text),
         _check("columns_change", CheckKind.columns, "", c.columns_change, "no other column changes unannounced"),
+        _check("seams", CheckKind.seams, "", c.seams, "no unusual step to a neighbouring day is brought in"),
     ]
     checks += [
         _check(f"reconciles_{m}", CheckKind.reconciliation, m, c.reconciliation, f"{m} equals that of staging")
@@ -123,7 +124,7 @@ def _in_force(check: Check, day: dt.date, contract: Contract) -> Check:
 def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
     m, compared = seen
     match check.kind:
-        case CheckKind.schema | CheckKind.rows | CheckKind.columns:
+        case CheckKind.schema | CheckKind.rows | CheckKind.columns | CheckKind.seams:
             return judge_compared(check.kind, dataset, m, contract, compared)
         case CheckKind.golden:
             return judge_golden(check.subject, dataset.golden[check.subject], compared)

@@ -11,11 +11,12 @@ from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.golden import Golden
+from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import CheckKind, Finding
 
-RowCheck = Literal[CheckKind.schema, CheckKind.rows, CheckKind.columns]
+RowCheck = Literal[CheckKind.schema, CheckKind.rows, CheckKind.columns, CheckKind.seams]
 """The kinds of checks that are judged by comparisons."""
 
 
@@ -65,6 +66,8 @@ def judge_compared(
     match kind:
         case CheckKind.schema:
             return _schema(compared.schema)
+        case CheckKind.seams:
+            return judge_seams(compared.seams)
         case CheckKind.rows | CheckKind.columns:
             promises = promised_rows(dataset, m.day, contract)
             about_rows = kind is CheckKind.rows

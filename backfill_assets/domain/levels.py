@@ -68,7 +68,7 @@ def level_of(kind: CheckKind) -> Level:
             | CheckKind.schema
         ):
             return Level.structural
-        case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total:
+        case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:
             return Level.aggregate
         case CheckKind.rows | CheckKind.columns:
             return Level.row

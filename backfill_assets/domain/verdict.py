@@ -27,6 +27,7 @@ class CheckKind(StrEnum):
     schema = "schema"
     rows = "rows"
     columns = "columns"
+    seams = "seams"
     golden = "golden"
 
 

@@ -5,28 +5,25 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.comparison import Compared, GoldenCounts
+from backfill_assets.domain.comparison import Compared, GoldenCounts, SchemaChange
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.judge_rows import broken_promises, promised_rows, schema_change, unnamed_changes
+from backfill_assets.domain.judge_rows import broken_promises, promised_rows, unnamed_changes
+from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.verdict import CheckKind, Row
 from backfill_assets.lakehouse.road import RowDifferences
 
 
 def compared_days(
-    dataset: Dataset,
-    published: Mapping[str, str],
+    schema: SchemaChange,
     rows: RowDifferences,
     golden: Mapping[dt.date, Mapping[str, GoldenCounts]],
+    seams: Mapping[dt.date, tuple[Seam, ...]],
 ) -> Mapping[dt.date, Compared]:
-    """What verdicts need of comparisons, by day.
-
-    `published` are the types of the published table's columns, `golden` counts by golden source, of all days.
-    """
-    schema = schema_change(dataset, published)
-    return {day: Compared(rows.counts.get(day), schema, counts) for day, counts in golden.items()}
+    """What verdicts need of comparisons, by day; `golden` has the counts by golden source, of all days."""
+    return {day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ())) for day, counts in golden.items()}
 
 
 def sampled_rows(

@@ -10,12 +10,14 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
+from backfill_assets.campaigns.building.neighbours import Neighbours
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state
 from backfill_assets.domain.judge import judge
+from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
@@ -171,7 +173,8 @@ class Road:
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
         """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
 
-        Measuring is one pass per side, comparing one join of the days that changed.
+        Measuring is one pass per side, comparing one join of the days that changed, and one more pass over the days around them
+        where they are at an edge of the unit or a month begins.
 
         Raises:
             UnitError: the attempt has no shadow yet.
@@ -188,9 +191,11 @@ class Road:
         golden = golden_counts(spark, loaded, self.layout, shadow)
         deliveries = by_delivery_day(self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
         staged, contract = self.ledger.staged(name, days), unit.contract.of(name)
+        schema = schema_change(loaded.dataset, self.tables[name].types())
+        seams = Neighbours(self.ledger, self.datasets, self.layout).seams(spark, unit, name, sides)
         question = Question(attempt.folder, attempt.number, sides, contract)
         with row_differences(spark, loaded, self.layout, question) as rows:
-            compared = compared_days(loaded.dataset, self.tables[name].types(), rows, golden)
+            compared = compared_days(schema, rows, golden, seams)
             evidence = []
             for day in days:
                 side = sides[day]

@@ -3,7 +3,7 @@
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
-from backfill_assets.lakehouse.road.measure import Sides, measure
+from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
@@ -39,6 +39,7 @@ __all__ = [
     "land",
     "measure",
     "measure_upstreams",
+    "published_figures",
     "reference_fingerprints",
     "row_differences",
     "run_model",

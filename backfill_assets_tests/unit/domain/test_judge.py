@@ -36,7 +36,7 @@ def source(**changes: object) -> DayMeasurement:
 def test_a_good_day_passes_every_check_once() -> None:
     verdicts = judge(dataset(), GOOD, Contract(), SAME)
     assert [v.check for v in verdicts] == [c.name for c in checks_of(dataset())]
-    assert len({v.check for v in verdicts}) == len(verdicts) == 19
+    assert len({v.check for v in verdicts}) == len(verdicts) == 20
     assert [str(v) for v in verdicts if not v.passed] == []
     assert {v.day for v in verdicts} == {DAY}
 

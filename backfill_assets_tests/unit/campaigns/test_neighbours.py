@@ -1,0 +1,106 @@
+"""Which steps a batch has to answer for; nothing is published outside of the unit here, so that no Spark is needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from backfill_assets.campaigns.building.neighbours import Neighbours
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.units import Unit
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.lakehouse.road import Sides
+from backfill_assets_tests.unit.campaigns.world import LEASE, World, loaded
+from backfill_assets_tests.unit.published.tables import layout
+
+NO_SPARK = cast("SparkSession", None)
+DAYS = day_range(dt.date(2024, 2, 20), dt.date(2024, 3, 20))
+MARCH = dt.date(2024, 3, 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def sides(was: int, would_be: int) -> Sides:
+    old, new = (Side({ROW_COUNT: Decimal(rows)}, fingerprint=f"of {rows}") for rows in (was, would_be))
+    return Sides(new, old, NOTHING)
+
+
+def usual(days: Sequence[dt.date]) -> dict[dt.date, Sides]:
+    return {day: sides(1000 + day.day % 7, 1000 + day.day % 7) for day in days}
+
+
+def found(world: World, unit: Unit, batch: Mapping[dt.date, Sides]) -> Mapping[dt.date, tuple[Seam, ...]]:
+    datasets = {name: loaded(dataset, world.folder) for name, dataset in world.datasets.items()}
+    neighbours = Neighbours(world.ledger, datasets, layout(world.folder))
+    return neighbours.seams(NO_SPARK, unit, "sales", batch)
+
+
+def built(world: World, unit: Unit, batch: Mapping[dt.date, Sides], *, judged: bool = True) -> None:
+    attempt = world.ledger.start_attempt(unit.id, "sales", sorted(batch), "run", LEASE)
+    evidence = [
+        DayEvidence(
+            unit.id, attempt.number, "sales", day, Basis("", "", "", ""), (),
+            DayMeasurement(day, one.shadow, one.published, NOTHING, SourceState()),
+            (Verdict("unique_key", day, True, Severity.error, True, "", ""),) if judged else (), world.clock.now(),
+        )
+        for day, one in batch.items()
+    ]  # fmt: skip
+    world.ledger.add_evidence(attempt.number, evidence)
+
+
+def test_days_whose_content_stays_are_not_looked_at(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    assert found(world, unit, usual(DAYS)) == {}
+
+
+def test_a_day_that_is_published_for_the_first_time_has_no_step_to_answer_for(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    assert found(world, unit, usual(DAYS) | {MARCH: sides(0, 5000)}) == {}
+
+
+def test_a_month_that_begins_with_a_step_is_a_seam_of_its_first_day(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    batch = {day: sides(1000 + day.day % 7, (3000 if day >= MARCH else 1000) + day.day % 7) for day in DAYS}
+    ((day, (seam,)),) = [(day, own) for day, own in found(world, unit, batch).items() if own[0].introduced]
+    assert (day, seam.day, seam.metric) == (MARCH, MARCH, ROW_COUNT)
+
+
+def test_a_step_in_the_middle_of_a_month_is_none_of_the_places(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    batch = usual(DAYS) | {MARCH + dt.timedelta(9): sides(1000, 9000)}
+    assert found(world, unit, batch) == {}
+
+
+def test_days_that_the_unit_has_built_count_as_they_will_be_and_others_of_it_do_not_count(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    february = {day: sides(1000 + day.day % 7, 3000 + day.day % 7) for day in DAYS if day < MARCH}
+    march = {day: sides(1000 + day.day % 7, 3000 + day.day % 7) for day in DAYS if day >= MARCH}
+    assert not found(world, unit, march)
+    built(world, unit, february, judged=False)
+    assert not found(world, unit, march)
+    built(world, unit, february)
+    (seam,) = found(world, unit, march)[MARCH]
+    assert (seam.introduced, seam.new_step) == (False, seam.old_step)
+
+
+def test_a_step_to_the_day_after_the_batch_is_answered_for_by_its_last_day(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    built(world, unit, usual([day for day in DAYS if day >= MARCH]))
+    batch = {day: sides(1000 + day.day % 7, 3000 + day.day % 7) for day in DAYS if day < MARCH}
+    (seam,) = found(world, unit, batch)[dt.date(2024, 2, 29)]
+    assert (seam.day, seam.introduced) == (MARCH, True)

@@ -26,6 +26,7 @@ from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.planning.planner import Planner
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
 from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.campaigns.releasing.doctor import Doctor
@@ -194,6 +195,16 @@ class Application:
         return Prover(
             self.ledger, self.datasets, self.tables, self.basis, self._recomputing, self.clock, self.ids, self.identity
         )
+
+    @cached_property
+    def history_diffs(self) -> HistoryDiffs:
+        """Compares models of other commits with what is published."""
+        layout, clock = self.layout, self.clock
+        return HistoryDiffs(
+            self.ledger, self.catalog.code, self.ids,
+            lambda datasets: {n: DeltaPublishedTable(layout, d.dataset, clock) for n, d in datasets.items()},
+            lambda datasets: SparkRecomputations(self.session, datasets, layout),
+        )  # fmt: skip
 
     def _recomputing(self, execution: Execution | None) -> SparkRecomputations:
         return SparkRecomputations(lambda tag: self.session(tag, execution), self.datasets, self.layout)

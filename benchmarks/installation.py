@@ -70,7 +70,9 @@ class Installation:
         shutil.copytree(original, folder, ignore=shutil.ignore_patterns("cases"))
         file = folder / "dataset.yaml"
         lines = []
-        for line in file.read_text(encoding="utf-8").splitlines():
+        # The query of a golden source knows the dataset's rows by the dataset's name.
+        text = file.read_text(encoding="utf-8").replace(f"FROM {DATASET} ", f"FROM {name} ")
+        for line in text.splitlines():
             key = line.partition(":")[0]
             changed = {"name": f"name: {name}", **({"chunk_days": f"chunk_days: {chunk}"} if chunk else {})}
             lines.append(changed.get(key, line))

@@ -187,7 +187,7 @@ def _publish(context: dg.OpExecutionContext, application: Application, config: P
     )
     metadata = release_metadata(application, [publication.outcome], context.run_id, context.log)
     with batched_events(context.instance):
-        for event in released_events([publication.outcome], metadata, set()):
+        for event in released_events([publication.outcome], metadata):
             context.log_event(event)
     report_outdated(context.instance, application, [publication.outcome], ())
     context.log.info(str(publication))

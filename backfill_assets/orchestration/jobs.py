@@ -24,7 +24,7 @@ def publish_job(application: Application) -> dg.JobDefinition:
             config["unit"], evidence_hash=config["evidence"], reason=config["reason"]
         )
         metadata = release_metadata(application, [outcome], context.run_id, context.log)
-        for event in released_events([outcome], metadata, set()):
+        for event in released_events([outcome], metadata):
             context.log_event(event)
         context.log.info(f"unit {outcome.unit} is released as {outcome.release}")
 

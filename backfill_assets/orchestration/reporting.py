@@ -26,7 +26,7 @@ def report_release(application: Application, outcome: Released | AlreadyReleased
     if not _configured():
         return False
     metadata = release_metadata(application, [outcome], "backfill publish", _log)
-    return _report(application, released_events([outcome], metadata, set()), outcome.days)
+    return _report(application, released_events([outcome], metadata), outcome.days)
 
 
 def report_rollback(application: Application, done: RolledBack, reason: str) -> bool:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits

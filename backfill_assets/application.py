@@ -181,8 +181,7 @@ class Application:
     @cached_property
     def approving(self) -> Approving:
         """Shows what is to be approved, and records who has approved it."""
-        roles = self.settings.roles
-        return Approving(self.ledger, self.publisher, self.clock, self.identity, roles, self.drift)
+        return Approving(self.ledger, self.publisher, self.clock, self.identity, self.settings.roles, self.drift)
 
     @cached_property
     def campaign_release(self) -> CampaignRelease:
@@ -192,9 +191,8 @@ class Application:
     @cached_property
     def prover(self) -> Prover:
         """Certifies that the same inputs give the same rows."""
-        return Prover(
-            self.ledger, self.datasets, self.tables, self.basis, self._recomputing, self.clock, self.ids, self.identity
-        )
+        at_work = (self.clock, self.ids, self.identity)
+        return Prover(self.ledger, self.datasets, self.tables, self.basis, self._recomputing, *at_work)
 
     @cached_property
     def history_diffs(self) -> HistoryDiffs:
@@ -271,10 +269,9 @@ class Application:
     @cached_property
     def planner(self) -> Planner:
         """Turns specifications into frozen plans."""
-        settings = self.settings
-        chunk = _ALL_DAYS if settings.chunk == "all" else settings.chunk
+        chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
         return Planner(
-            self.catalog, self.ledger, self.tables, self.layout, self.basis, self.clock, settings.cost_per_hour,
+            self.catalog, self.ledger, self.tables, self.layout, self.basis, self.clock, self.settings.cost_per_hour,
             chunk_days=chunk,
         )  # fmt: skip
 

@@ -8,14 +8,16 @@ from decimal import Decimal
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.proving.gathering import of_reaches
+from backfill_assets.campaigns.proving.gathering import all_seams, of_reaches, place_of
 from backfill_assets.campaigns.proving.reach import Reaches
 from backfill_assets.campaigns.proving.review import Reviews
+from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import CampaignError, UnitError
 from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.levels import Level
 from backfill_assets.domain.review import DayState, Outcome
+from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
 from backfill_assets_tests.unit.campaigns.world import World
@@ -185,3 +187,17 @@ def test_a_unit_that_was_given_up_says_so(world: World) -> None:
     review = reviews(world).of(unit.id)
     assert review.judgement.sentence == "Given up: nothing of its 1 day is published."
     assert review.reaches == ()
+
+
+def test_a_step_that_a_check_has_judged_is_not_told_twice() -> None:
+    numbers = {d: Decimal(100 + d.day % 3) for d in day_range(day(0), day(40))}
+    points = tuple(
+        Point(d, old, old * 3 if d >= day(31) else old, inside=d >= day(20)) for d, old in numbers.items()
+    )  # fmt: skip
+    series = [Series("sales", "amount", None, points)]
+    found = {place_of(seam): seam for seam in all_seams(series, {})}
+    place = ("sales", "amount", day(31))
+    assert found[place].introduced is True
+    assert [d for (_, _, d), seam in found.items() if seam.introduced] == [day(31)]
+    judged = {place: replace(found[place], introduced=False)}
+    assert [seam for seam in all_seams(series, judged) if seam.introduced] == []

@@ -26,7 +26,7 @@ LEVELS = {
         CheckKind.unique_key, CheckKind.not_null, CheckKind.source_present, CheckKind.upstream_present, CheckKind.corrupt_rows,
         CheckKind.source_freshness, CheckKind.reference, CheckKind.rule, CheckKind.schema,
     },
-    Level.aggregate: {CheckKind.change, CheckKind.reconciliation, CheckKind.upstream_total},
+    Level.aggregate: {CheckKind.change, CheckKind.reconciliation, CheckKind.upstream_total, CheckKind.seams},
     Level.row: {CheckKind.rows, CheckKind.columns},
     Level.golden: {CheckKind.golden},
 }  # fmt: skip

@@ -12,11 +12,11 @@ from decimal import Decimal
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
     agreements,
+    all_seams,
     day_states,
     effort_of,
     largest_changes,
     row_totals,
-    seams_of,
 )
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Action, JournalEntry
@@ -105,7 +105,7 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     series = series_of(
         SALES, mine, Contract(PROMISED.clauses), Surroundings(outside, frozenset({live, days[len(days) // 2]}))
     )
-    seams, proof = seams_of(series), _proof(wish, days[:3])
+    seams, proof = all_seams(series, {}), _proof(wish, days[:3])
     states = day_states(Standing(unit, (), {}, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
     concerns = (
         *of_verdicts(evidence, {"daily_sales": checks_of(SALES)}),

@@ -13,6 +13,7 @@ from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
+from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.review import DayState, Outcome, ReviewedDay
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.units import UnitState
@@ -44,21 +45,28 @@ def sentence(concerns: Sequence[Concern], days: Sequence[ReviewedDay] = DAYS, **
     return judge_unit(grounds).sentence
 
 
+def a_check(kind: CheckKind, severity: Severity = Severity.error, subject: str = "") -> Check:
+    return Check("a_check", kind, subject, severity, severity is Severity.error, "")
+
+
 def of_kind(kind: CheckKind, severity: Severity = Severity.error) -> tuple[Concern, ...]:
-    checks = {"trips": [Check("a_check", kind, "", severity, severity is Severity.error, "")]}
-    return of_verdicts(failing("a_check", severity), checks)
+    return of_verdicts(failing("a_check", severity), {"trips": [a_check(kind, severity)]})
 
 
 def test_every_kind_of_check_has_a_level() -> None:
-    assert {kind: level_of(kind) for kind in CheckKind} == {
+    assert {kind: level_of(a_check(kind)) for kind in CheckKind} == {
         kind: level for level, kinds in LEVELS.items() for kind in kinds
     }
+
+
+def test_to_count_rows_is_to_look_at_the_structure() -> None:
+    assert level_of(a_check(CheckKind.change, subject=ROW_COUNT)) is Level.structural
 
 
 @pytest.mark.parametrize("kind", CheckKind)
 def test_the_sentence_names_level_check_day_found_and_expected(kind: CheckKind) -> None:
     assert sentence(of_kind(kind)) == (
-        f"Not ready: {level_of(kind).value} check a_check of trips fails on {DAY}: found something, expected nothing."
+        f"Not ready: {level_of(a_check(kind)).value} check a_check of trips fails on {DAY}: found something, expected nothing."
     )
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyspark.sql import SparkSession
 
@@ -115,7 +115,10 @@ class Application:
     @cached_property
     def tables(self) -> Mapping[str, PublishedTable]:
         """The published table of every dataset."""
-        return {n: DeltaPublishedTable(self.layout, d.dataset, self.clock) for n, d in self.datasets.items()}
+        return self._tables_of(self.datasets)
+
+    def _tables_of(self, datasets: Mapping[str, LoadedDataset]) -> Mapping[str, PublishedTable]:
+        return {n: DeltaPublishedTable(self.layout, d.dataset, self.clock) for n, d in datasets.items()}
 
     @cached_property
     def basis(self) -> CurrentBasis:
@@ -197,12 +200,8 @@ class Application:
     @cached_property
     def history_diffs(self) -> HistoryDiffs:
         """Compares models of other commits with what is published."""
-        layout, clock = self.layout, self.clock
-        return HistoryDiffs(
-            self.ledger, self.catalog.code, self.ids,
-            lambda datasets: {n: DeltaPublishedTable(layout, d.dataset, clock) for n, d in datasets.items()},
-            lambda datasets: SparkRecomputations(self.session, datasets, layout),
-        )  # fmt: skip
+        recomputing = partial(SparkRecomputations, self.session, layout=self.layout)
+        return HistoryDiffs(self.ledger, self.catalog.code, self.ids, self._tables_of, recomputing)
 
     def _recomputing(self, execution: Execution | None) -> SparkRecomputations:
         return SparkRecomputations(lambda tag: self.session(tag, execution), self.datasets, self.layout)
@@ -225,8 +224,8 @@ class Application:
     @cached_property
     def reviews(self) -> Reviews:
         """Tells all that speaks for and against a unit."""
-        price = self.settings.cost_per_hour
-        return Reviews(self.ledger, self.tables, self.publisher, self._contracts, self.clock, price)
+        cost = self.settings.cost_per_hour
+        return Reviews(self.ledger, self.tables, self.publisher, self._contracts, self.clock, cost)
 
     @cached_property
     def watch_release(self) -> WatchRelease:

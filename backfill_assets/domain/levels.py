@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
 from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
@@ -14,6 +14,8 @@ from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.names import in_words, number_of
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.verdict import Check, CheckKind, Row
+
+_FAR: Final = 1000
 
 
 class Level(StrEnum):
@@ -186,4 +188,7 @@ def _step(value: object) -> str:
 
 
 def _score(value: float | None) -> str:
-    return "no score" if value is None else f"{value:+.1f} times the usual spread"
+    if value is None:
+        return "no score"
+    # In a series that hardly ever moves every step is millions of times the usual one.
+    return f"{value:+.1f} times the usual spread" if abs(value) < _FAR else "far beyond any usual one"

@@ -88,6 +88,13 @@ def text(value: object) -> str:
             return json.dumps(found)
 
 
+def score(value: float | None) -> str:
+    """A robust z-score; how large one beyond a thousand is says nothing."""
+    if value is None:
+        return NOTHING
+    return f"{value:.1f}" if abs(value) < _WHOLE else f"{'>' if value > 0 else '< -'}{_WHOLE:,}"
+
+
 def key_of(change: RowChange) -> str:
     """The key of a changed row without its day, which stands beside it."""
     return text({column: value for column, value in change.key.items() if value != str(change.day)})
@@ -100,5 +107,5 @@ def name(value: object) -> Markup:
 
 FILTERS: Final = {
     "figure": figure, "signed": signed, "percent": percent, "share": share, "moment": moment, "lasting": lasting,
-    "size": size, "days": days, "text": text, "name": name, "key_of": key_of,
+    "size": size, "days": days, "text": text, "name": name, "key_of": key_of, "score": score,
 }  # fmt: skip

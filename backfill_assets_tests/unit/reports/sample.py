@@ -121,7 +121,9 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     )  # fmt: skip
     made = _made(unit)
     pending = whole if unit.state is UnitState.open and not any(f.blocks for f in concerns) else ""
-    grounds = Grounds(unit.state, states, concerns, series, (reach,), made, pending, int(proof.passed))
+    grounds = Grounds(
+        unit.state, states, concerns, series, (reach,), made, pending, int(proof.passed), int(not wish.unbooked)
+    )
     attempts = _attempts(unit.id, days)
     effort = effort_of(None, attempts, NOW, Price(Decimal("4.20"), "EUR"))
     return Review(

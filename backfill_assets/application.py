@@ -26,6 +26,7 @@ from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.planning.planner import Planner
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
 from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.campaigns.releasing.doctor import Doctor
@@ -180,8 +181,7 @@ class Application:
     @cached_property
     def approving(self) -> Approving:
         """Shows what is to be approved, and records who has approved it."""
-        roles = self.settings.roles
-        return Approving(self.ledger, self.publisher, self.clock, self.identity, roles, self.drift)
+        return Approving(self.ledger, self.publisher, self.clock, self.identity, self.settings.roles, self.drift)
 
     @cached_property
     def campaign_release(self) -> CampaignRelease:
@@ -191,9 +191,18 @@ class Application:
     @cached_property
     def prover(self) -> Prover:
         """Certifies that the same inputs give the same rows."""
-        return Prover(
-            self.ledger, self.datasets, self.tables, self.basis, self._recomputing, self.clock, self.ids, self.identity
-        )
+        at_work = (self.clock, self.ids, self.identity)
+        return Prover(self.ledger, self.datasets, self.tables, self.basis, self._recomputing, *at_work)
+
+    @cached_property
+    def history_diffs(self) -> HistoryDiffs:
+        """Compares models of other commits with what is published."""
+        layout, clock = self.layout, self.clock
+        return HistoryDiffs(
+            self.ledger, self.catalog.code, self.ids,
+            lambda datasets: {n: DeltaPublishedTable(layout, d.dataset, clock) for n, d in datasets.items()},
+            lambda datasets: SparkRecomputations(self.session, datasets, layout),
+        )  # fmt: skip
 
     def _recomputing(self, execution: Execution | None) -> SparkRecomputations:
         return SparkRecomputations(lambda tag: self.session(tag, execution), self.datasets, self.layout)
@@ -260,10 +269,9 @@ class Application:
     @cached_property
     def planner(self) -> Planner:
         """Turns specifications into frozen plans."""
-        settings = self.settings
-        chunk = _ALL_DAYS if settings.chunk == "all" else settings.chunk
+        chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
         return Planner(
-            self.catalog, self.ledger, self.tables, self.layout, self.basis, self.clock, settings.cost_per_hour,
+            self.catalog, self.ledger, self.tables, self.layout, self.basis, self.clock, self.settings.cost_per_hour,
             chunk_days=chunk,
         )  # fmt: skip
 

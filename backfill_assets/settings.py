@@ -49,6 +49,14 @@ class Settings(BaseModel):
     datasets: Path = Field(
         description="BACKFILL_ASSETS_DATASETS: folder of dataset folders; default the ones that come with the package."
     )
+    reports: Path = Field(
+        description="BACKFILL_ASSETS_REPORTS: folder into which reports are written; default `reports` in the state folder."
+    )
+    reports_url: str = Field(
+        default="",
+        description="BACKFILL_ASSETS_REPORTS_URL: address under which somebody serves the folder of reports, for links to "
+        "them; default none, and links are paths.",
+    )
     ledger_url: str = Field(
         repr=False,
         description="BACKFILL_ASSETS_LEDGER_URL: SQLAlchemy URL of the ledger; default SQLite in the state folder.",
@@ -119,6 +127,8 @@ class Settings(BaseModel):
             warehouse=_folder(environ, "WAREHOUSE", state / "warehouse"),
             sources=_folder(environ, "SOURCES", state / "sources"),
             datasets=_folder(environ, "DATASETS", _PACKAGE / "datasets"),
+            reports=_folder(environ, "REPORTS", state / "reports"),
+            reports_url=_read(environ, "REPORTS_URL", "", _web_address),
             ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", _ledger_url),
             spark_url=_read(environ, "SPARK_URL", None, _spark_url),
             spark_memory=_read(environ, "SPARK_MEMORY", "2g", _memory),
@@ -194,6 +204,13 @@ def _path(text: str) -> Path:
 def _ledger_url(text: str) -> str:
     if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
         raise ValueError("give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database")
+    return text
+
+
+def _web_address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("give an address such as https://reports.example.org/backfills, or unset it")
     return text
 
 

@@ -20,7 +20,7 @@ from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOCK_INTERVAL_SECONDS
 from benchmarks.files import layers_of
 from benchmarks.floor import run_floor
-from benchmarks.installation import DATASET, Installation
+from benchmarks.installation import CORRECTION, DATASET, Installation
 from benchmarks.release import time_release
 from benchmarks.results import Growth, Pass, Results, pass_of
 from benchmarks.stages import runs_of, spans_of
@@ -94,7 +94,7 @@ class _Bench:
         written = layers_of(application.layout, DATASET)
         first_release = time_release(application, DATASET)
         self.installation.correct(DATASET)
-        correction = self._road(DATASET, "correction", self.days)
+        correction = self._road(DATASET, "correction", self.days, CORRECTION)
         release = time_release(self.installation.application, DATASET)
         rows = sum(d.rows for d in application.ledger.deliveries(DATASET, self.days))
         last = self.days[-1]
@@ -126,11 +126,13 @@ class _Bench:
         shutil.rmtree(target)
         return pass_of(name, len(days), [spans[-1].end], spans, meter)
 
-    def _road(self, dataset: str, name: str, days: Sequence[dt.date]) -> Pass:
+    def _road(
+        self, dataset: str, name: str, days: Sequence[dt.date], expected: Mapping[str, str] | None = None
+    ) -> Pass:
         self.say(f"{name}: {len(days)} days")
         with self._meter().running() as meter:
             launched = time.time()
-            backfill = self.installation.backfill(dataset, days, _MOST_SECONDS)
+            backfill = self.installation.backfill(dataset, days, _MOST_SECONDS, expected)
             ended = time.time()
         with self.installation.instance() as instance:
             runs = runs_of(instance, backfill)

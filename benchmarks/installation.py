@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +22,15 @@ import requests
 import backfill_assets
 from backfill_assets.application import Application
 from backfill_assets.domain.errors import BackfillError
+from backfill_assets.domain.units import CONTRACT_TAG
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATASET: Final = "order_items"
+CORRECTION: Final[Mapping[str, str]] = {"cost": "-1.01% to -0.99%", "margin": "any"}
+"""What `Installation.correct` changes: every line costs 1 % less, up to the rounding of four digits."""
+_COST: Final = "s.quantity * c.ps_supplycost"
 _START_SECONDS: Final = 180
 _LOOK_SECONDS: Final = 0.2
 _STOP_SECONDS: Final = 30
@@ -65,16 +70,27 @@ class Installation:
         shutil.copytree(original, folder, ignore=shutil.ignore_patterns("cases"))
         file = folder / "dataset.yaml"
         lines = []
-        for line in file.read_text(encoding="utf-8").splitlines():
+        # The query of a golden source knows the dataset's rows by the dataset's name.
+        text = file.read_text(encoding="utf-8").replace(f"FROM {DATASET} ", f"FROM {name} ")
+        for line in text.splitlines():
             key = line.partition(":")[0]
             changed = {"name": f"name: {name}", **({"chunk_days": f"chunk_days: {chunk}"} if chunk else {})}
             lines.append(changed.get(key, line))
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def correct(self, name: str) -> None:
-        """Change the fact model of a dataset, so that all evidence of its days is out of date; its rows stay the same."""
+        """Change the fact model of a dataset, so that every row of it becomes another one; see `CORRECTION`.
+
+        Raises:
+            BenchmarkError: the model does not say any more what is to be corrected.
+        """
         model = self.datasets / name / "fact.sql"
-        model.write_text(f"-- Corrected.\n{model.read_text(encoding='utf-8')}", encoding="utf-8")
+        before = model.read_text(encoding="utf-8")
+        if _COST not in before:
+            raise BenchmarkError(
+                f"{model}: {_COST!r}, which the correction is about, is not in it; adapt the benchmark"
+            )
+        model.write_text(before.replace(_COST, f"{_COST} * 0.99"), encoding="utf-8")
 
     def start(self) -> None:
         """Start the Spark server, then the daemon, then the webserver: together these two would race for the schema.
@@ -137,13 +153,17 @@ class Installation:
             raise BenchmarkError("the Dagster daemon was not started; call start() first")
         return psutil.Process(self._daemon.pid)
 
-    def backfill(self, dataset: str, days: Sequence[dt.date], seconds: float) -> str:
-        """Launch a native backfill of all four layers and wait for its end; its id.
+    def backfill(
+        self, dataset: str, days: Sequence[dt.date], seconds: float, expected: Mapping[str, str] | None = None
+    ) -> str:
+        """Launch a native backfill of all four layers, with the change that is expected, and wait for its end; its id.
 
         Raises:
             BenchmarkError: it does not end well within `seconds`.
         """
-        backfill_id = launch_backfill(Backfill(dataset, tuple(day.isoformat() for day in days)), self.webserver)
+        tags = {CONTRACT_TAG: json.dumps(expected)} if expected else {}
+        request = Backfill(dataset, tuple(day.isoformat() for day in days), tags=tags)
+        backfill_id = launch_backfill(request, self.webserver)
         with self.instance() as instance:
 
             def status() -> str:

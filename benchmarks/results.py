@@ -115,6 +115,7 @@ class Results:
             "run_per_day_sampled": self.sampled,
             "times_faster_than_a_run_per_day": self.extrapolated_seconds / self.road.wall,
             "validation_of_build": self.road.validation_of_build,
+            "correction_validation_of_build": self.correction.validation_of_build,
             "validation_share": self.road.share(("checks",)),
             "orchestration_share": self.road.share(ORCHESTRATION),
         }

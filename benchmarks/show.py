@@ -83,6 +83,10 @@ def _figures(results: Results) -> list[tuple[str, str]]:
         ),
         ("road faster than a run per day by", f"{results.extrapolated_seconds / road.wall:.0f} times"),
         ("checks in parts of raw, staging, shadow", f"{road.validation_of_build:.0%}"),
+        (
+            "the same of the correction, which compares all rows with published ones",
+            f"{results.correction.validation_of_build:.0%}",
+        ),
         ("share of checks", f"{road.share(('checks',)):.0%}"),
         ("share of orchestration", f"{road.share(ORCHESTRATION):.0%}"),
         ("CPU of Spark, of Dagster", f"{road.cpu.spark:.1f} s, {road.cpu.workers:.1f} s"),

@@ -186,11 +186,11 @@ def _unknown_fault(
     key, dataset, subject = place
     if subject in known:
         return
-    what, has = ("metric", "It has") if key == METRIC_CHANGE else ("column", "Beside its key it has")
+    what = "metric" if key == METRIC_CHANGE else "column beside its key"
     close = difflib.get_close_matches(subject, known, n=1)
-    hint = f"; did you mean {close[0]}? {has}" if close else f"; {has[0].lower()}{has[1:]}"
-    path = _written(loaded, place)
-    yield loaded.fault(path, f"{shown_key(path)}: {dataset} has no {what} {subject!r}{hint} {', '.join(known)}")
+    hint = f"; did you mean {close[0]}? It has" if close else "; it has"
+    path, there = _written(loaded, place), ", ".join(known) or "none"
+    yield loaded.fault(path, f"{shown_key(path)}: {dataset} has no {what} {subject!r}{hint} {there}")
 
 
 def _band_fault(

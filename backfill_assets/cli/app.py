@@ -22,6 +22,7 @@ from backfill_assets.cli import (
     proof,
     readers,
     releases,
+    report,
     specifications,
     status,
     units,
@@ -43,7 +44,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     releases.rollback, releases.reconcile, releases.sweep, releases.doctor, drafts.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
     campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history,
-    proof.prove, demo.demo, demo.demo_campaign,
+    proof.prove, proof.diff_history, report.report, demo.demo, demo.demo_campaign,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)

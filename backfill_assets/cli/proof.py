@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.days import parse_days
+from backfill_assets.domain.history_diff import as_markdown
 
 Partitions = Annotated[
     str, typer.Option(metavar="DAYS", help="The days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03.")
@@ -37,6 +40,30 @@ def prove(
         raise typer.Exit(1)
 
 
+def diff_history(
+    models: Annotated[
+        str, typer.Option(metavar="REF", help="The commit whose models are tried, such as HEAD or a branch.")
+    ],
+    partitions: Partitions = "",
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="A dataset; without it, those whose code is not that of what is published.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for the Markdown, instead of standard output.")] = None,
+) -> None:
+    """Say what models of a commit would do to published days, as a Markdown comment. Exit code 1 if a model fails."""
+    application = Application.from_env()
+    days = parse_days(partitions, "--partitions") if partitions else ()
+    with datasets_at(application.settings.datasets, models) as checkout:
+        diff = application.history_diffs.of(checkout, tuple(dataset or ()), days)
+    text = as_markdown(diff)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    else:
+        print(text)  # noqa: T201  # not for rich, which would fold it
+    if diff.faulty:
+        raise typer.Exit(1)
+
+
 def _as_plain(certificate: Certificate) -> object:
     found = plain(certificate)
     assert isinstance(found, dict)  # noqa: S101  # of a dataclass
@@ -50,8 +77,8 @@ def _show(certificate: Certificate) -> None:
             continue
         columns = tuple(dict.fromkeys(column for row in found.rows for column in row))
         rows: Sequence[Sequence[object]] = [[row.get(column, "-") for column in columns] for row in found.rows]
-        title = f"{found.day}: old is {certificate.first!r}, new is {found.recomputation!r}"
-        table(columns, rows, title)
+        say(f"{found.day}: old is {certificate.first!r}, new is {found.recomputation!r}")
+        table(columns, rows)
     for touched in certificate.touched:
         say(f"touched meanwhile, by nobody's release, landing or staging: {touched}")
     say(f"certificate {certificate}")

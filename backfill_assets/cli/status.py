@@ -9,6 +9,7 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.upstream import Outdated
+from backfill_assets.campaigns.conducting.certified import certificates_of
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
@@ -114,13 +115,16 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:  # hand
     for fault in faults:
         reasons.setdefault((fault.dataset, fault.day), set()).add(fault.fault.value)
     rows = [_day(key, evidence.get(key), reasons.get(key, set())) for key in unit.days]
+    certificates = certificates_of(application.ledger, unit.id, evidence)
     if json:
-        as_json({"unit": unit, "evidence": whole, "days": rows, "faults": faults})
+        as_json({"unit": unit, "evidence": whole, "days": rows, "faults": faults, "certificates": certificates})
         return
     say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
     if unit.contract:
         say(f"expected change: {unit.contract.to_plain()}")
     table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
+    for certificate in certificates.values():
+        say(f"certificate {certificate}")
     _what_next(unit, faults, whole)
 
 

@@ -27,6 +27,7 @@ _LINES: Final = (
     "l_orderkey", "l_linenumber", "l_partkey", "l_suppkey", "l_quantity", "l_extendedprice", "l_discount", "l_tax",
     "l_returnflag", "l_shipmode",
 )  # fmt: skip
+_TOTALS: Final = ("o_orderdate", "o_totalprice")
 _COSTS: Final = ("ps_partkey", "ps_suppkey", "ps_supplycost")
 _ORDER: Final = ("o_orderdate", "o_orderkey", "l_linenumber")
 _DELIVERED_AT: Final = dt.time(6, tzinfo=dt.UTC)
@@ -60,7 +61,9 @@ def generate_orders(folder: Path, scale: float) -> Path:
 
 
 def land_orders(sources: Path, tables: Path, first: dt.date = FIRST, last: dt.date = LAST) -> LandingReport:
-    """Write the order lines of each day to `orders/<day>/orders_<day>.parquet`, and the costs to `reference/`.
+    """Write the order lines of each day to `orders/<day>/orders_<day>.parquet`, the costs to `reference/`.
+
+    What the heads of all orders say, by day, goes to `golden/`: nobody has added that up from lines.
 
     `tables` is what `generate_orders` gave; a sources folder holds one scale factor. Each file is delivered at 06:00 UTC
     of the next day, a day without orders has none. Files that are already as they should be are left alone.
@@ -77,6 +80,9 @@ def land_orders(sources: Path, tables: Path, first: dt.date = FIRST, last: dt.da
         written += put_file(path, _parquet(lines), dt.datetime.combine(day + ONE_DAY, _DELIVERED_AT))
     costs = _parquet(_read(tables, "partsupp", _COSTS))
     put_file(sources / "reference" / "partsupp.parquet", costs, dt.datetime.combine(FIRST, _DELIVERED_AT))
+    heads = _read(tables, "orders", _TOTALS).group_by("o_orderdate", use_threads=False)
+    totals = heads.aggregate([("o_totalprice", "count"), ("o_totalprice", "sum")]).sort_by("o_orderdate")
+    put_file(sources / "golden" / "order_heads.parquet", _parquet(totals), dt.datetime.combine(FIRST, _DELIVERED_AT))
     return LandingReport(files, rows, written)
 
 

@@ -8,14 +8,14 @@ from enum import StrEnum
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.consumers import Consumer
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
-from backfill_assets.domain.fields import Duration, Name, TimeZone
+from backfill_assets.domain.fields import Distance, Duration, Name, TimeZone
 from backfill_assets.domain.files import ColumnType, CsvOptions, Format, Part, Reference, RelativePath
 from backfill_assets.domain.golden import Golden, golden_misfits
 
@@ -77,9 +77,7 @@ class Column(Part):
     type: ColumnType
     nullable: bool = True
     description: str = ""
-    tolerance: Annotated[
-        Decimal, Field(ge=0, allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": 0})
-    ] = Field(
+    tolerance: Distance = Field(
         default=Decimal(0), description="How far two numbers may lie apart to count as equal, row by row; 0 is exact."
     )
 

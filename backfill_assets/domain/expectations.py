@@ -89,13 +89,6 @@ def _texts(value: Expectations) -> dict[str, object]:
     }
 
 
-class Certification(StrEnum):
-    """Whether a release needs a certificate of idempotency."""
-
-    required = "required"
-    none = "none"
-
-
 def _flat(expected: Expectations) -> dict[str, Change]:
     return {name: entry for name, entry in expected.items() if isinstance(entry, Change)}
 
@@ -103,6 +96,13 @@ def _flat(expected: Expectations) -> dict[str, Change]:
 def _own(expected: Expectations, dataset: str) -> dict[str, Change]:
     entry = expected.get(dataset, {})
     return {} if isinstance(entry, Change) else dict(entry)
+
+
+class Certification(StrEnum):
+    """Whether a release needs a certificate of idempotency."""
+
+    required = "required"
+    none = "none"
 
 
 class Validation(BaseModel):
@@ -132,12 +132,6 @@ class Validation(BaseModel):
         WithJsonSchema(_CHANGES_SCHEMA),
     ] = Field(default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric.")
 
-    certificate: Certification = Field(
-        default=Certification.none,
-        # So that a specification that says nothing of it keeps the hash that plans and approvals name.
-        exclude_if=lambda value: value is Certification.none,
-        description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
-    )
     expected_row_change: Annotated[
         Expectations,
         PlainValidator(_expectations),
@@ -146,6 +140,13 @@ class Validation(BaseModel):
     ] = Field(
         default_factory=dict,
         description="Change of each row by column of the target, or by downstream dataset and column.",
+    )
+
+    certificate: Certification = Field(
+        default=Certification.none,
+        # So that a specification that says nothing of it keeps the hash that plans and approvals name.
+        exclude_if=lambda value: value is Certification.none,
+        description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
     )
 
     def changes(self, dataset: str, target: str) -> Mapping[str, Change]:

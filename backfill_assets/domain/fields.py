@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated
 from zoneinfo import available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from backfill_assets.domain.durations import format_duration, parse_duration
 from backfill_assets.domain.errors import InvalidNameError
@@ -95,3 +95,5 @@ Line = Annotated[
 """One line of text."""
 Period = Annotated[Duration, AfterValidator(_above_zero)]
 """A duration above zero."""
+Distance = Annotated[Decimal, Field(ge=0, allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": 0})]
+"""How far two numbers may lie apart: zero or more, finite."""

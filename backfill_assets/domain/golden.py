@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from backfill_assets.domain.checks_config import CheckConfig
 from backfill_assets.domain.consistency import RESERVED_TABLES
-from backfill_assets.domain.fields import Name
+from backfill_assets.domain.fields import Distance, Name
 from backfill_assets.domain.files import Part, Reference, RelativePath
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _Fault = tuple[tuple[str, ...], str]
 class GoldenColumn(Part):
     """A column whose values must agree."""
 
-    tolerance: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] = Field(
+    tolerance: Distance = Field(
         default=Decimal(0), description="How far two numbers may lie apart to count as equal; 0 is exact."
     )
 

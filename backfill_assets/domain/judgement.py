@@ -66,7 +66,9 @@ def _open(grounds: Grounds) -> Judgement:
     wait = f"; waits for an approval of evidence {grounds.pending[:_SHORT]}" if grounds.pending else ""
     if worst is not None:
         said = in_one_sentence(worst, len(grounds.days))
-        return Judgement(Outcome.warning, f"Ready to publish, but look at this first: {said}; {_good(grounds)}{wait}.")
+        return Judgement(
+            Outcome.warning, f"Ready to publish, but look at this first: {said}; {_passed(grounds.days)}{wait}."
+        )
     return Judgement(Outcome.ready, f"Ready to publish: {_good(grounds)}{wait}.")
 
 
@@ -98,12 +100,7 @@ def _made(grounds: Grounds, kind: str, verb: str) -> str:
 
 def _good(grounds: Grounds) -> str:
     """What went well: days and checks, how far the metrics moved, files outside, certificates, golden sources."""
-    good = [day for day in grounds.days if day.state not in _OPEN_FAULTS]
-    checks = {day.checks for day in good}
-    every = f"all {max(checks)} checks" if len(checks) == 1 else "all checks"
-    if any(day.passed < day.checks for day in good):
-        every = "every check that blocks"
-    parts = [f"{len(good):,} of {number_of(len(grounds.days), 'day')} pass {every}", _moves(grounds.series)]
+    parts = [_passed(grounds.days), _moves(grounds.series)]
     if grounds.reaches and all(reach.held for reach in grounds.reaches):
         parts.append("no file of another day is touched")
     if grounds.proofs:
@@ -111,6 +108,15 @@ def _good(grounds: Grounds) -> str:
     if grounds.golden:
         parts.append(f"{number_of(grounds.golden, 'golden source')} {'agrees' if grounds.golden == 1 else 'agree'}")
     return "; ".join(filter(None, parts))
+
+
+def _passed(days: Sequence[ReviewedDay]) -> str:
+    good = [day for day in days if day.state not in _OPEN_FAULTS]
+    checks = {day.checks for day in good}
+    every = f"all {max(checks)} checks" if len(checks) == 1 else "all checks"
+    if any(day.passed < day.checks for day in good):
+        every = "every check that blocks"
+    return f"{len(good):,} of {number_of(len(days), 'day')} pass {every}"
 
 
 def _moves(series: Sequence[Series]) -> str:
@@ -121,19 +127,17 @@ def _moves(series: Sequence[Series]) -> str:
     if not changes:
         return "nothing was published of these days before"
     several = len({change.dataset for change, _ in changes}) > 1
-    told = sorted(((change, by) for change, by in changes if by != UNCHANGED), key=lambda pair: _rank(pair[0]))
+    told = sorted(((change, by) for change, by in changes if by != UNCHANGED), key=lambda pair: not _promised(pair[0]))
+    # Percentiles say less to most people than sums: they are named where nothing else has moved.
+    named = [pair for pair in told if not is_percentile(pair[0].metric)] or told
     texts = [
         f"{f'{change.dataset}.' if several else ''}{change.metric} changes by {_shown(by)}"
         f"{' as promised' if _promised(change) else ''}"
-        for change, by in told[:_MOST_METRICS]
+        for change, by in named[:_MOST_METRICS]
     ]
-    if len(told) > _MOST_METRICS:
-        texts.append(f"{number_of(len(told) - _MOST_METRICS, 'other metric')} moved within what is allowed")
+    if len(told) > len(texts):
+        texts.append(f"{number_of(len(told) - len(texts), 'other metric')} moved within what is allowed")
     return "; ".join(texts) or "no metric changes"
-
-
-def _rank(change: MetricChange) -> tuple[bool, bool]:
-    return not _promised(change), is_percentile(change.metric)
 
 
 def is_percentile(metric: str) -> bool:

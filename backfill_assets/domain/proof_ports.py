@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from backfill_assets.domain.certificate import Certificate, Prints, Recomputation
-from backfill_assets.domain.comparison import DayComparison, Value
+from backfill_assets.domain.comparison import DayComparison, RowChange, Value
 from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.history_diff import DayDifference
 
 
 class ProofLedger(Protocol):
@@ -71,4 +72,14 @@ class Recomputations(Protocol):
 
     def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
         """Digests of the files of raw and staging, by table and then day, as their Delta logs name them now."""
+        ...
+
+
+class Histories(Recomputations, Protocol):
+    """Compares days that were computed anew with what is published."""
+
+    def differences(
+        self, dataset: str, days: Collection[dt.date], folder: str
+    ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
+        """The differences by day, in order, and of each measure the rows that move it most."""
         ...

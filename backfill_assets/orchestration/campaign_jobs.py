@@ -16,7 +16,7 @@ from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.domain.units import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated
-from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.release_assets import release_metadata, released_events
 from backfill_assets.orchestration.reporting import report_rollback
 from backfill_assets.orchestration.storage import batched_events
 
@@ -185,8 +185,9 @@ def _publish(context: dg.OpExecutionContext, application: Application, config: P
     publication = application.campaign_release.publish(
         config.campaign, reason=config.reason, outside_window=config.outside_window
     )
+    metadata = release_metadata(application, [publication.outcome], context.run_id, context.log)
     with batched_events(context.instance):
-        for event in released_events([publication.outcome], context.run_id, set()):
+        for event in released_events([publication.outcome], metadata):
             context.log_event(event)
     report_outdated(context.instance, application, [publication.outcome], ())
     context.log.info(str(publication))

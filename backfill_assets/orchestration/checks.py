@@ -19,6 +19,7 @@ from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
+from backfill_assets.orchestration.report_links import report_waiting
 
 _SHOWN = 20
 
@@ -54,6 +55,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
             raise _failure(
                 unit, dataset.name, len(days), (refusals, again(application, unit, {v.day for v in refusals}))
             )
+        report_waiting(context.op_execution_context, application, unit, dataset.name)
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
 

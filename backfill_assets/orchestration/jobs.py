@@ -4,7 +4,7 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.domain.days import parse_days
-from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.release_assets import release_metadata, released_events
 
 
 def publish_job(application: Application) -> dg.JobDefinition:
@@ -23,7 +23,8 @@ def publish_job(application: Application) -> dg.JobDefinition:
         outcome = application.publisher.release(
             config["unit"], evidence_hash=config["evidence"], reason=config["reason"]
         )
-        for event in released_events([outcome], context.run_id, set()):
+        metadata = release_metadata(application, [outcome], context.run_id, context.log)
+        for event in released_events([outcome], metadata):
             context.log_event(event)
         context.log.info(f"unit {outcome.unit} is released as {outcome.release}")
 

@@ -1,7 +1,9 @@
 """The published asset: the one step that releases a unit, and only a unit whose evidence is complete."""
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -11,13 +13,15 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
-from backfill_assets.domain.evidence import Fault, explain_faults
+from backfill_assets.domain.evidence import DatasetDay, Fault, explain_faults
 from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
+from backfill_assets.orchestration.release_figures import release_figures
+from backfill_assets.orchestration.report_links import Metadata, report_metadata
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
 from backfill_assets.orchestration.storage import batched_events
 
@@ -47,8 +51,9 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         if not outcomes:
             return
         own, told = {(dataset.name, day) for day in days}, _told(context, outcomes)
+        metadata = release_metadata(application, outcomes, target.launched_by, context.log)
         with batched_events(context.instance):
-            for event in released_events(outcomes, target.launched_by, own | told):
+            for event in released_events(outcomes, metadata, own | told):
                 context.log_event(event)
             report_outdated(context.instance, application, outcomes, own)
         if own <= told:
@@ -56,7 +61,8 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
             return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
-            context.add_asset_metadata(_metadata(released[day], target.launched_by), partition_key=day.isoformat())
+            said = metadata.of(released[day].release, (dataset.name, day))
+            context.add_asset_metadata(said, partition_key=day.isoformat())
         yield dg.MaterializeResult()
 
     decorate: AssetDecorator = dg.asset(
@@ -68,8 +74,20 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
     return decorate(published)
 
 
+@dataclass(frozen=True)
+class ReleaseMetadata:
+    """What Dagster is told of releases: by release the same on all its days, and on some days the metrics of a dataset."""
+
+    releases: Mapping[str, Metadata]
+    figures: Mapping[DatasetDay, Metadata]
+
+    def of(self, release: str, day: DatasetDay) -> Metadata:
+        """The metadata of one partition."""
+        return {**self.releases[release], **self.figures.get(day, {})}
+
+
 def released_events(
-    outcomes: Sequence[Released | AlreadyReleased], launch: str, but: set[tuple[str, dt.date]]
+    outcomes: Sequence[Released | AlreadyReleased], metadata: ReleaseMetadata, but: Collection[DatasetDay] = frozenset()
 ) -> Iterator[dg.AssetMaterialization]:
     """Materializations of every released partition, in all datasets of the units, except those in `but`."""
     for outcome in outcomes:
@@ -77,7 +95,9 @@ def released_events(
             for day in days:
                 if (name, day) not in but:
                     yield dg.AssetMaterialization(
-                        asset_key("published", name), partition=day.isoformat(), metadata=_metadata(outcome, launch)
+                        asset_key("published", name),
+                        partition=day.isoformat(),
+                        metadata=metadata.of(outcome.release, (name, day)),
                     )
 
 
@@ -153,10 +173,18 @@ def _release(
     return application.publisher.release(unit.id)
 
 
-def _metadata(outcome: Released | AlreadyReleased, launch: str) -> dict[str, dg.MetadataValue]:
-    return {
-        RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
-        "unit": dg.MetadataValue.text(outcome.unit),
-        "evidence": dg.MetadataValue.text(outcome.evidence),
-        LAUNCH_METADATA: dg.MetadataValue.text(launch),
+def release_metadata(
+    application: Application, outcomes: Sequence[Released | AlreadyReleased], launch: str, log: logging.Logger
+) -> ReleaseMetadata:
+    """What Dagster is told of each release: unit, evidence, launch, the report, and how its datasets do now."""
+    releases = {
+        outcome.release: {
+            RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
+            "unit": dg.MetadataValue.text(outcome.unit),
+            "evidence": dg.MetadataValue.text(outcome.evidence),
+            LAUNCH_METADATA: dg.MetadataValue.text(launch),
+            **report_metadata(application, application.ledger.unit(outcome.unit), log),
+        }
+        for outcome in outcomes
     }
+    return ReleaseMetadata(releases, release_figures(application, outcomes, log))

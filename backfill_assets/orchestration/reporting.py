@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 from collections.abc import Collection, Iterable, Mapping
 
@@ -13,18 +14,29 @@ from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Release
 from backfill_assets.campaigns.releasing.rollback import RolledBack
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.outdated import report_downstream
-from backfill_assets.orchestration.release_assets import released_events
+from backfill_assets.orchestration.release_assets import release_metadata, released_events
+from backfill_assets.orchestration.report_links import report_metadata
 from backfill_assets.orchestration.storage import batched_events
+
+_log = logging.getLogger(__name__)
 
 
 def report_release(application: Application, outcome: Released | AlreadyReleased) -> bool:
     """Report the materializations of a release; false where no Dagster instance is configured."""
-    return _report(application, released_events([outcome], "backfill publish", set()), outcome.days)
+    if not _configured():
+        return False
+    metadata = release_metadata(application, [outcome], "backfill publish", _log)
+    return _report(application, released_events([outcome], metadata), outcome.days)
 
 
 def report_rollback(application: Application, done: RolledBack, reason: str) -> bool:
     """Report which partitions went back to what they were; false where no Dagster instance is configured."""
-    metadata = {"release": done.release, "undoes": done.undoes, "reason": reason}
+    if not _configured():
+        return False
+    unit = application.ledger.unit(application.ledger.release(done.undoes).manifest.unit)
+    metadata: dict[str, str | dg.MetadataValue] = {
+        "release": done.release, "undoes": done.undoes, "reason": reason, **report_metadata(application, unit, _log),
+    }  # fmt: skip
     key = asset_key("published", done.dataset)
     events = (
         dg.AssetObservation(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
@@ -33,13 +45,15 @@ def report_rollback(application: Application, done: RolledBack, reason: str) -> 
     return _report(application, events, {done.dataset: done.days})
 
 
+def _configured() -> bool:
+    return bool(os.environ.get("DAGSTER_HOME"))
+
+
 def _report(
     application: Application,
     events: Iterable[dg.AssetMaterialization | dg.AssetObservation],
     changed: Mapping[str, Collection[dt.date]],
 ) -> bool:
-    if not os.environ.get("DAGSTER_HOME"):
-        return False
     with dg.DagsterInstance.get() as instance, batched_events(instance):
         for event in events:
             instance.report_runless_asset_event(event)

@@ -16,6 +16,8 @@ from backfill_assets.domain.review import DayState, ReviewedDay
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
 
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
+"""What Altair makes."""
 Spec = Mapping[str, Any]
 """A Vega-Lite specification as plain JSON values."""
 Rows = Sequence[Mapping[str, object]]
@@ -38,12 +40,12 @@ _STATES: Final[Mapping[DayState, tuple[str, str]]] = {
     DayState.rolled_back: ("var(--old)", "r"),
     DayState.missing: ("var(--missing)", "·"),
     DayState.stale: ("var(--stale)", "~"),
-    DayState.failed: ("var(--bad)", "×"),
+    DayState.failed: ("var(--bad)", "✕"),
 }
 """Colour and sign of each state: the sign tells them apart without the colour."""
 
 
-def finished(chart: alt.Chart | alt.LayerChart, rows: Mapping[str, Rows]) -> Spec:
+def finished(chart: Chart, rows: Mapping[str, Rows]) -> Spec:
     """The specification of a chart over named rows, in the page's own colours and as wide as the page lets it be."""
     spec: dict[str, Any] = chart.properties(width="container").to_dict()
     # It names an address, and nothing may look as if the page needed a network.
@@ -80,7 +82,7 @@ def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
         base.mark_line(color="var(--new)", strokeWidth=1.6).encode(y=alt.Y("n:Q")),
     ]
     # A mark without a row would make the axes warn that they have no extent.
-    drawn = [mark for name, mark in _MARKS.items() if marks[name]]
+    drawn = [mark for name, parts in _MARKS.items() if marks[name] for mark in parts]
     hover = base.mark_point(opacity=0, size=60).encode(y=alt.Y("v:Q"), tooltip=_TIPS)
     return finished(alt.layer(*_RANGE, *lines, *drawn, hover).properties(height=_HEIGHT), {"points": points, **marks})
 
@@ -233,19 +235,23 @@ _CHANGE_TIPS: Final = [
     alt.Tooltip("h:Q", title="to %", format="+.4~r"),
 ]
 _RANGE: Final = [over("range").mark_rect(color="var(--range)").encode(x=alt.X("a:T"), x2="b:T")]
-_MARKS: Final[Mapping[str, alt.Chart | alt.LayerChart]] = {
-    "seam": alt.layer(
+_MARKS: Final[Mapping[str, Sequence[alt.Chart]]] = {
+    "seam": (
         over("seam").mark_rule(color="var(--bad)", strokeWidth=1.5, strokeDash=[2, 2]).encode(x=alt.X("d:T")),
         over("seam")
         .mark_point(shape="triangle-down", filled=True, color="var(--bad)", size=90, opacity=1)
         .encode(x=alt.X("d:T"), y=alt.value(4)),
     ),
-    "live": over("live")
-    .mark_point(shape="diamond", filled=True, color="var(--live)", size=80, opacity=1)
-    .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
-    "failed": over("failed")
-    .mark_point(shape="cross", filled=True, color="var(--bad)", size=70, angle=45, opacity=1)
-    .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
+    "live": (
+        over("live")
+        .mark_point(shape="diamond", filled=True, color="var(--live)", size=80, opacity=1)
+        .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
+    ),
+    "failed": (
+        over("failed")
+        .mark_point(shape="cross", filled=True, color="var(--bad)", size=70, angle=45, opacity=1)
+        .encode(x=alt.X("d:T"), y=alt.Y("v:Q"), tooltip=_TIPS),
+    ),
 }
 _BAND_COLOURS: Final = alt.Scale(domain=["within the band", "outside of the band"], range=["var(--new)", "var(--bad)"])
 _CONFIG: Final[Mapping[str, Any]] = {

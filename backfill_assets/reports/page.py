@@ -6,12 +6,14 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
 import jinja2
 import vl_convert
 
+from backfill_assets.domain.metrics import Metrics
 from backfill_assets.domain.review import Outcome, Review
 from backfill_assets.reports import tables, words
 from backfill_assets.reports.charts import Spec, calendar_chart, change_chart, metric_chart, spread_chart
@@ -28,7 +30,7 @@ _SIGNS: Final[Mapping[Outcome, tuple[str, str]]] = {
     Outcome.not_ready: ("bad", "✕"),
     Outcome.published: ("good", "✓"),
     Outcome.rolled_back: ("plain", "↶"),
-    Outcome.given_up: ("plain", "–"),
+    Outcome.given_up: ("plain", "○"),
 }
 
 
@@ -62,42 +64,27 @@ def render_review(review: Review) -> str:
     )
 
 
+def render_index(metrics: Metrics, reports: Mapping[str, str]) -> str:
+    """The page of all datasets and campaigns; `reports` holds links to reviews by campaign, unit and release."""
+    return _page("index.html", {}, {"metrics": metrics, "reports": reports})
+
+
 def _page(template: str, charts: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
-    scripts = (_bundle(), _environment().loader.get_source(_environment(), "charts.js")[0]) if charts else ()  # type: ignore[union-attr]
+    scripts = (_bundle(), _own_script()) if charts else ()
+    # With their hashes in the page's policy no other script can run, whatever somebody managed to write into it.
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            **values,
-            charts=charts,
-            scripts=[jinja2.utils.markupsafe.Markup(script) for script in scripts],
-            script_hashes=hashes or "'none'",
-            most=tables.MOST,
-        )
-    )
+    page = _environment().get_template(template)
+    return page.render(**values, charts=charts, scripts=scripts, script_hashes=hashes or "'none'", most=tables.MOST)
 
 
 @cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("backfill_assets.reports"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     made.filters |= words.FILTERS
-    made.globals |= {
-        name: getattr(tables, name)
-        for name in (
-            "listed",
-            "levels_of",
-            "checks_of",
-            "metrics_of",
-            "months_of",
-            "states_of",
-            "notable_days",
-            "largest_steps",
-        )
-    }
+    made.globals |= {table.__name__: table for table in _TABLES}
     return made
 
 
@@ -105,8 +92,21 @@ def _environment() -> jinja2.Environment:
 def _bundle() -> str:
     """The scripts that draw the charts: Vega, of the version that the charts are written for."""
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    return vl_convert.javascript_bundle(vl_version=version).replace("\r", "").replace("</script", "<\\/script")
+    made = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub knows no default
+    # A page knows no other line ends, and the hash is that of what the page says.
+    return made.replace("\r", "").replace("</script", "<\\/script")
+
+
+def _own_script() -> str:
+    return (_TEMPLATES / "charts.js").read_text(encoding="utf-8")
 
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_TABLES: Final = (
+    tables.listed, tables.levels_of, tables.checks_of, tables.metrics_of, tables.months_of, tables.states_of,
+    tables.notable_days, tables.largest_steps,
+)  # fmt: skip

@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
+from markupsafe import Markup, escape
+
 from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.comparison import RowChange
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.plan import shown_bytes
 
-NOTHING: Final = "–"
+NOTHING: Final = "—"
 _WHOLE: Final = 1000
 
 
@@ -85,7 +88,17 @@ def text(value: object) -> str:
             return json.dumps(found)
 
 
+def key_of(change: RowChange) -> str:
+    """The key of a changed row without its day, which stands beside it."""
+    return text({column: value for column, value in change.key.items() if value != str(change.day)})
+
+
+def name(value: object) -> Markup:
+    """A name that may break after its underscores, since a narrow window has no room for long ones."""
+    return Markup(str(escape(value)).replace("_", "_<wbr>"))  # noqa: S704  # escaped just here
+
+
 FILTERS: Final = {
     "figure": figure, "signed": signed, "percent": percent, "share": share, "moment": moment, "lasting": lasting,
-    "size": size, "days": days, "text": text,
+    "size": size, "days": days, "text": text, "name": name, "key_of": key_of,
 }  # fmt: skip

@@ -16,12 +16,12 @@ from backfill_assets_tests.dagster.lab import Lab, running_lab
 from backfill_assets_tests.engine import spark_server
 from backfill_assets_tests.ui.pages import Ui
 
-__all__ = ["lab", "spark_server"]
+__all__ = ["QUIET", "SCREENSHOTS", "lab", "spark_server"]
 
 _FOLDER = Path(__file__).parent
-_ARTIFACTS = os.environ.get("BACKFILL_ASSETS_TEST_ARTIFACTS") or _FOLDER.parents[1] / "test-artifacts"
+SCREENSHOTS = Path(os.environ.get("BACKFILL_ASSETS_TEST_ARTIFACTS") or _FOLDER.parents[1] / "test-artifacts") / "ui"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_QUIET = (
+QUIET = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -54,10 +54,10 @@ def lab(chromium: str, spark_server: SparkServer, tmp_path_factory: pytest.TempP
 def ui(chromium: str, lab: Lab) -> Iterator[Ui]:
     expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=list(_QUIET))
+        running = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
         page = running.new_page(viewport={"width": 1600, "height": 1000})
         page.set_default_timeout(_PATIENCE)
-        yield Ui(page, lab.url, Path(_ARTIFACTS) / "ui")
+        yield Ui(page, lab.url, SCREENSHOTS)
         running.close()
 
 

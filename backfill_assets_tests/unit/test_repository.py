@@ -147,6 +147,20 @@ def test_make_help_lists_every_target() -> None:
     assert [name for name in make_targets() if not re.search(rf"make {name}\s", shown)] == []
 
 
+def test_the_example_workflow_comments_on_pull_requests_and_calls_a_command_that_exists() -> None:
+    workflow = yaml.safe_load((ROOT / "docs" / "history-diff.yml").read_text(encoding="utf-8"))
+    # To YAML 1.1 the key `on` is the word true.
+    assert set(workflow) == {"name", True, "permissions", "concurrency", "jobs"}
+    assert set(workflow[True]) == {"pull_request"}
+    assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
+    (job,) = workflow["jobs"].values()
+    assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+    runs = "\n".join(step.get("run", "") for step in job["steps"])
+    assert 'backfill" diff-history --models HEAD --out' in runs
+    assert "gh pr comment" in runs
+    assert {"BACKFILL_ASSETS_WAREHOUSE", "BACKFILL_ASSETS_SOURCES", "BACKFILL_ASSETS_LEDGER_URL"} <= job["env"].keys()
+
+
 def test_a_live_run_always_finds_a_slot_beside_backfills() -> None:
     runs = dagster_instance()["concurrency"]["runs"]
     limits = {limit["key"]: limit for limit in runs["tag_concurrency_limits"]}

@@ -41,6 +41,7 @@ MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""
 _MISSING = frozenset({Fault.missing, Fault.incomplete})
 _Known = Mapping[DatasetDay, DayEvidence]
+_Place = tuple[str, str, dt.date]
 
 
 def subject_of(unit: Unit, campaign: Campaign | None) -> Subject:
@@ -147,17 +148,37 @@ def proofs_of(certificates: Sequence[Certificate], evidence: _Known) -> tuple[Pr
     return tuple(Proof(one, one.hash, one.passed) for one in found if one is not None)
 
 
-def seams_of(series: Iterable[Series]) -> tuple[Seam, ...]:
-    """The steps of every metric at the edges of the unit's days, and at month boundaries within them."""
-    old: dict[str, dict[dt.date, dict[str, Decimal | None]]] = defaultdict(lambda: defaultdict(dict))
-    new: dict[str, dict[dt.date, dict[str, Decimal | None]]] = defaultdict(lambda: defaultdict(dict))
+def judged_seams(evidence: _Known) -> Mapping[_Place, Seam]:
+    """The steps that the checks of the days have judged, by dataset, metric and day; of several, those judged last."""
+    by_attempt = sorted(evidence.values(), key=lambda one: one.attempt)
+    judged = (seam for one in by_attempt if one.compared is not None for seam in one.compared.seams)
+    return {place_of(seam): seam for seam in judged}
+
+
+def place_of(seam: Seam) -> _Place:
+    """What tells one step from another."""
+    return seam.dataset, seam.metric, seam.day
+
+
+def all_seams(series: Iterable[Series], judged: Mapping[_Place, Seam]) -> tuple[Seam, ...]:
+    """The steps of every metric at the edges of the unit's days, and at month boundaries within them.
+
+    Those that no check could judge, because a neighbour had not been built yet, are told from the series.
+    """
+    old, new = _figures_by_day(), _figures_by_day()
     inside: dict[str, set[dt.date]] = defaultdict(set)
     for one in series:
         for point in one.points:
             old[one.dataset][point.day][one.metric] = point.old
             new[one.dataset][point.day][one.metric] = point.new if point.inside else point.old
             inside[one.dataset] |= {point.day} if point.inside else set()
-    return tuple(seam for name, days in inside.items() for seam in seams(name, old[name], new[name], places(days)))
+    told = (seam for name, days in inside.items() for seam in seams(name, old[name], new[name], places(days)))
+    found = {**{place_of(seam): seam for seam in told}, **judged}
+    return tuple(found[place] for place in sorted(found))
+
+
+def _figures_by_day() -> dict[str, dict[dt.date, dict[str, Decimal | None]]]:
+    return defaultdict(lambda: defaultdict(dict))
 
 
 def agreements(evidence: _Known) -> tuple[Agreement, ...]:

@@ -10,16 +10,18 @@ from functools import cached_property
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
     agreements,
+    all_seams,
     commands_for,
     current,
     day_states,
     effort_of,
+    judged_seams,
     largest_changes,
     made_releases,
     of_reaches,
+    place_of,
     proofs_of,
     row_totals,
-    seams_of,
     subject_of,
 )
 from backfill_assets.campaigns.proving.reach import Reaches
@@ -185,7 +187,7 @@ class _Reviewing:
     @cached_property
     def seams(self) -> tuple[Seam, ...]:
         """The steps at the edges of the unit's days and at month boundaries within them."""
-        return seams_of(self.series)
+        return all_seams(self.series, judged_seams(self.evidence))
 
     @cached_property
     def reaches(self) -> tuple[Reach, ...]:
@@ -211,6 +213,8 @@ class _Reviewing:
         """Whatever speaks against the unit."""
         datasets = self.reviews.datasets
         checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
+        judged = judged_seams(self.evidence)
+        unjudged = [seam for seam in self.seams if place_of(seam) not in judged]
         required = (
             self.campaign is not None and self.campaign.specification.validation.certificate is Certification.required
         )
@@ -219,7 +223,7 @@ class _Reviewing:
         if required and waits and self._whole:
             proven = {proof.certificate.dataset for proof in self.proofs}
             certified += [of_lacking_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
-        return (*of_verdicts(self.evidence, checks), *of_reaches(self.reaches), *of_seams(self.seams), *certified)
+        return (*of_verdicts(self.evidence, checks), *of_reaches(self.reaches), *of_seams(unjudged), *certified)
 
     @cached_property
     def pending(self) -> str:

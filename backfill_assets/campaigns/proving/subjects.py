@@ -44,6 +44,10 @@ class Subjects:
     datasets: Mapping[str, Dataset]
     tables: Mapping[str, PublishedTable]
 
+    def of_dataset(self, name: str, days: Days = ()) -> Subject:
+        """The subject of a dataset alone, whatever else goes by its name; raises like `of`."""
+        return self._sampled(Subject(name, self._published(name)), name, days)
+
     def of(self, target: str, days: Days = ()) -> tuple[Subject, ...]:
         """The subjects of a campaign, a unit or a dataset, upstream first; without days, up to three of each are chosen.
 

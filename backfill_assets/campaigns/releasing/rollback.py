@@ -211,10 +211,13 @@ class Rollback:
 
     def _undone(self, proposal: Proposal) -> str:
         """Who has rolled this release back before, if anybody has."""
-        for record in self._undoings(proposal.record.manifest):
-            found = record.manifest
-            return f" ({found.release}, rolled back by {found.by} at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: {found.reason})"
-        return ""
+        undoings = self._undoings(proposal.record.manifest)
+        if not undoings:
+            return ""
+        found = undoings[0].manifest
+        return (
+            f" ({found.release}, rolled back by {found.by} at {found.created_at:%Y-%m-%d %H:%M:%S} UTC: {found.reason})"
+        )
 
     def _undoings(self, undone: Manifest) -> tuple[ReleaseRecord, ...]:
         """The finalized rollbacks of a release, newest first."""

@@ -60,6 +60,11 @@ def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = 
     `numbered` in the order of their values, which matches each row at most once and costs a sort. Both frames must have all
     columns of the shape, with equal types.
     """
+    return matched(old, new, shape, numbered=numbered).where(F.col(STATUS).isNotNull())
+
+
+def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
+    """The rows of `differing`, and those that are equal, whose `STATUS` is null."""
     left, right = (_side(frame, shape, side, numbered=numbered) for frame, side in ((old, "old"), (new, "new")))
     match = [*shape.match, _NUMBER] if numbered else list(shape.match)
     condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
@@ -74,12 +79,11 @@ def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = 
         .when(reduce(Column.__or__, differ.values(), F.lit(False)), CHANGED)
     )
     nothing = F.array().cast("array<string>")
-    joined = left.join(right, condition, "full_outer").withColumn(STATUS, status).where(F.col(STATUS).isNotNull())
-    return joined.select(
+    return left.join(right, condition, "full_outer").select(
         # A row of one side alone has its key there alone; of the other side all is null.
         *(F.when(was.isNull(), F.col(new_column(n))).otherwise(F.col(old_column(n))).alias(n) for n in shape.match),
-        STATUS,
-        F.when(F.col(STATUS) == CHANGED, changed).otherwise(nothing).alias(COLUMNS),
+        status.alias(STATUS),
+        F.when(status == CHANGED, changed).otherwise(nothing).alias(COLUMNS),
         *(F.col(old_column(name)) for name in shape.columns),
         *(F.col(new_column(name)) for name in shape.columns),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -28,6 +28,7 @@ from backfill_assets.lakehouse.road.compare import (
     STATUS,
     Shape,
     differing,
+    matched,
     new_column,
     old_column,
 )
@@ -41,7 +42,6 @@ from backfill_assets.lakehouse.road.tables import is_table, read_days, read_tabl
 from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
 
 _MOST: Final = 5
-_ALL: Final = "all"
 _KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
 _WHOLE: Final = T.DecimalType(20, 0)
 _WIDEST: Final = 38
@@ -88,12 +88,11 @@ def golden_counts(
         with renamed(SourceError, _key(loaded, name), also=("FAILED_READ_FILE",)):
             theirs, ours = _sides(spark, loaded, layout, name, (tables, shadow.days))
             # As on the other side: of a key that occurs twice here and once there, one row is missing there.
-            apart = differing(theirs, ours, _shape(loaded, name), numbered=True)
-            all_rows = ours.groupBy(partition).agg(F.count("*").alias("rows")).withColumn(STATUS, F.lit(_ALL))
-            rows = apart.groupBy(partition, STATUS).agg(F.count("*").alias("rows")).unionByName(all_rows).collect()
-        counted = {(row[partition], row[STATUS]): int(row["rows"]) for row in rows}
+            rows = matched(theirs, ours, _shape(loaded, name), numbered=True)
+            grouped = rows.groupBy(partition).agg(*_kinds_of_rows()).collect()
+        counted = {row.pop(partition): GoldenCounts(**row) for row in (found_row.asDict() for found_row in grouped)}
         for day in shadow.days:
-            found[day][name] = _counts({status: counted.get((day, status), 0) for status in (*_KINDS, _ALL)})
+            found[day][name] = counted.get(day, GoldenCounts())
     return found
 
 
@@ -165,22 +164,34 @@ def _sides(
         own[name] = read_file(spark, golden.file, _place(loaded, layout, name), f"golden.{name}.file: {relative}")
     elif golden.table is not None:
         own[name] = read_table(spark, _place(loaded, layout, name))
-    theirs, ours = own.get(name), tables[loaded.name]
-    if golden.sql is not None:
-        with renamed(DatasetError, _key(loaded, name, "sql")):
-            theirs = run_query(spark, golden.sql, {**others, **own})
-            _ = theirs.schema
+    known = {**others, **own}
+    theirs = own[name] if golden.sql is None else _queried(spark, golden.sql, known, _key(loaded, name, "sql"))
+    ours = tables[loaded.name]
     if golden.ours is not None:
-        with renamed(DatasetError, _key(loaded, name, "ours")):
-            ours = run_query(spark, golden.ours, tables)
-            _ = ours.schema
-    if theirs is None:
-        raise DatasetError(f"{_key(loaded, name)}: set file, table or sql")
+        ours = _queried(spark, golden.ours, tables, _key(loaded, name, "ours"))
     _require_columns(theirs, loaded, golden, _key(loaded, name, *(["sql"] if golden.sql else [])))
     _require_columns(ours, loaded, golden, _key(loaded, name, "ours"))
     theirs, ours = _alike(theirs, ours, golden, _key(loaded, name, "columns"))
     chosen = in_days(loaded.dataset.partition_column, days)
     return theirs.where(chosen), ours.where(chosen)
+
+
+def _kinds_of_rows() -> tuple[Column, ...]:
+    """How many rows of `matched` are of each kind, by the names of `GoldenCounts`."""
+    status = F.col(STATUS)
+    return (
+        F.count_if(status == REMOVED).alias("missing_here"),
+        F.count_if(status == ADDED).alias("missing_there"),
+        F.count_if(status == CHANGED).alias("different"),
+        F.count_if(status.isNull()).alias("equal"),
+    )
+
+
+def _queried(spark: SparkSession, text: str, tables: Mapping[str, DataFrame], where: str) -> DataFrame:
+    with renamed(DatasetError, where):
+        frame = run_query(spark, text, tables)
+        _ = frame.schema
+    return frame
 
 
 def _shape(loaded: LoadedDataset, name: str) -> Shape:
@@ -232,11 +243,6 @@ def _decimal(kind: T.NumericType) -> T.DecimalType | None:
     if isinstance(kind, T.DecimalType):
         return kind
     return None if isinstance(kind, T.FractionalType) else _WHOLE
-
-
-def _counts(rows: Mapping[str, int]) -> GoldenCounts:
-    equal = rows[_ALL] - rows[ADDED] - rows[CHANGED]
-    return GoldenCounts(missing_here=rows[REMOVED], missing_there=rows[ADDED], different=rows[CHANGED], equal=equal)
 
 
 def _sample(row: Row, shape: Shape) -> SampleRow:

@@ -110,6 +110,12 @@ def _staging(
     return _sides(frame, dataset, list(_metrics(frame, dataset.model_copy(update={"measures": summed}))))
 
 
+def figures_by_day(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Figures]:
+    """The metrics of every day of a frame; those of a declared column that it lacks are null."""
+    sides = _sides(with_declared_columns(frame, dataset), dataset, list(_metrics(frame, dataset)))
+    return {day: side.metrics for day, side in sides.items()}
+
+
 def check_rules(frame: DataFrame, loaded: LoadedDataset) -> None:
     """Refuse a rule that Spark cannot evaluate on the frame; runs no Spark job.
 

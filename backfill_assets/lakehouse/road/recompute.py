@@ -20,8 +20,9 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest, plain
 from backfill_assets.domain.certificate import INPUT_ROWS, NO_PRINTS, Prints, Recomputation
-from backfill_assets.domain.comparison import Value
+from backfill_assets.domain.comparison import RowChange, Value
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.history_diff import DayDifference
 from backfill_assets.domain.proof_ports import Sampled
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.reading import add_actions
@@ -42,6 +43,7 @@ from backfill_assets.lakehouse.road.fingerprint import (
     normal,
     with_declared_columns,
 )
+from backfill_assets.lakehouse.road.history_differences import history_differences
 from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow, shadow_path
@@ -61,7 +63,7 @@ _numbers = itertools.count()
 
 
 class SparkRecomputations:
-    """The port `Recomputations`, with a session of its own for each step."""
+    """The ports `Recomputations` and `Histories`, with a session of its own for each step."""
 
     def __init__(
         self,
@@ -114,6 +116,13 @@ class SparkRecomputations:
             if one is None or other is None:
                 return {}
             return differing_rows(one, other, loaded.dataset)
+
+    def differences(
+        self, dataset: str, days: Collection[dt.date], folder: str
+    ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
+        """What a shadow makes of published days; see `history_differences`."""
+        with self._session(_tag(f"differences {dataset}")) as spark:
+            return history_differences(spark, self._datasets[dataset], self._layout, days, folder)
 
     def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
         """Digests of the files of raw and staging, by table and then day."""

@@ -1,7 +1,7 @@
 "use strict";
 // Draws each chart when it can first be seen: one in a closed part of the page has no width yet.
 const draw = (place) => {
-  if (place.dataset.drawn || !place.offsetParent) return;
+  if (place.dataset.drawn || place.closest("details:not([open])")) return;
   place.dataset.drawn = "begun";
   const spec = JSON.parse(document.getElementById(place.dataset.chart).textContent);
   vegaEmbed(place, spec, {mode: "vega-lite", renderer: "svg", actions: false})

@@ -16,9 +16,12 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.catalog import LoadedDataset, load_folder
+from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.domain.certificate import AS_BUILT, Certificate
+from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.work import AttemptState
@@ -29,6 +32,7 @@ from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, TRIPS, Kit
 from backfill_assets_tests.unit.campaigns.world import LEASE, Ada, CountedIds
+from backfill_assets_tests.unit.catalog.test_checkout import git
 from backfill_assets_tests.unit.published.tables import TestClock
 
 Sessions = Callable[[str], AbstractContextManager[SparkSession]]
@@ -292,4 +296,58 @@ def _folders(kit: Kit) -> list[Path]:
 
 
 def _scratch(kit: Kit) -> list[Path]:
-    return list(kit.layout.published_path("trips").glob("_shadow/p_*"))
+    return [path for path in kit.layout.published_path("trips").glob("_shadow/*") if path.name[0] in "pd"]
+
+
+def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit, sessions: Sessions) -> None:
+    site = Site(kit, sessions, kit.dataset(checks={}), totals := _totals(kit))
+    delivered(kit, D1, D2)
+    site.land(D1, D2)
+    unit = site.unit(D1, D2, names=("trips", "totals"))
+    site.build(unit)
+    site.publish(unit)
+    before, datasets = site.layouts(), totals.folder.parent
+    git(kit.root, "init", "-q", "-b", "main")
+    git(kit.root, "add", "datasets")
+    git(kit.root, "commit", "-qm", "as published")
+    fact = datasets / "trips" / "fact.sql"
+    fact.write_text(
+        "SELECT day, id, kind, amount, CAST(IF(id = 7, fee * 2, fee) AS decimal(12,2)) AS fee FROM staging WHERE id <> 3"
+    )
+    git(kit.root, "commit", "-qam", "fees of 7 count twice")
+    fact.write_text(FACT)
+    changed = _diff(site, sessions, datasets, "HEAD")
+    assert [one.dataset for one in changed.datasets] == ["trips"]
+    (trips,) = changed.datasets
+    assert [found.day for found in trips.days] == [D1, D2]
+    assert {
+        found.rows for found in trips.days if found.rows and (found.rows.removed, found.rows.changed) != (1, 1)
+    } == set()
+    assert (trips.days[0].old["row_count"], trips.days[0].new["row_count"]) == (60, 59)
+    assert trips.days[0].rows is not None
+    assert trips.days[0].rows.columns == {"fee": 1}
+    assert (trips.followers, changed.same) == (("totals",), ("totals",))
+    text = as_markdown(changed)
+    assert "| `fee` | 2024-02-28 |" in text
+    assert "id 7 | 7.25 | 14.5 | +7.25 |" in text
+    assert _diff(site, sessions, datasets, "main~1").datasets == ()
+    same = _diff(site, sessions, datasets, "main~1", "trips")
+    assert "**Nothing changes.**" in as_markdown(same)
+    fact.write_text("SELECT nothing FROM staging")
+    git(kit.root, "commit", "-qam", "broken")
+    faulty = _diff(site, sessions, datasets, "main")
+    assert faulty.faulty
+    assert "fact.sql" in faulty.datasets[0].fault
+    assert (site.layouts(), _scratch(kit)) == (before, [])
+
+
+def _diff(site: Site, sessions: Sessions, datasets: Path, ref: str, *names: str) -> HistoryDiff:
+    diffs = HistoryDiffs(
+        site.ledger,
+        {name: loaded.code_version for name, loaded in site.datasets.items()},
+        site.ids,
+        lambda loaded: {n: DeltaPublishedTable(site.kit.layout, d.dataset, site.clock) for n, d in loaded.items()},
+        lambda loaded: SparkRecomputations(sessions, loaded, site.kit.layout),
+    )
+    with datasets_at(datasets, ref) as checkout:
+        return diffs.of(checkout, names)

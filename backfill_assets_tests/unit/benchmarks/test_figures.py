@@ -108,6 +108,7 @@ def test_the_figures_that_follow_are_those_of_the_table() -> None:
             "run_per_day_sampled": 2,
             "times_faster_than_a_run_per_day": 200 / 30,
             "validation_of_build": 0.5,
+            "correction_validation_of_build": 0.5,
             "validation_share": 5 / 30,
             "orchestration_share": 0.5,
         }

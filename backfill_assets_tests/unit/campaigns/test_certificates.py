@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -268,7 +267,8 @@ def test_a_derived_dataset_is_computed_from_the_shadows_of_its_unit(tmp_path: Pa
     world.close()
 
 
-def test_two_recomputations_of_one_folder_are_told_apart_by_their_prints(campaigns: CampaignWorld) -> None:
-    campaigns.validated()
-    certificate = proven(campaigns)
-    assert replace(certificate, by="bea").hash != certificate.hash
+def test_scratch_that_a_crash_has_left_behind_is_swept(campaigns: CampaignWorld) -> None:
+    write_shadow(campaigns.homes["sales"], "_shadow/p_0009/1", rows_of({DAYS[0]: [2]}, ""))
+    campaigns.clock.advance(dt.timedelta(days=400))
+    campaigns.sweep().execute()
+    assert not list(campaigns.homes["sales"].glob("_shadow/p_0009/**/*.parquet"))

@@ -135,13 +135,14 @@ def test_a_launch_that_is_refused_for_claimed_days_is_not_announced(site: Site) 
     assert site.told == []
 
 
-def test_a_plan_that_is_out_of_date_names_the_file_to_plan_again(site: Site) -> None:
+def test_a_plan_that_is_out_of_date_names_the_file_to_plan_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(site.folder)
     file = site.folder / "backfills" / "fix.yaml"
     file.parent.mkdir()
     plain = site.specification.to_plain()
     file.write_text(yaml.safe_dump(plain), encoding="utf-8")
     entry = JournalEntry(ID, site.world.clock.now(), "ada", Action.planned)
-    site.ledger.add_campaign(replace(site.campaign(), file="backfills/fix.yaml"), entry)
+    site.ledger.add_campaign(replace(site.campaign(), file=str(file)), entry)
     plain["execution"]["partitions_per_batch"] = 5
     file.write_text(yaml.safe_dump(plain), encoding="utf-8")
     with pytest.raises(CampaignError, match=r"plan it again: backfill plan backfills/fix\.yaml"):
@@ -153,7 +154,7 @@ def test_a_resume_with_a_changed_specification_says_what_is_another(site: Site) 
     plain = site.specification.to_plain()
     file.write_text(yaml.safe_dump(plain), encoding="utf-8")
     entry = JournalEntry(ID, site.world.clock.now(), "ada", Action.planned)
-    site.ledger.add_campaign(replace(site.campaign(), file="fix.yaml"), entry)
+    site.ledger.add_campaign(replace(site.campaign(), file=str(file)), entry)
     site.control.launch(ID)
     site.control.stop(ID, "the contract is too narrow")
     plain["approval"] = {"required": True, "by": ["eve"]}
@@ -175,7 +176,7 @@ def test_a_resume_takes_over_the_limits_that_were_changed_in_the_specification_a
     plain = site.specification.to_plain()
     file.write_text(yaml.safe_dump(plain), encoding="utf-8")
     entry = JournalEntry(ID, site.world.clock.now(), "ada", Action.planned)
-    site.ledger.change_campaign(replace(site.campaign(), file="fix.yaml"), {Phase.planned}, entry)
+    site.ledger.change_campaign(replace(site.campaign(), file=str(file)), {Phase.planned}, entry)
     site.control.launch(ID)
     site.control.set(ID, "gently", max_concurrency=3)
     site.control.set(ID, "too large", partitions_per_batch=6)

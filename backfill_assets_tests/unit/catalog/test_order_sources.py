@@ -104,8 +104,20 @@ def test_the_files_have_the_columns_that_the_dataset_declares(tables: Path, tmp_
     assert dataset.source is not None
     for file in (tmp_path / "orders").rglob("*.parquet"):
         assert columns_in(file, file.name, dataset.source) == tuple(dataset.source.columns)
-    costs = dataset.references["partsupp"]
-    assert columns_in(tmp_path / costs.path, costs.path, costs) == tuple(costs.columns)
+    heads = dataset.golden["order_heads"].file
+    assert heads is not None
+    for file in (dataset.references["partsupp"], heads):
+        assert columns_in(tmp_path / file.path, file.path, file) == tuple(file.columns)
+
+
+def test_the_heads_of_all_orders_are_added_up_by_day(tables: Path, tmp_path: Path) -> None:
+    land_orders(tmp_path, tables, ONE, TWO)
+    heads = pq.read_table(tmp_path / "golden" / "order_heads.parquet").to_pylist()
+    made = pq.read_table(tables / "orders.parquet", columns=["o_orderdate", "o_totalprice"]).to_pylist()
+    assert sum(head["o_totalprice_count"] for head in heads) == len(made)
+    one = [row["o_totalprice"] for row in made if row["o_orderdate"] == ONE]
+    (head,) = [head for head in heads if head["o_orderdate"] == ONE]
+    assert (head["o_totalprice_count"], head["o_totalprice_sum"]) == (len(one), sum(one))
 
 
 @pytest.mark.parametrize(

@@ -384,6 +384,32 @@ def test_a_downstream_dataset_has_its_own_expected_changes(chain: Catalog) -> No
     assert "fix.yaml:7: validation.expected_change.totals.trip: totals has no metric 'trip'; did you mean" in str(fault)
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            "{fair: any}",
+            "expected_row_change.fair: trips has no column beside its key 'fair'; did you mean fare? It has fare, city",
+        ),
+        ("{city: -50%}", "expected_row_change.city: a string such as city changes by no percentage; write any or"),
+        (
+            "{totals: {tripz: any}}",
+            "expected_row_change.totals.tripz: totals has no column beside its key 'tripz'; did you mean trips",
+        ),
+        ("{nothing: {a: any}}", "expected_row_change.nothing: the scope has no such dataset; it has trips, totals"),
+    ],
+)
+def test_rows_are_promised_of_columns_that_are_there(tmp_path: Path, chain: Catalog, rows: str, message: str) -> None:
+    wide = GROWING.format(offset=0).replace(
+        "columns:\n", "columns:\n  fare: {type: double}\n  city: {type: string}\n", 1
+    )
+    (tmp_path / "trips" / "dataset.yaml").write_text(wide)
+    catalog = load_folder(tmp_path)
+    loaded = trips(downstream="[totals]", changes=f"{{}}, expected_row_change: {rows}")
+    (fault,) = misfits(loaded, catalog)
+    assert f"fix.yaml:7: validation.{message}" in str(fault)
+
+
 def test_a_target_whose_folder_is_faulty_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
     write_dataset(tmp_path, yaml="name: trips\n")
     (fault,) = misfits(trips(), load_folder(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.contract import UNCHANGED, Change, Clause, Contract, parse_change, parse_contract
+from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Clause, Contract, parse_change, parse_contract
 from backfill_assets.domain.errors import ContractError
 
 METRICS = ("row_count", "fare", "city")
@@ -106,6 +106,51 @@ def test_days_are_a_range_or_a_list(days: object) -> None:
 def test_a_contract_that_cannot_be_understood_is_refused(value: object, message: str) -> None:
     with pytest.raises(ContractError, match=message):
         parse_contract(value, METRICS)
+
+
+COLUMNS = {"fare": "double", "city": "string", "tip": "decimal(9,2)"}
+
+
+def test_rows_are_promised_beside_metrics_or_alone_and_are_read_back() -> None:
+    value = {"metrics": {"row_count": "-50%"}, "rows": {"fare": "-8% to 0%", "city": "any", "tip": "unchanged"}}
+    both = parse_contract(value, METRICS, columns=COLUMNS)
+    assert both.expected_rows(DAYS[0]) == {
+        "fare": Change(Decimal("-0.08"), Decimal(0)), "city": ANY, "tip": UNCHANGED
+    }  # fmt: skip
+    assert parse_contract(both.to_plain(), METRICS, columns=COLUMNS) == both
+    alone = parse_contract([{"days": [str(DAYS[1])], "rows": {"city": "any"}}], METRICS, columns=COLUMNS)
+    assert (alone.expected_rows(DAYS[0]), alone.expected_rows(DAYS[1])) == ({}, {"city": ANY})
+    assert alone.expected("city", DAYS[1]) is None
+
+
+def test_a_metric_may_be_called_rows() -> None:
+    assert parse_contract({"rows": "-50%"}, ["rows"]).clauses[0].metrics.keys() == {"rows"}
+
+
+def test_a_contract_without_rows_keeps_the_hash_that_it_had() -> None:
+    contract = parse_contract({"fare": "-1%"}, METRICS)
+    assert contract.to_plain() == [{"days": [], "metrics": {"fare": "-1%"}}]
+    assert parse_contract({"metrics": {"fare": "-1%"}}, METRICS).hash == contract.hash
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"toll": "any"}, r"\[0\].rows: unknown column 'toll'; beside its key this dataset has fare, city, tip"),
+        ({"city": "-8% to 0%"}, r"rows.city: a string such as city changes by no percentage; write any or unchanged"),
+        ({"fare": "less"}, r"rows.fare: 'less' is no expected change"),
+        (["fare"], "write a mapping from column to change of each row"),
+    ],
+)
+def test_rows_that_cannot_be_promised_are_refused(rows: object, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        parse_contract([{"rows": rows}], METRICS, columns=COLUMNS)
+
+
+def test_a_column_promised_twice_for_one_day_is_refused() -> None:
+    twice = [{"rows": {"fare": "any"}}, {"days": [str(DAYS[0])], "rows": {"fare": "unchanged"}}]
+    with pytest.raises(ContractError, match=r"\[1\]: fare is already expected on these days by"):
+        parse_contract(twice, METRICS, columns=COLUMNS)
 
 
 day_sets = st.lists(st.sampled_from([d.isoformat() for d in DAYS]), max_size=3)

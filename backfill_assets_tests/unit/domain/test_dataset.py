@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,43 @@ def test_the_zone_is_that_of_the_business_day() -> None:
 def test_a_dataset_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         dataset().name = "other"  # type: ignore[misc]
+
+
+def test_all_columns_but_those_that_match_rows_are_compared_and_texts_and_booleans_tell_them_apart() -> None:
+    columns = PLAIN["columns"] | {"late": {"type": "boolean"}, "zone": {"type": "string"}, "at": {"type": "timestamp"}}
+    found = dataset(columns=columns)
+    assert list(found.compared) == ["fare", "city", "late", "zone", "at"]
+    assert found.told_apart_by == ("late", "zone")
+    assert dataset(columns=columns, dimensions=["city", "trip"]).told_apart_by == ("city", "trip")
+    assert dataset(dimensions=[]).told_apart_by == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        (
+            {"columns": {"city": {"type": "string", "tolerance": 1}}},
+            ("columns", "city", "tolerance"),
+            "holds no numbers",
+        ),
+        ({"columns": {"trip": {"type": "long", "tolerance": 1}}}, ("columns", "trip", "tolerance"), "must be equal"),
+        ({"dimensions": ["town"]}, ("dimensions",), "dimensions names 'town', which columns does not declare"),
+        ({"dimensions": ["city", "city"]}, ("dimensions",), "dimensions names 'city' 2 times"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], path: tuple[str, ...], message: str) -> None:
+    whole = {**changes, "columns": PLAIN["columns"] | changes.get("columns", {})}
+    with pytest.raises(ValidationError) as refused:
+        dataset(**whole)
+    cause = refused.value.errors()[0]["ctx"]["error"]
+    ((where, text),) = cause.faults
+    assert (where, message in text) == (path, True)
+
+
+def test_a_tolerance_is_a_finite_number_from_zero_on() -> None:
+    for value in (-0.1, "nan", "inf", "1%"):
+        with pytest.raises(ValidationError):
+            dataset(columns=PLAIN["columns"] | {"fare": {"type": "double", "tolerance": value}})
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,23 @@ def test_the_contract_has_a_clause_for_each_dataset_of_which_anything_is_expecte
     assert {clause.days for clause in contract.clauses} == {()}
 
 
+def test_rows_are_promised_of_the_target_and_of_downstream_datasets() -> None:
+    rows = {"tax": "-8% to 0%", "daily_margins": {"margin": "any"}}
+    found = specification(validation={"expected_row_change": rows})
+    contract = found.contract(["daily_sales", "daily_margins", "daily_capacity"])
+    by_dataset = {clause.dataset: clause.rows for clause in contract.clauses}
+    assert by_dataset == {
+        "daily_sales": {"tax": Change(Decimal("-0.08"), Decimal(0))},
+        "daily_margins": {"margin": ANY},
+    }
+    assert Specification.from_plain(found.to_plain()).contract(["daily_sales"]) == found.contract(["daily_sales"])
+    assert found.hash != specification().hash
+
+
+def test_a_specification_without_rows_keeps_the_hash_that_it_had() -> None:
+    assert "expected_row_change" not in specification().to_plain()["validation"]
+
+
 def test_the_contract_leaves_out_datasets_that_nobody_asks_for() -> None:
     contract = Specification.model_validate(WHOLE).contract(["daily_margins"])
     assert [clause.dataset for clause in contract.clauses] == ["daily_margins"]

@@ -66,7 +66,8 @@ manifests = st.builds(
 changes = st.builds(
     Change, st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False)
 )
-clauses = st.builds(Clause, st.lists(days, max_size=3).map(tuple), st.dictionaries(texts, changes, max_size=3))
+by_name = st.dictionaries(texts, changes, max_size=3)
+clauses = st.builds(Clause, st.lists(days, max_size=3).map(tuple), by_name, rows=by_name)
 contracts = st.builds(Contract, st.lists(clauses, max_size=3).map(tuple))
 
 

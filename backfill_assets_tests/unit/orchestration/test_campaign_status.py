@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import dagster as dg
 import pytest
 
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
+from backfill_assets.domain.certificate import Certificate, Prints, Recomputation, origin_of
 from backfill_assets.domain.days import day_range
+from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import Unit
 from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets_tests.unit.campaigns.campaign_world import NAME
@@ -103,3 +106,33 @@ def test_a_campaign_that_was_only_planned_has_all_days_to_do(house: House, capsy
     found = json.loads(shown(house, capsys, as_json=True))
     assert {d["state"] for d in found["days"]} == {"missing"}
     assert found["budget"]["seconds_limit"] is None
+
+
+def test_a_certificate_that_is_required_is_the_next_step_and_is_shown_once_it_is_there(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, unit = house.world.launched(dict.fromkeys(BOTH, DAYS[:1]), validation={"certificate": "required"})
+    for name in BOTH:
+        house.world.build(unit, name, {DAYS[0]: [2]})
+    text = shown(house, capsys, as_json=False)
+    assert f"next: backfill prove {NAME}" in text
+    assert "attention: its specification requires a certificate" in text
+    evidence = house.world.ledger.evidence(unit.id)
+    for name in BOTH:
+        house.world.ledger.add_certificate(certificate(evidence[name, DAYS[0]], house.world.clock.now()))
+    text = shown(house, capsys, as_json=False)
+    assert "next: backfill approve" in text
+    assert "certificate p_sales of sales 2026-01-01 passed" in text
+    found: dict[str, Any] = json.loads(shown(house, capsys, as_json=True))
+    assert (set(found["certificates"]), found["uncertified"]) == (set(BOTH), "")
+
+
+def certificate(proven: DayEvidence, at: dt.datetime) -> Certificate:
+    """One that speaks of this evidence, and has passed."""
+    way = Recomputation("as configured", {})
+    prints = Prints(1, 1, {}, {}, proven.measured.shadow.fingerprint)
+    origin = origin_of(proven.basis.inputs, proven.basis.upstream)
+    return Certificate(
+        f"p_{proven.dataset}", proven.dataset, proven.unit, (proven.day,), proven.basis.code, {proven.day: origin},
+        (way,), {way.name: {proven.day: prints}}, (), (), at, "ada",
+    )  # fmt: skip

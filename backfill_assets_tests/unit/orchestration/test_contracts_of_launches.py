@@ -45,6 +45,15 @@ def test_run_config_carries_the_expected_change(dataset: Dataset) -> None:
     assert declared.contract.expected("row_count", DAY) is None
 
 
+def test_rows_are_promised_by_columns_of_the_dataset(dataset: Dataset) -> None:
+    promised = '{"metrics": {"amount": "-2% to 0%"}, "rows": {"amount": "-8% to 0%"}}'
+    declared = contract_of(_launch(tag=promised), [dataset])
+    assert declared is not None
+    assert declared.contract.expected_rows(DAY) == {"amount": Change(Decimal("-0.08"), Decimal(0))}
+    with pytest.raises(ContractError, match="unknown column 'profit'; beside its key this dataset has"):
+        contract_of(_launch({"rows": {"profit": "any"}}), [dataset])
+
+
 def test_a_tag_may_hold_json_or_name_a_file_below_the_working_folder(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,16 +12,16 @@ from decimal import Decimal
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
     agreements,
+    all_seams,
     day_states,
     effort_of,
     largest_changes,
     row_totals,
-    seams_of,
 )
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Action, JournalEntry
 from backfill_assets.domain.certificate import Certificate, Disagreement, Prints, Recomputation
-from backfill_assets.domain.comparison import Compared, DayComparison, RowChange, RowCounts, Share
+from backfill_assets.domain.comparison import Compared, DayComparison, GoldenCounts, RowChange, RowCounts, Share
 from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, slices
@@ -55,6 +55,7 @@ SALES = Dataset.model_validate(
             "discount": {"tolerance": "10%"},
             "store": {"sum": False, "distinct": True},
         },
+        "golden": {"finance_totals": {"sql": "SELECT 1 AS day", "ours": "SELECT 1 AS day", "key": ["day"]}},
         "checks": {"reconciliation": {"metrics": ["row_count"]}},
     }
 )
@@ -68,10 +69,11 @@ REASON = "Tax is no revenue: net revenue must leave tax out"
 
 @dataclass(frozen=True)
 class Wish:
-    """What the sample should be like; `wrong` days lose rows and more revenue than was promised."""
+    """What the sample should be like: `wrong` days lose rows and revenue, finance has other figures of `unbooked` ones."""
 
     days: int = 547
     wrong: Sequence[int] = ()
+    unbooked: Sequence[int] = ()
     state: UnitState = UnitState.open
     seam_from: int | None = None
     flaky: bool = False
@@ -103,7 +105,7 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     series = series_of(
         SALES, mine, Contract(PROMISED.clauses), Surroundings(outside, frozenset({live, days[len(days) // 2]}))
     )
-    seams, proof = seams_of(series), _proof(wish, days[:3])
+    seams, proof = all_seams(series, {}), _proof(wish, days[:3])
     states = day_states(Standing(unit, (), {}, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
     concerns = (
         *of_verdicts(evidence, {"daily_sales": checks_of(SALES)}),
@@ -119,7 +121,9 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     )  # fmt: skip
     made = _made(unit)
     pending = whole if unit.state is UnitState.open and not any(f.blocks for f in concerns) else ""
-    grounds = Grounds(unit.state, states, concerns, series, (reach,), made, pending, int(proof.passed))
+    grounds = Grounds(
+        unit.state, states, concerns, series, (reach,), made, pending, int(proof.passed), int(not wish.unbooked)
+    )
     attempts = _attempts(unit.id, days)
     effort = effort_of(None, attempts, NOW, Price(Decimal("4.20"), "EUR"))
     return Review(
@@ -160,11 +164,13 @@ def _evidence(wish: Wish, unit: str, number: int, day: dt.date) -> DayEvidence:
     )
     changed = int(new["row_count"] or 0)
     gone = 60 if number in wish.wrong else 0
+    booked = GoldenCounts(different=1) if number in wish.unbooked else GoldenCounts(equal=1)
+    rows = RowCounts(removed=gone, changed=changed, columns={"net_revenue": changed})
+    compared = Compared(rows, golden={"finance_totals": booked})
     return DayEvidence(
         unit, number // 31 + 1, "daily_sales", day, Basis("i", "c0de", PROMISED.hash, "p"),
         (DataFile(f"_shadow/{unit}/1/day={day}/part-0.parquet", 20_000, day, 0),), measured,
-        judge(SALES, measured, PROMISED), NOW,
-        Compared(RowCounts(removed=gone, changed=changed, columns={"net_revenue": changed})),
+        judge(SALES, measured, PROMISED, compared), NOW, compared,
     )  # fmt: skip
 
 

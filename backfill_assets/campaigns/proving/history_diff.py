@@ -1,0 +1,91 @@
+"""What changed models would do to history: sampled published days are computed with them, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaigns.building.standing import effective
+from backfill_assets.campaigns.building.upstream import UpstreamPlaces
+from backfill_assets.campaigns.proving.subjects import Days, Subjects
+from backfill_assets.catalog import Catalog, LoadedDataset
+from backfill_assets.catalog.checkout import Checkout
+from backfill_assets.domain.certificate import Recomputation
+from backfill_assets.domain.errors import ModelError, ProofError, SourceError
+from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
+from backfill_assets.domain.judge_rows import schema_change
+from backfill_assets.domain.ports import Ids, Ledger, PublishedTable
+from backfill_assets.domain.proof_ports import Histories, Sampled
+
+_CONFIGURED = Recomputation("as configured", {})
+
+
+@dataclass(frozen=True)
+class HistoryDiffs:
+    """Compares models with what is published; writes nothing but scratch shadows, which it removes.
+
+    `code` are the versions of the present checkout; `tables` and `histories` work on whatever datasets they are given.
+    """
+
+    ledger: Ledger
+    code: Mapping[str, str]
+    ids: Ids
+    tables: Callable[[Mapping[str, LoadedDataset]], Mapping[str, PublishedTable]]
+    histories: Callable[[Mapping[str, LoadedDataset]], Histories]
+
+    def of(self, models: Checkout, names: Collection[str] = (), days: Days = ()) -> HistoryDiff:
+        """What the models of a commit would change of these datasets, or of those whose code is another one.
+
+        Without days up to three published ones of each are chosen.
+
+        Raises:
+            DatasetError: there is no dataset of that name at the commit, or it is faulty.
+            ProofError: nothing is published of a dataset that is named, or not on these days.
+        """
+        catalog = models.catalog
+        for name in names:
+            catalog.dataset(name)
+        catalog.require_all()
+        tables = self.tables(catalog.datasets)
+        changed = tuple(name for name in catalog.upstream_first(catalog.datasets) if self._is_another(name, catalog))
+        there = {name: {day for day, files in table.active().items() if files} for name, table in tables.items()}
+        found = []
+        for name in names or changed:
+            published = there[name]
+            wanted = tuple(day for day in days if day in published) or (() if days else tuple(sorted(published)))
+            if wanted:
+                chosen = wanted if days else self._chosen(catalog, tables, name)
+                found.append(self._diff(catalog, tables[name], name, chosen))
+            elif names:
+                when = " on these days" if days else ""
+                raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
+        same = tuple(name for name in sorted(catalog.datasets) if there[name] and name not in {*names, *changed})
+        new = tuple(name for name in sorted(catalog.datasets) if not there[name])
+        return HistoryDiff(models.ref, models.commit, tuple(found), same, new)
+
+    def _is_another(self, name: str, catalog: Catalog) -> bool:
+        code = catalog.code[name]
+        published = {manifest.code_version for manifest in effective(self.ledger.releases(name)).values()}
+        return self.code.get(name, code) != code or bool(published - {code})
+
+    def _chosen(self, catalog: Catalog, tables: Mapping[str, PublishedTable], name: str) -> Days:
+        datasets = {n: loaded.dataset for n, loaded in catalog.datasets.items()}
+        return Subjects(self.ledger, datasets, tables).of_dataset(name).days
+
+    def _diff(self, catalog: Catalog, table: PublishedTable, name: str, days: Days) -> DatasetDiff:
+        scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
+        found = UpstreamPlaces(self.ledger, catalog.datasets).of(None, name, days)
+        sampled = Sampled(name, days, {one.loaded.name: one.places for one in found})
+        try:
+            engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)
+            differences, largest = engine.differences(name, days, f"{scratch}/1")
+        except (ModelError, SourceError) as error:
+            return DatasetDiff(name, fault=str(error))
+        finally:
+            table.delete(_below(table, scratch))
+        schema = schema_change(catalog.datasets[name].dataset, table.types())
+        return DatasetDiff(name, differences, largest, schema, catalog.downstream_of([name]))
+
+
+def _below(table: PublishedTable, folder: str) -> Iterator[str]:
+    return (file.path for file in table.stored_files() if file.path.startswith(f"{folder}/"))

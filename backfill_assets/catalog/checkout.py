@@ -1,0 +1,62 @@
+"""The datasets as they are at a commit of git, beside those of the working folder."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from backfill_assets.catalog.faults import shown_path
+from backfill_assets.catalog.loaded import Catalog
+from backfill_assets.catalog.loading import load_folder
+from backfill_assets.domain.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The datasets of a commit; `ref` is how somebody called it."""
+
+    ref: str
+    commit: str
+    catalog: Catalog
+
+
+@contextmanager
+def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
+    """Load the folder of datasets as it is at a commit; the working folder stays as it is.
+
+    Modules that Python models import are those of this process, as everywhere: run it with the project of that commit.
+
+    Raises:
+        DatasetError: there is no git, no repository around the folder, no such commit, or the folder is not in it.
+    """
+    home = Path(_git(folder, "rev-parse", "--show-toplevel", refusal=f"{shown_path(folder)} lies in no git repository"))
+    wanted = f"{ref}^{{commit}}"
+    unknown = f"--models {ref!r} is no commit that this clone has; fetch it, or name a branch, tag or commit"
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted, refusal=unknown)
+    inside = folder.resolve().relative_to(home.resolve()).as_posix()
+    lacking = f"{inside} is not there at {ref!r}; name a commit that has the folder of datasets"
+    with TemporaryDirectory(prefix="models-") as temporary:
+        with tarfile.open(fileobj=io.BytesIO(_run(home, "archive", commit, "--", inside, refusal=lacking))) as archive:
+            archive.extractall(temporary, filter="data")
+        yield Checkout(ref, commit, load_folder(Path(temporary, inside)))
+
+
+def _git(folder: Path, *arguments: str, refusal: str) -> str:
+    return _run(folder, *arguments, refusal=refusal).decode().strip()
+
+
+def _run(folder: Path, *arguments: str, refusal: str) -> bytes:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)  # noqa: S607
+    except OSError as error:
+        raise DatasetError(f"git cannot be run ({error.strerror}); install it to compare models of a commit") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise DatasetError(refusal + (f" (git: {said[0]})" if said else ""))
+    return done.stdout

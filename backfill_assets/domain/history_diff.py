@@ -1,0 +1,238 @@
+"""History diffs: what changed models would make of published days, and the Markdown comment that says so."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final
+
+from backfill_assets.domain.comparison import RowChange, RowCounts, SchemaChange
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.measurement import Figures
+from backfill_assets.domain.names import in_words, number_of
+
+TOP_ROWS: Final = 10
+"""So many changed rows are shown of each measure."""
+_MOST_DAYS: Final = 31
+_PLACES: Final = Decimal("1e-6")
+_LARGE: Final = Decimal(10) ** 18
+_NOTHING: Final = "-"
+_LONGEST: Final = 60_000
+"""Characters that a comment may have on GitHub, and a few to spare."""
+
+
+@dataclass(frozen=True)
+class DayDifference:
+    """A day as it is published and as the models would make it; `rows` lacks where rows cannot be matched."""
+
+    day: dt.date
+    old: Figures
+    new: Figures
+    rows: RowCounts | None
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """The metrics that differ."""
+        names = dict.fromkeys((*self.old, *self.new))
+        return tuple(name for name in names if _is_another(self.old.get(name), self.new.get(name)))
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything of the day would be another."""
+        return bool(self.moved) or (self.rows is not None and bool(self.rows.differing))
+
+
+@dataclass(frozen=True)
+class DatasetDiff:
+    """What the models of one dataset would change; `largest` are, of each measure, the rows that move it most.
+
+    `followers` are the datasets that are built from it; `fault` says why nothing could be computed, if so.
+    """
+
+    dataset: str
+    days: tuple[DayDifference, ...] = ()
+    largest: tuple[RowChange, ...] = ()
+    schema: SchemaChange = field(default_factory=SchemaChange)
+    followers: tuple[str, ...] = ()
+    fault: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything that is published would be another."""
+        return self.schema != SchemaChange() or any(day.changes for day in self.days)
+
+
+@dataclass(frozen=True)
+class HistoryDiff:
+    """What the models of a commit would change.
+
+    `same` are the datasets whose code is that of what is published, `new` those of which nothing is published.
+    """
+
+    ref: str
+    commit: str
+    datasets: tuple[DatasetDiff, ...]
+    same: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a model could not be computed."""
+        return any(one.fault for one in self.datasets)
+
+
+def as_markdown(diff: HistoryDiff) -> str:
+    """The diff as a comment of a pull request."""
+    about = (
+        f"The models of {_code(diff.ref)} ({diff.commit[:12]}), computed anew from the deliveries and upstreams of now, "
+        "compared with what is published. Nothing was published."
+    )
+    lines = ["## What this change does to history", "", about, ""]
+    if not any(one.changes or one.fault for one in diff.datasets):
+        lines += ["**Nothing changes.**", ""]
+    for one in diff.datasets:
+        lines += _dataset(one)
+    if diff.same:
+        lines += [f"The code of {in_words([_code(name) for name in diff.same])} is that of what is published.", ""]
+    if diff.new:
+        lines += [f"Nothing is published yet of {in_words([_code(name) for name in diff.new])}.", ""]
+    return _shortened("\n".join(lines))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return (
+        text[: text.rindex("\n", 0, _LONGEST)] + "\n\n… and more; the rest does not fit: name fewer days or datasets.\n"
+    )
+
+
+def _dataset(one: DatasetDiff) -> Iterator[str]:
+    if one.fault:
+        yield from (
+            f"### {_code(one.dataset)}: could not be computed",
+            "",
+            "```",
+            one.fault.replace("```", "'''"),
+            "```",
+            "",
+        )
+        return
+    changed, total = [found.day for found in one.days if found.changes], number_of(len(one.days), "day")
+    yield f"### {_code(one.dataset)}: " + (
+        f"{len(changed)} of {total} changed" if one.changes else f"{total}, unchanged"
+    )
+    yield ""
+    yield f"Computed: {format_days(found.day for found in one.days)}."
+    yield from _schema(one.schema)
+    yield ""
+    if not one.changes:
+        return
+    yield from _columns(one)
+    yield from _fates(one)
+    yield from _metrics(one)
+    yield from _rows(one)
+    if one.followers:
+        names = in_words([_code(name) for name in one.followers])
+        yield from (f"What is built from it follows, and was not computed: {names}.", "")
+
+
+def _schema(schema: SchemaChange) -> Iterator[str]:
+    said = {"New columns": schema.added, "Columns gone": schema.removed, "Columns of another type": schema.retyped}
+    for what, columns in said.items():
+        if columns:
+            yield f"{what}: {', '.join(f'{_code(name)} ({kind})' for name, kind in columns.items())}."
+
+
+def _columns(one: DatasetDiff) -> Iterator[str]:
+    counts: dict[str, int] = {}
+    for found in one.days:
+        for name, rows in (found.rows.columns if found.rows is not None else {}).items():
+            counts[name] = counts.get(name, 0) + rows
+    if counts:
+        shown = ", ".join(
+            f"{_code(name)} ({number_of(n, 'row')})" for name, n in sorted(counts.items(), key=lambda c: -c[1])
+        )
+        yield from (f"Columns that change: {shown}.", "")
+
+
+def _fates(one: DatasetDiff) -> Iterator[str]:
+    rows = [
+        (f"{found.day}", *(f"{n:,}" for n in (r.added, r.removed, r.changed, r.unchanged)))
+        for found in one.days
+        if (r := found.rows) is not None
+    ]
+    yield from _table(("day", "rows added", "removed", "changed", "unchanged"), rows)
+
+
+def _metrics(one: DatasetDiff) -> Iterator[str]:
+    names = dict.fromkeys(name for found in one.days for name in (*found.old, *found.new))
+    moved = {name for found in one.days for name in found.moved}
+    rows = [
+        (_code(name), f"{found.day}", *_compared(found.old.get(name), found.new.get(name)))
+        for name in names
+        if name in moved
+        for found in one.days[:_MOST_DAYS]
+    ]
+    yield from _table(("metric", "day", "old", "new", "delta", "%"), rows, limit=len(rows))
+    if still := [name for name in names if name not in moved]:
+        yield from (f"The same on all days: {', '.join(map(_code, still))}.", "")
+
+
+def _rows(one: DatasetDiff) -> Iterator[str]:
+    by_measure: dict[str, list[RowChange]] = {}
+    for change in sorted(one.largest, key=lambda found: -abs(found.delta)):
+        by_measure.setdefault(change.measure, []).append(change)
+    for measure, changes in by_measure.items():
+        top = changes[:TOP_ROWS]
+        yield from (f"<details><summary>The rows that move <code>{measure}</code> most</summary>", "")
+        yield from _table(("day", "row", "old", "new", "delta"), [_row(change) for change in top])
+        yield from ("</details>", "")
+
+
+def _row(change: RowChange) -> tuple[str, ...]:
+    key = ", ".join(f"{name} {value}" for name, value in change.key.items())
+    return f"{change.day}", _cell(key), _number(change.old), _number(change.new), _number(change.delta, signed=True)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], limit: int = _MOST_DAYS) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join('---' if i < 1 or head in {'day', 'row'} else '--:' for i, head in enumerate(heads))}|"
+    yield from (f"| {' | '.join(row)} |" for row in rows[:limit])
+    if len(rows) > limit:
+        yield f"| … {len(rows) - limit} more |{' |' * (len(heads) - 1)}"
+    yield ""
+
+
+def _compared(old: Decimal | None, new: Decimal | None) -> Iterable[str]:
+    if old is None or new is None or not (old.is_finite() and new.is_finite()):
+        return _number(old), _number(new), _NOTHING, _NOTHING
+    share = f"{(new - old) / abs(old) * 100:+.2f}" if old else _NOTHING
+    return _number(old), _number(new), _number(new - old, signed=True), share if new != old else _NOTHING
+
+
+def _number(value: Decimal | None, *, signed: bool = False) -> str:
+    if value is None or not value.is_finite():
+        return _NOTHING if value is None else str(value)
+    exact = value.quantize(_PLACES).normalize() if abs(value) < _LARGE else value
+    return f"{exact:+,f}" if signed and exact else f"{exact:,f}"
+
+
+def _is_another(old: Decimal | None, new: Decimal | None) -> bool:
+    both_nan = old is not None and new is not None and old.is_nan() and new.is_nan()
+    return not both_nan and old != new
+
+
+def _cell(text: str) -> str:
+    plain = " ".join(text.split())
+    for sign, written in {"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "'", "@": "@\u200b"}.items():
+        plain = plain.replace(sign, written)
+    return plain
+
+
+def _code(name: str) -> str:
+    return f"`{name.replace('`', '')}`"

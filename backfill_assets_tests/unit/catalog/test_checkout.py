@@ -1,0 +1,76 @@
+"""Datasets as they are at a commit, read without touching the working folder."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.catalog.checkout import datasets_at
+from backfill_assets.domain.errors import DatasetError
+
+DATASET = """\
+name: sales
+partition_column: day
+start: 2026-01-01
+key: [id]
+columns: {id: {type: long}, day: {type: date}}
+source: {format: csv, path: "x/{day}.csv", columns: {id: long}}
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def datasets(tmp_path: Path) -> Path:
+    """A repository with one dataset, committed, and then changed in the working folder."""
+    folder = tmp_path / "repository" / "models" / "datasets"
+    home = folder / "sales"
+    home.mkdir(parents=True)
+    (home / "dataset.yaml").write_text(DATASET)
+    (home / "staging.sql").write_text("SELECT id, day, _lineage FROM raw")
+    (home / "fact.sql").write_text("SELECT id, day FROM staging")
+    git(folder, "init", "-q", "-b", "main", str(tmp_path / "repository"))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+    (home / "fact.sql").write_text("SELECT id, day FROM staging WHERE id > 0")
+    return folder
+
+
+def test_the_datasets_of_a_commit_are_loaded_and_the_working_folder_stays_as_it_is(datasets: Path) -> None:
+    for ref in ("HEAD", "main", git(datasets, "rev-parse", "HEAD")):
+        with datasets_at(datasets, ref) as checkout:
+            assert checkout.catalog.datasets["sales"].fact.text == "SELECT id, day FROM staging"
+            assert (checkout.ref, checkout.commit) == (ref, git(datasets, "rev-parse", "HEAD"))
+    assert git(datasets, "status", "--short").endswith("fact.sql")
+
+
+@pytest.mark.parametrize("ref", ["no-such-branch", "--help", "HEAD:models"])
+def test_what_is_no_commit_is_refused(datasets: Path, ref: str) -> None:
+    with pytest.raises(DatasetError, match=r"is no commit that this clone has"), datasets_at(datasets, ref):
+        pass
+
+
+def test_a_commit_without_the_folder_is_refused(datasets: Path) -> None:
+    git(datasets, "rm", "-rqf", "--cached", ".")
+    git(datasets, "commit", "-qm", "gone")
+    with pytest.raises(DatasetError, match="models/datasets is not there at 'HEAD'"), datasets_at(datasets, "HEAD"):
+        pass
+
+
+def test_a_folder_outside_of_git_and_a_machine_without_git_are_refused(
+    datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(DatasetError, match="lies in no git repository"), datasets_at(outside, "HEAD"):
+        pass
+    monkeypatch.setenv("PATH", str(outside))
+    with pytest.raises(DatasetError, match="git cannot be run"), datasets_at(datasets, "HEAD"):
+        pass

@@ -1,0 +1,138 @@
+"""The first sentence of a report: it names the worst concern, whichever level has found it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from backfill_assets.domain.certificate import Certificate, Disagreement
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence
+from backfill_assets.domain.judgement import Grounds, judge_unit
+from backfill_assets.domain.levels import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
+from backfill_assets.domain.review import DayState, Outcome, ReviewedDay
+from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.verdict import Check, CheckKind, Verdict
+from backfill_assets_tests.unit.domain.kit import DAY, GOOD
+from backfill_assets_tests.unit.published.tables import START
+
+DAYS = (ReviewedDay("trips", DAY, DayState.passed, 3, 3, "e"),)
+LEVELS = {
+    Level.structural: {
+        CheckKind.unique_key, CheckKind.not_null, CheckKind.source_present, CheckKind.upstream_present, CheckKind.corrupt_rows,
+        CheckKind.source_freshness, CheckKind.reference, CheckKind.rule, CheckKind.schema,
+    },
+    Level.aggregate: {CheckKind.change, CheckKind.reconciliation, CheckKind.upstream_total, CheckKind.seams},
+    Level.row: {CheckKind.rows, CheckKind.columns},
+    Level.golden: {CheckKind.golden},
+}  # fmt: skip
+
+
+def failing(check: str, severity: Severity = Severity.error) -> Mapping[DatasetDay, DayEvidence]:
+    blocks = severity is Severity.error
+    verdict = Verdict(check, DAY, passed=False, severity=severity, blocks=blocks, expected="nothing", found="something")
+    made = DayEvidence("u", 1, "trips", DAY, Basis("", "", "", ""), (), GOOD, (verdict,), START)
+    return {("trips", DAY): made}
+
+
+def sentence(concerns: Sequence[Concern], days: Sequence[ReviewedDay] = DAYS, **changes: object) -> str:
+    grounds = replace(Grounds(UnitState.open, days, concerns, (), (), ()), **changes)  # type: ignore[arg-type]
+    return judge_unit(grounds).sentence
+
+
+def check(kind: CheckKind, severity: Severity = Severity.error, subject: str = "") -> Check:
+    return Check("a_check", kind, subject, severity, severity is Severity.error, "")
+
+
+def of_kind(kind: CheckKind, severity: Severity = Severity.error) -> tuple[Concern, ...]:
+    return of_verdicts(failing("a_check", severity), {"trips": [check(kind, severity)]})
+
+
+def test_every_kind_of_check_has_a_level() -> None:
+    assert {kind: level_of(check(kind)) for kind in CheckKind} == {
+        kind: level for level, kinds in LEVELS.items() for kind in kinds
+    }
+
+
+def test_numbers_of_rows_belong_to_the_structure() -> None:
+    assert level_of(check(CheckKind.change, subject="row_count")) is Level.structural
+    assert level_of(check(CheckKind.change, subject="revenue")) is Level.aggregate
+
+
+def test_a_warned_seam_is_left_to_whoever_sees_the_whole_range_and_a_refused_one_is_not() -> None:
+    assert of_kind(CheckKind.seams, Severity.warn) == ()
+    assert [concern.level for concern in of_kind(CheckKind.seams)] == [Level.aggregate]
+
+
+@pytest.mark.parametrize("kind", CheckKind)
+def test_the_sentence_names_level_check_day_found_and_expected(kind: CheckKind) -> None:
+    assert sentence(of_kind(kind)) == (
+        f"Not ready: {level_of(check(kind)).value} check a_check of trips fails on {DAY}: found something, expected nothing."
+    )
+
+
+def test_a_check_that_is_declared_no_more_counts_as_structural() -> None:
+    (concern,) = of_verdicts(failing("old_check"), {})
+    assert concern.level is Level.structural
+
+
+def test_a_warning_does_not_keep_it_from_being_ready_but_is_named() -> None:
+    judged = judge_unit(Grounds(UnitState.open, DAYS, of_kind(CheckKind.change, Severity.warn), (), (), ()))
+    assert judged.outcome is Outcome.warning
+    assert judged.sentence.startswith(
+        f"Ready to publish, but look at this first: aggregate check a_check of trips warns on {DAY}: found something"
+    )
+
+
+def test_what_blocks_comes_before_what_warns_and_then_the_level_decides() -> None:
+    def order() -> Iterator[Concern]:
+        yield Concern(Level.structural, "trips", "warned", DAY, "", "", blocks=False)
+        yield Concern(Level.golden, "trips", "golden", DAY, "", "", blocks=True)
+        yield Concern(Level.row, "trips", "rows", DAY, "", "", blocks=True)
+        yield Concern(Level.aggregate, "trips", "sum", DAY, "", "", blocks=True)
+        yield Concern(Level.aggregate, "trips", "count", DAY, "", "", blocks=True)
+
+    worst = worst_of(tuple(order()))
+    assert worst is not None
+    assert (worst.concern.check, worst.days, worst.others) == ("sum", 1, 3)
+    assert "; 3 other checks found something too" in sentence(tuple(order()))
+
+
+def test_a_seam_that_was_brought_in_warns_with_both_steps() -> None:
+    seam = Seam("trips", "fare", DAY, Decimal(10), Decimal(5000), 0.2, 9.1, introduced=True)
+    assert "aggregate check fare_seam of trips warns" in sentence(of_seams([seam]))
+    assert "a step of +5,000 from the day before (+9.1 times the usual spread)" in sentence(of_seams([seam]))
+    assert of_seams([replace(seam, introduced=False)]) == ()
+
+
+def test_a_certificate_names_day_columns_and_recomputation_and_what_was_touched() -> None:
+    other = Disagreement(DAY, "other shuffle", ("fare", "city"), ({"trip": 1},))
+    made = Certificate(
+        "c", "trips", "u", (DAY,), "", {}, (), {}, (other,), ("published trips 2024-04-01",), START, "ada"
+    )
+    both = of_certificate(made, blocks=True)
+    assert [c.found for c in both] == [
+        "fare and city came out differently (other shuffle)", "published trips 2024-04-01 changed meanwhile",
+    ]  # fmt: skip
+    assert sentence(both).startswith(
+        f"Not ready: certificate check recomputation of trips fails on 2 of 1 day, first on {DAY}"
+    )
+
+
+def test_missing_and_stale_days_are_counted_with_the_first_and_why() -> None:
+    stale = replace(DAYS[0], state=DayState.stale, why=("is stale: its upstream changed since it was checked",))
+    missing = replace(DAYS[0], state=DayState.missing)
+    assert sentence((), (DAYS[0], stale, missing)) == (
+        f"Not ready: of 3 days 1 not built yet, 1 stale; first trips {DAY}: is stale: its upstream changed since it was checked."
+    )
+
+
+def test_good_news_tell_days_checks_certificates_golden_sources_and_what_it_waits_for() -> None:
+    assert sentence((), pending="ab" * 32, proofs=1, golden=2) == (
+        "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published of these days before; the recomputation gives the "
+        "same rows; 2 golden sources agree; waits for an approval of evidence abababababab."
+    )

@@ -1,0 +1,112 @@
+"""`backfill prove`, the job of the same name, and `backfill diff-history`, as people and CI call them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.proving.certificate import Prover
+from backfill_assets.cli.app import app
+from backfill_assets.domain.errors import DatasetError, ProofError
+from backfill_assets.domain.work import Delivery
+from backfill_assets.orchestration.jobs import prove_job
+from backfill_assets_tests.unit.campaigns.test_certificates import Engine
+from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.published.tables import day
+
+DAYS = [day(0), day(1)]
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def engine(house: House, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """An engine without Spark, behind every application that is opened."""
+    found = Engine(house.world)
+
+    def prover(self: Application) -> Prover:
+        return Prover(
+            self.ledger, self.datasets, self.tables, self.basis, lambda _: found, self.clock, self.ids, self.identity
+        )  # fmt: skip
+
+    made = cached_property(prover)
+    made.__set_name__(Application, "prover")
+    monkeypatch.setattr(Application, "prover", made)
+    at = house.world.clock.now()
+    house.world.ledger.add_deliveries(Delivery("sales", d, f"{d}.csv", "f", 1, at, at, 1, 0) for d in DAYS)
+    return found
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_unit_that_comes_out_again_is_certified_day_by_day(house: House) -> None:
+    unit = house.unit({d: [2] for d in DAYS}, ("sales",))
+    done = run("prove", unit.id)
+    assert done.exit_code == 0
+    lines = [line.split("│") for line in done.output.splitlines() if "│" in line]
+    ways = [line[1].strip() for line in lines]
+    assert list(dict.fromkeys(ways)) == ["as configured", "again", "another engine", "as built"]
+    assert [line[4].strip() for line in lines] == ["-", "-", *["equal"] * 6]
+    (certificate,) = house.world.ledger.certificates(unit=unit.id)
+    assert f"certificate {certificate.id} of sales 2026-01-01..2026-01-02 passed" in done.output
+
+
+def test_what_differs_is_shown_with_its_rows_and_ends_with_exit_code_1(house: House, engine: Engine) -> None:
+    house.released({d: [2] for d in DAYS}, ("sales",))
+    engine.otherwise["another engine"] = (3,)
+    done = run("prove", "sales", "--partitions", "2026-01-02..2026-01-02")
+    assert done.exit_code == 1
+    assert "differs" in done.output
+    assert "2026-01-02: old is 'as configured', new is 'another engine'" in done.output
+    assert "did not pass" in done.output
+    told = json.loads(run("prove", "sales", "--partitions", "2026-01-02", "--json").output)
+    assert [(one["passed"], one["days"], len(one["disagreements"])) for one in told] == [(False, ["2026-01-02"], 1)]
+    assert told[0]["hash"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_job_fails_where_anything_differs(house: House, engine: Engine) -> None:
+    house.released({d: [2] for d in DAYS}, ("sales",))
+    config = {"ops": {"recompute": {"config": {"target": "sales", "partitions": str(DAYS[0])}}}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = prove_job(house.application)
+        assert job.execute_in_process(config, instance=instance).success
+        engine.otherwise["again"] = (3,)
+        assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success
+    assert [one.passed for one in house.world.ledger.certificates("sales")].count(False) == 1
+
+
+def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"lies in no git repository|is no commit"):
+        run("diff-history", "--models", "no-such-commit")
+    for command in (["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "first"]):
+        identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True, capture_output=True)
+    with pytest.raises(ProofError, match="nothing is published of sales"):
+        run("diff-history", "--models", "HEAD", "--dataset", "sales")
+    with pytest.raises(DatasetError, match="there is no dataset 'sails'"):
+        run("diff-history", "--models", "HEAD", "--dataset", "sails")
+    house.released({DAYS[0]: [2]}, ("sales",))
+    out = tmp_path / "history.md"
+    assert run("diff-history", "--models", "HEAD", "--out", str(out)).output == ""
+    text = out.read_text(encoding="utf-8")
+    assert "**Nothing changes.**" in text
+    assert "The code of `sales` is that of what is published." in text
+    assert "Nothing is published yet of `totals`." in text

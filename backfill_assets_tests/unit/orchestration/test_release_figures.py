@@ -1,0 +1,114 @@
+"""Dagster gets the metrics of a dataset with each of its releases, once, as numbers; a command prints them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from backfill_assets.cli.app import app
+from backfill_assets.domain.metrics import DatasetMetrics, SecondsPerPartition, Watermark
+from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.release_figures import figures
+from backfill_assets.system import SystemClock
+from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.published.tables import day
+
+D1, D2 = day(0), day(1)
+NUMBERS = {
+    "duplicate_keys_per_1000_rows", "mismatches", "watermark_lag_days", "watermark_lag_hours",
+    "seconds_per_partition_p50", "seconds_per_partition_p95", "watermark",
+}  # fmt: skip
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    monkeypatch.setattr(SystemClock, "now", lambda _: found.world.clock.now())
+    yield found
+    found.close()
+
+
+def said(instance: dg.DagsterInstance, name: str) -> Mapping[str, Mapping[str, object]]:
+    """What the materializations of a dataset's published partitions say, by partition."""
+    records = instance.fetch_materializations(dg.AssetKey(["published", name]), limit=100).records
+    found = [record.asset_materialization for record in records]
+    return {m.partition or "": {k: v.value for k, v in m.metadata.items()} for m in found if m is not None}
+
+
+def test_the_run_that_releases_a_partition_says_how_its_dataset_does(house: House) -> None:
+    house.unit({D1: [1]})
+    job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
+    selection = [dg.AssetKey(["published", name]) for name in ("sales", "totals")]
+    with dg.instance_for_test() as instance:
+        assert job.execute_in_process(partition_key=str(D1), asset_selection=selection, instance=instance).success
+        for name in ("sales", "totals"):
+            metadata = said(instance, name)[str(D1)]
+            assert NUMBERS | {"release", "unit"} <= set(metadata)
+            assert (metadata["watermark"], metadata["mismatches"]) == (str(D1), 0)
+
+
+def test_of_the_days_of_one_release_only_the_newest_carries_the_metrics(house: House) -> None:
+    unit = house.unit({D1: [1], D2: [2]})
+    evidence = house.application.publisher.evidence_hash(unit.id)
+    job = definitions_of(house.application).resolve_job_def("publish_unit")
+    config = {"ops": {"publish": {"config": {"unit": unit.id, "evidence": evidence}}}}
+    with dg.instance_for_test() as instance:
+        assert job.execute_in_process(run_config=config, instance=instance).success
+        found = said(instance, "sales")
+        assert not NUMBERS & set(found[str(D1)])
+        assert set(found[str(D2)]) >= NUMBERS
+
+
+def test_figures_that_there_are_none_of_are_left_out_and_numbers_are_numbers() -> None:
+    empty = DatasetMetrics("sales", 0, 0, 0, 0, 0, Watermark(None, None, None, None, None), None, None, (), ())
+    assert figures(empty) == {"mismatches": dg.MetadataValue.int(0)}
+    mark = Watermark(D2, D1, day(4), 3, 61.5)
+    full = replace(
+        empty, rows=2000, duplicate_keys=3, golden_mismatches=1, failed_checks=1, watermark=mark,
+        seconds_per_partition=SecondsPerPartition(0.5, 2.0, 9),
+    )  # fmt: skip
+    assert figures(full) == {
+        "duplicate_keys_per_1000_rows": dg.MetadataValue.float(1.5),
+        "mismatches": dg.MetadataValue.int(2),
+        "watermark_lag_days": dg.MetadataValue.int(3),
+        "watermark_lag_hours": dg.MetadataValue.float(61.5),
+        "seconds_per_partition_p50": dg.MetadataValue.float(0.5),
+        "seconds_per_partition_p95": dg.MetadataValue.float(2.0),
+        "watermark": dg.MetadataValue.text(str(D2)),
+    }
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["metrics", *arguments], env={"COLUMNS": "300"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_command_prints_every_dataset_for_programs(house: House) -> None:
+    unit = house.released({D1: [1], D2: [1]}, ("sales",))
+    release = house.world.ledger.releases(unit=unit.id)[0].manifest.release
+    found = json.loads(run("--json"))
+    sales, totals = found["datasets"]
+    assert (sales["dataset"], sales["published"], sales["rows"]) == ("sales", 2, 2)
+    assert (sales["duplicate_keys_per_1000_rows"], sales["mismatches"]) == (0.0, 0)
+    assert sales["watermark"] == {
+        "newest": str(D2), "gap_free": str(D2), "due": "2026-01-10", "lag_days": 8, "lag_hours": sales["watermark"]["lag_hours"],
+    }  # fmt: skip
+    assert sales["last_success"]["release"] == release
+    assert [window["release"] for window in sales["rollback_windows"]] == [release]
+    assert sales["seconds_per_partition"]["partitions"] == 2
+    assert (totals["published"], totals["last_success"], found["campaigns"]) == (0, None, [])
+
+
+def test_the_command_prints_tables_for_people(house: House) -> None:
+    house.released({D1: [1], day(3): [1]}, ("sales",))
+    text = " ".join(run().split())
+    assert "2026-01-04 (without gaps: 2026-01-01)" in text
+    assert "can be rolled back until" in text
+    assert "6 days" in text

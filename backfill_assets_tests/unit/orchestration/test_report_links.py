@@ -1,0 +1,140 @@
+"""The report in Dagster's metadata: of releases, of units that wait for somebody, and never in the way."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from backfill_assets.cli.app import app
+from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.units import ReleaseMode, Unit
+from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.report_links import report_metadata, report_waiting
+from backfill_assets_tests.unit.orchestration.house import BOTH, House
+from backfill_assets_tests.unit.published.tables import day
+
+D1, D2 = day(1), day(2)
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+def published(house: House) -> Mapping[str, object]:
+    """What Dagster is told of the day that a run publishes."""
+    job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
+    with dg.instance_for_test() as instance:
+        done = job.execute_in_process(
+            partition_key=str(D1), asset_selection=[dg.AssetKey(["published", n]) for n in BOTH], instance=instance
+        )
+        (event, *_) = [
+            e for e in done.get_asset_materialization_events() if e.asset_key == dg.AssetKey(["published", "sales"])
+        ]
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def command(*words: str) -> str:
+    done = CliRunner().invoke(app, ["report", *words])
+    assert done.exit_code == 0, done.exception
+    return done.output
+
+
+def test_a_release_in_a_run_carries_the_page_and_the_sentence(house: House) -> None:
+    unit = house.unit({D1: [1]})
+    said = published(house)
+    page = house.application.settings.reports / unit.id / "index.html"
+    assert said["report"] == str(page)
+    assert str(said["review"]).startswith("Published ")
+    assert str(said["review"]) in page.read_text()
+    assert said["unit"] == unit.id
+
+
+def test_with_an_address_the_link_can_be_clicked(house: House) -> None:
+    unit = house.unit({D1: [1]})
+    settings = house.application.settings
+    house.application.settings = settings.model_copy(update={"reports_url": "https://reports.example.org"})
+    link = report_metadata(house.application, unit, logging.getLogger("test"))["report"]
+    assert link == dg.MetadataValue.url(f"https://reports.example.org/{unit.id}/index.html")
+
+
+def test_a_live_run_of_one_day_has_the_sentence_only(house: House) -> None:
+    unit = replace(house.unit({D1: [1]}, ("sales",)), live=True)
+    assert list(report_metadata(house.application, unit, logging.getLogger("test"))) == ["review"]
+    assert not house.application.settings.reports.exists()
+
+
+def test_a_report_that_cannot_be_written_is_a_warning_and_the_release_stands(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    unit = house.unit({D1: [1]})
+    house.application.settings.reports.parent.mkdir(exist_ok=True)
+    house.application.settings.reports.write_text("in the way")
+    said = published(house)
+    assert "report" not in said
+    assert house.world.content("sales") == {D1: [1]}
+    with caplog.at_level(logging.WARNING):
+        report_metadata(house.application, unit, logging.getLogger("test"))
+    assert f"unit {unit.id}: its report could not be written" in caplog.text
+
+
+def test_the_command_prints_the_sentence_and_the_path_and_writes_both_files(house: House, tmp_path: Path) -> None:
+    unit = house.unit({D1: [1], D2: [2]})
+    sentence, path = command(unit.id).strip().splitlines()
+    assert sentence.startswith("Ready to publish: 4 of 4 days pass")
+    assert Path(path) == house.application.settings.reports / unit.id / "index.html"
+    assert json.loads(Path(path).with_name("review.json").read_text())["judgement"]["sentence"] == sentence
+    assert json.loads(command(unit.id, "--json"))["unit"] == unit.id
+    assert command(unit.id, "--out", str(tmp_path / "here")).strip().endswith("here/index.html")
+
+
+def test_the_index_links_to_the_reports_that_are_there(house: House) -> None:
+    first, second = house.released({D1: [1]}), house.unit({D2: [2]})
+    command(first.id)
+    page = Path(command("--index").strip())
+    text = page.read_text()
+    assert page == house.application.settings.reports / "index.html"
+    assert f'href="{first.id}/index.html"' in text
+    assert f'href="{second.id}/index.html"' not in text
+    assert second.id in text
+    assert {one["dataset"] for one in json.loads((page.parent / "metrics.json").read_text())["datasets"]} == set(BOTH)
+
+
+def test_nothing_named_and_both_named_are_refused(house: House) -> None:
+    for words in ((), ("u", "--index")):
+        assert isinstance(CliRunner().invoke(app, ["report", *words]).exception, UnitError)
+
+
+def told_of(house: House, unit: Unit) -> list[Mapping[str, object]]:
+    """The metadata of what a run says of a unit after its checks."""
+
+    @dg.op
+    def look(context: dg.OpExecutionContext) -> None:
+        report_waiting(context, house.application, house.world.ledger.unit(unit.id), "sales")
+
+    @dg.job
+    def looking() -> None:
+        look()
+
+    found = [e for e in looking.execute_in_process().all_events if e.event_type_value == "ASSET_OBSERVATION"]
+    return [{n: v.value for n, v in e.asset_observation_data.asset_observation.metadata.items()} for e in found]
+
+
+def test_a_unit_that_waits_for_somebody_is_told_of_once_nothing_is_lacking(house: House) -> None:
+    unit = house.world.open_unit({"sales": [D1, D2]})
+    house.world.build(unit, "sales", {D1: [1]})
+    house.world.ledger.set_mode(unit.id, ReleaseMode.manual)
+    assert told_of(house, unit) == []
+    house.world.build(unit, "sales", {D2: [2]})
+    (said,) = told_of(house, unit)
+    assert str(said["review"]).startswith("Ready to publish: 2 of 2 days pass")
+    assert Path(str(said["report"])).is_file()
+    house.world.ledger.set_mode(unit.id, ReleaseMode.auto)
+    assert told_of(house, unit) == []

@@ -13,7 +13,6 @@ from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
-from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.review import DayState, Outcome, ReviewedDay
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.units import UnitState
@@ -45,28 +44,34 @@ def sentence(concerns: Sequence[Concern], days: Sequence[ReviewedDay] = DAYS, **
     return judge_unit(grounds).sentence
 
 
-def a_check(kind: CheckKind, severity: Severity = Severity.error, subject: str = "") -> Check:
+def check(kind: CheckKind, severity: Severity = Severity.error, subject: str = "") -> Check:
     return Check("a_check", kind, subject, severity, severity is Severity.error, "")
 
 
 def of_kind(kind: CheckKind, severity: Severity = Severity.error) -> tuple[Concern, ...]:
-    return of_verdicts(failing("a_check", severity), {"trips": [a_check(kind, severity)]})
+    return of_verdicts(failing("a_check", severity), {"trips": [check(kind, severity)]})
 
 
 def test_every_kind_of_check_has_a_level() -> None:
-    assert {kind: level_of(a_check(kind)) for kind in CheckKind} == {
+    assert {kind: level_of(check(kind)) for kind in CheckKind} == {
         kind: level for level, kinds in LEVELS.items() for kind in kinds
     }
 
 
-def test_to_count_rows_is_to_look_at_the_structure() -> None:
-    assert level_of(a_check(CheckKind.change, subject=ROW_COUNT)) is Level.structural
+def test_numbers_of_rows_belong_to_the_structure() -> None:
+    assert level_of(check(CheckKind.change, subject="row_count")) is Level.structural
+    assert level_of(check(CheckKind.change, subject="revenue")) is Level.aggregate
+
+
+def test_a_warned_seam_is_left_to_whoever_sees_the_whole_range_and_a_refused_one_is_not() -> None:
+    assert of_kind(CheckKind.seams, Severity.warn) == ()
+    assert [concern.level for concern in of_kind(CheckKind.seams)] == [Level.aggregate]
 
 
 @pytest.mark.parametrize("kind", CheckKind)
 def test_the_sentence_names_level_check_day_found_and_expected(kind: CheckKind) -> None:
     assert sentence(of_kind(kind)) == (
-        f"Not ready: {level_of(a_check(kind)).value} check a_check of trips fails on {DAY}: found something, expected nothing."
+        f"Not ready: {level_of(check(kind)).value} check a_check of trips fails on {DAY}: found something, expected nothing."
     )
 
 

@@ -86,16 +86,13 @@ def level_of(check: Check) -> Level:
 def of_verdicts(
     evidence: Mapping[DatasetDay, DayEvidence], checks: Mapping[str, Sequence[Check]]
 ) -> tuple[Concern, ...]:
-    """The failed verdicts of all days; `checks` are those that each dataset declares.
-
-    Warnings of seams lack: `of_seams` tells of them with the whole range in sight.
-    """
+    """The failed verdicts of all days; `checks` are those that each dataset declares."""
     known = {(name, check.name): check for name, declared in checks.items() for check in declared}
     found = []
     for (name, day), one in sorted(evidence.items()):
         for verdict in one.verdicts:
             check = known.get((name, verdict.check))
-            if verdict.passed or (check is not None and check.kind is CheckKind.seams and not verdict.refuses):
+            if verdict.passed:
                 continue
             # Of a check that is declared no more nobody knows the kind: better too high on the list than too low.
             level = Level.structural if check is None else level_of(check)

@@ -63,11 +63,6 @@ def test_numbers_of_rows_belong_to_the_structure() -> None:
     assert level_of(check(CheckKind.change, subject="revenue")) is Level.aggregate
 
 
-def test_a_warned_seam_is_left_to_whoever_sees_the_whole_range_and_a_refused_one_is_not() -> None:
-    assert of_kind(CheckKind.seams, Severity.warn) == ()
-    assert [concern.level for concern in of_kind(CheckKind.seams)] == [Level.aggregate]
-
-
 @pytest.mark.parametrize("kind", CheckKind)
 def test_the_sentence_names_level_check_day_found_and_expected(kind: CheckKind) -> None:
     assert sentence(of_kind(kind)) == (

@@ -73,15 +73,23 @@ def shares_of(
 
 def _sliced(frame: DataFrame, slices: Slices) -> DataFrame:
     """The rows once per dimension, with its value."""
-    values = {
-        name: F.coalesce(F.substring(F.col(name).cast("string"), 1, _LONGEST), F.lit(_NULL)) for name in slices.columns
-    }
+    pairs = _pairs(slices)
     if slices.staged is not None:
         frame = _with_file(frame, slices, slices.staged)
-        values[DELIVERY_FILE] = F.coalesce(F.col(_FILE), F.lit(_NOT_DELIVERED))
-    pairs = [F.struct(F.lit(name).alias(_DIMENSION), value.alias(_VALUE)) for name, value in values.items()]
+        file = F.coalesce(F.col(_FILE), F.lit(_NOT_DELIVERED))
+        pairs.append(F.struct(F.lit(DELIVERY_FILE).alias(_DIMENSION), file.alias(_VALUE)))
     kept = [F.col(name) for name in frame.columns if name not in {*slices.columns, _FILE} - {*slices.match}]
     return frame.select(*kept, F.inline(F.array(*pairs)))
+
+
+def _pairs(slices: Slices) -> list[Column]:
+    return [
+        F.struct(
+            F.lit(name).alias(_DIMENSION),
+            F.coalesce(F.substring(F.col(name).cast("string"), 1, _LONGEST), F.lit(_NULL)).alias(_VALUE),
+        )
+        for name in slices.columns
+    ]
 
 
 def _with_file(frame: DataFrame, slices: Slices, staged: DataFrame) -> DataFrame:
@@ -117,14 +125,20 @@ def _ranked(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> Dat
 def _all_rows(
     old: DataFrame, new: DataFrame, slices: Slices, kept: list[Row]
 ) -> Mapping[tuple[dt.date, str, str], int]:
-    """Of each value that was kept how many rows it has, on the side that has more of them."""
+    """Of each value that was kept how many rows it has, on the side that has more of them; of a file how many keys."""
     day = slices.match[0]
-    wanted = dict.fromkeys((*slices.match, *slices.columns))
-    both = [frame.select(*wanted, F.lit(side).alias(_SIDE)) for side, frame in enumerate((old, new))]
+    sides = [
+        frame.select(day, F.inline(F.array(*_pairs(slices))), F.lit(side).alias(_SIDE))
+        for side, frame in enumerate((old, new) if slices.columns else ())
+    ]
+    if slices.staged is not None:
+        # Counted where files are known: to find the file of every row would be the dearest join of all.
+        named = F.struct(F.lit(DELIVERY_FILE).alias(_DIMENSION), F.col("_source_file").alias(_VALUE))
+        sides.append(slices.staged.select(day, F.inline(F.array(named)), F.lit(0).alias(_SIDE)))
     values = old.sparkSession.createDataFrame(
         [(row[0], row[_DIMENSION], row[_VALUE]) for row in kept], f"_day date, {_DIMENSION} string, {_VALUE} string"
     )
-    asked = _sliced(both[0].unionByName(both[1]), slices).withColumnRenamed(day, "_day")
+    asked = reduce(DataFrame.unionByName, sides).withColumnRenamed(day, "_day")
     names = ["_day", _DIMENSION, _VALUE]
     counted = asked.join(F.broadcast(values), names).groupBy(*names, _SIDE).count()
     most = counted.groupBy(*names).agg(F.max("count").alias(_ROWS)).collect()

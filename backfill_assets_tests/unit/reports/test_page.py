@@ -16,9 +16,17 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.domain.days import day_range
+from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import LayoutError
-from backfill_assets.domain.metrics import Metrics
+from backfill_assets.domain.metrics import (
+    CampaignMetrics,
+    DatasetMetrics,
+    LastSuccess,
+    Metrics,
+    RollbackWindow,
+    SecondsPerPartition,
+    Watermark,
+)
 from backfill_assets.domain.review import Outcome, Review, as_json, as_plain
 from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import UnitState
@@ -246,3 +254,25 @@ def test_the_index_of_nothing_is_a_page_too(tmp_path: Path) -> None:
     page = Page(Reports(tmp_path).write_index(Metrics(NOW, (), ()), {"u_1": "u_1"}).read_text())
     assert "No dataset is loaded." in page.text
     assert page.scripts == []
+
+
+def test_the_index_shows_every_figure_of_datasets_and_campaigns_and_leads_to_their_reports(tmp_path: Path) -> None:
+    day = NOW.date()
+    sales = DatasetMetrics(
+        "daily_sales", 1234, 98765, 3, 2, 1, Watermark(day, day - ONE_DAY, day + ONE_DAY, 1, 30.0),
+        SecondsPerPartition(0.25, 0.75, 40), LastSuccess("r_1", NOW, 2.0),
+        (RollbackWindow("r_1", 547, day - ONE_DAY, day, NOW),), ("tax-fix",),
+    )  # fmt: skip
+    fresh = DatasetMetrics("new", 0, 0, 0, 0, 0, Watermark(None, None, None, None, None), None, None, (), ())
+    campaign = CampaignMetrics(
+        "tax-fix", "running", ("daily_sales",), 100, 547, 5, NOW, "live run at work", 1.5, gave_up=2
+    )
+    reports = Reports(tmp_path)
+    reports.write(replace(sample_review(Wish(days=3)), unit="u_1"))
+    units = {"r_1": "u_1", "tax-fix": "u_1"}
+    page = Page(reports.write_index(Metrics(NOW, (sales, fresh), (campaign,)), units).read_text())
+    links = [attributes.get("href") for tag, attributes in page.tags if tag == "a"]
+    assert links.count("u_1/index.html") >= 2
+    for told in ("1 day late", "nothing published", "0.25 s / 0.75 s", "100 of 547", "live run at work", "547 from"):
+        assert told in page.text
+    assert f"without gaps: {day - ONE_DAY}" in page.text

@@ -25,6 +25,8 @@ Rows = Sequence[Mapping[str, object]]
 
 MOST_POINTS: Final = 2_500
 """Of more days a chart shows means over weeks."""
+_SAME: Final = 1e-9
+"""Percentage points below which two changes differ only in the rounding of their sums."""
 _BINS: Final = 40
 _HEIGHT: Final = 220
 _CELL: Final = 11
@@ -108,12 +110,12 @@ def change_chart(series: Series) -> Spec | None:
 
 
 def spread_chart(series: Series) -> Spec | None:
-    """How the days' relative changes are spread, in percent; none where no day has anything to compare with."""
+    """How the days' relative changes are spread, in percent; none where they are all the same, which the table says."""
     found = [(float(point.change) * 100, point.passed) for point in series.points if point.change is not None]
-    if not found or all(value == 0 for value, _ in found):
+    low, high = min((value for value, _ in found), default=0.0), max((value for value, _ in found), default=0.0)
+    if high - low < _SAME:
         return None
-    low, high = min(value for value, _ in found), max(value for value, _ in found)
-    step = (high - low or max(abs(high), 1.0)) / _BINS
+    step = (high - low) / _BINS
     counts = Counter(
         (min(int((value - low) / step), _BINS - 1), "outside of the band" if passed is False else "within the band")
         for value, passed in found

@@ -106,11 +106,6 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
     return tuple(verdicts)
 
 
-def with_sample(verdict: Verdict, sample: tuple[dict[str, object], ...]) -> Verdict:
-    """The same verdict with offending rows attached."""
-    return replace(verdict, sample=sample)
-
-
 def _check(name: str, kind: CheckKind, subject: str, config: CheckConfig, text: str) -> Check:
     return Check(name, kind, subject, config.severity, config.blocks, text)
 
@@ -133,7 +128,7 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
         case CheckKind.not_null:
             return _not_null(dataset, m)
         case CheckKind.change:
-            return _change(check.subject, dataset, m, contract)
+            return _change(check.subject, dataset, seen, contract)
         case CheckKind.reference:
             return _reference(check.subject, dataset, m)
         case CheckKind.rule:
@@ -215,7 +210,8 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
     return Finding(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
 
 
-def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
+def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
+    m, compared = seen
     in_force = band_of(metric, dataset, m.day, contract)
     band, promised = in_force.change, in_force.promised
     tolerance = tolerance_of(metric, dataset)
@@ -226,6 +222,8 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
         return Finding(True, str(band), found, note="the day had no row and has none")
     if not m.published.rows and not promised:
         return Finding(True, str(band), found, note="nothing is published to compare with")
+    if measure_of(metric, dataset) in compared.schema.added and not promised:
+        return Finding(True, str(band), found, note="the column is new: nothing of it is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     return Finding(
         band.allows(old, new), str(band), _delta(old, new), "" if promised else format_percent(tolerance), origin

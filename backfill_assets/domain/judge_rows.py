@@ -10,6 +10,7 @@ from backfill_assets.domain.comparison import Compared, RowCounts, SchemaChange
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.expectations import ROW_CHANGE
 from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
@@ -38,10 +39,14 @@ def promised_rows(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping
     """By column how far the value of each row that both sides have may move on a day.
 
     What the contract says of rows; and a summed measure whose total must not move (neither the contract nor the dataset's
-    tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row.
+    tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row. Beside
+    a contract about rows, which always blocks, the dataset's share of that holds only if it would block by itself.
     """
     named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
-    exact = {m: UNCHANGED for m in dataset.compared if m not in named and _is_exact(m, dataset, day, contract)}
+    pinned = {m for m in dataset.measures if contract.expected(m, day) == UNCHANGED}
+    if dataset.checks.rows_change.blocks or not named:
+        pinned |= {m for m in dataset.measures if contract.expected(m, day) is None and _must_stay(m, dataset)}
+    exact = {m: UNCHANGED for m in dataset.compared if m in pinned and m not in named and dataset.measures[m].sum}
     return named | exact
 
 
@@ -52,10 +57,9 @@ def broken_promises(promises: Mapping[str, Change], rows: RowCounts) -> Mapping[
 
 
 def unnamed_changes(dataset: Dataset, day: dt.date, contract: Contract, rows: RowCounts) -> Mapping[str, int]:
-    """By column the changed rows, of columns about which neither the contract nor a measure's tolerance says anything."""
+    """By column the changed rows, of columns about which nobody says anything: a measure's tolerance is about its total."""
     spoken_of = set(promised_rows(dataset, day, contract))
     spoken_of |= {measure_of(m, dataset) for m in metric_names(dataset) if contract.expected(m, day) is not None}
-    spoken_of |= {name for name, measure in dataset.measures.items() if measure.sum and measure.tolerance}
     return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
 
 
@@ -79,7 +83,7 @@ def judge_compared(
                 return Finding(False, expected, "rows that were not compared", note="the key has another type now")
             bad = broken_promises(promises, rows) if about_rows else unnamed_changes(dataset, m.day, contract, rows)
             slack = ", ".join(f"{dataset.columns[c].tolerance.normalize():f} in {c}" for c in _rounded(dataset))
-            return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad) if about_rows else "")
+            return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad))
         case _:
             assert_never(kind)
 
@@ -104,12 +108,9 @@ def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:
     return Finding(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
 
 
-def _is_exact(measure: str, dataset: Dataset, day: dt.date, contract: Contract) -> bool:
-    config = dataset.measures.get(measure)
-    if config is None or not config.sum:
-        return False
-    promised = contract.expected(measure, day)
-    return promised == UNCHANGED if promised is not None else config.blocks and not config.tolerance
+def _must_stay(measure: str, dataset: Dataset) -> bool:
+    config = dataset.measures[measure]
+    return config.blocks and not config.tolerance
 
 
 def _schema(schema: SchemaChange) -> Finding:
@@ -141,7 +142,8 @@ def _found(bad: Mapping[str, int], rows: RowCounts) -> str:
 def _remedy(bad: Mapping[str, int]) -> str:
     if not bad:
         return ""
-    return f"if it is meant, promise it: rows: {{{next(iter(bad))}: …}} in the expected change"
+    column = f"{{{next(iter(bad))}: …}}"
+    return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"
 
 
 def _rounded(dataset: Dataset) -> list[str]:

@@ -13,7 +13,8 @@ def judge_seams(seams: Sequence[Seam]) -> Finding:
     expected = "no step to a neighbouring day that the series never made"
     introduced = [seam for seam in seams if seam.introduced]
     if introduced:
-        return Finding(False, expected, "; ".join(map(_shown, introduced)), f"a robust z-score of {UNUSUAL}")
+        remedy = "recompute the days on the other side as well; if the step is right, let the dataset warn: checks.seams.severity"
+        return Finding(False, expected, "; ".join(map(_shown, introduced)), f"a robust z-score of {UNUSUAL}", remedy)
     return Finding(True, expected, f"{len(seams)} usual steps" if seams else "no edge and no beginning of a month")
 
 

@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
+from backfill_assets.domain.contract import ROUNDING
+
 STATUS: Final = "_status"
 """What happened to a row: `ADDED`, `REMOVED` or `CHANGED`."""
 COLUMNS: Final = "_columns"
@@ -22,6 +24,7 @@ CHANGED: Final = "changed"
 
 _NUMBER: Final = "_number"
 _MARK: Final = "_there"
+_FLOAT_STEP: Final = 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,13 @@ class Shape:
     """What is compared, matched by what: the day column, which is part of the key, the key, and the other columns.
 
     `columns` gives the absolute difference up to which two numbers count as equal; 0 is exact, and so is every column that
-    holds no numbers.
+    holds no numbers. Floats may differ by `rounding_of` as well, unless they are compared `to_the_bit`.
     """
 
     partition: str
     key: tuple[str, ...]
     columns: Mapping[str, Decimal]
+    to_the_bit: bool = False
 
     @property
     def match(self) -> tuple[str, ...]:
@@ -52,13 +56,26 @@ def new_column(name: str) -> str:
     return f"new:{name}"
 
 
+def is_float(kind: T.DataType) -> bool:
+    """Whether a type holds floating-point numbers."""
+    return isinstance(kind, (T.FloatType, T.DoubleType))
+
+
+def rounding_of(kind: T.DataType) -> float:
+    """The share of its value by which a number of a type may be off without anybody having changed it.
+
+    `ROUNDING`, for sums of doubles depend on the order; of a `float`, which has fewer digits, that of its last bit.
+    """
+    return _FLOAT_STEP if isinstance(kind, T.FloatType) else float(ROUNDING)
+
+
 def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
     """The rows in which two frames differ: day and key, `STATUS`, `COLUMNS`, and of each compared column both values.
 
-    Rows are matched by day and key, nulls included; values differ as in SQL's `IS DISTINCT FROM`, NaN equals NaN and -0.0
-    equals 0.0. Where a key occurs several times each row meets each of its namesakes, unless the rows of a key are
-    `numbered` in the order of their values, which matches each row at most once and costs a sort. Both frames must have all
-    columns of the shape, with equal types.
+    Rows are matched by day and key, nulls included; values differ as in SQL's `IS DISTINCT FROM`, but for what the shape
+    lets pass; NaN equals NaN and -0.0 equals 0.0. Where a key occurs several times each row meets each of its namesakes,
+    unless the rows of a key are `numbered` in the order of their values, which matches each row at most once and costs a
+    sort. Both frames must have all columns of the shape, with equal types.
     """
     return matched(old, new, shape, numbered=numbered).where(F.col(STATUS).isNotNull())
 
@@ -69,7 +86,7 @@ def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = Fa
     match = [*shape.match, _NUMBER] if numbered else list(shape.match)
     condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
     types = {field.name: field.dataType for field in old.schema.fields}
-    differ = {name: _differs(name, types[name], slack) for name, slack in shape.columns.items()}
+    differ = {name: _differs(name, types[name], shape) for name in shape.columns}
     names = [F.when(is_other, F.lit(name)) for name, is_other in differ.items()]
     changed = F.array_compact(F.array(*names)) if names else F.array().cast("array<string>")
     was, comes = F.col(old_column(_MARK)), F.col(new_column(_MARK))
@@ -98,14 +115,18 @@ def _side(frame: DataFrame, shape: Shape, side: str, *, numbered: bool) -> DataF
     return frame.select(*(column.alias(f"{side}:{name}") for name, column in columns.items()))
 
 
-def _differs(name: str, kind: T.DataType, tolerance: Decimal) -> Column:
-    old, new = F.col(old_column(name)), F.col(new_column(name))
+def _differs(name: str, kind: T.DataType, shape: Shape) -> Column:
+    old, new, tolerance = F.col(old_column(name)), F.col(new_column(name)), shape.columns[name]
     distinct = ~old.eqNullSafe(new)
-    if not tolerance or not isinstance(kind, T.NumericType):
+    if not isinstance(kind, T.NumericType) or not (tolerance or is_float(kind)):
         return distinct
-    # In numbers that cannot overflow. To Spark, NaN is above everything, so it is within no tolerance.
-    if isinstance(kind, T.FractionalType) and not isinstance(kind, T.DecimalType):
-        near = F.abs(old.cast("double") - new.cast("double")) <= F.lit(float(tolerance))
+    # In numbers that cannot overflow.
+    if is_float(kind):
+        old, new = old.cast("double"), new.cast("double")
+        larger = F.greatest(F.abs(old), F.abs(new))
+        slack = F.lit(float(tolerance)) + larger * F.lit(0.0 if shape.to_the_bit else rounding_of(kind))
+        # To Spark, NaN is above infinity: neither is near to anything else.
+        near = (larger < F.lit(float("inf"))) & (F.abs(old - new) <= slack)
     else:
         whole = kind if isinstance(kind, T.DecimalType) else T.DecimalType(20, 0)
         near = F.abs(F.try_subtract(old.cast(whole), new.cast(whole))) <= F.lit(tolerance)

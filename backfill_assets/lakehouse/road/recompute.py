@@ -157,7 +157,7 @@ def differing_rows(
     key = tuple(dict.fromkeys((partition, *dataset.key)))
     others = {name: Decimal(0) for name in dataset.columns if name not in key}
     # Numbered: of a key that occurs twice each row is compared with one.
-    found = differing(old, new, Shape(partition, dataset.key, others), numbered=True)
+    found = differing(old, new, Shape(partition, dataset.key, others, to_the_bit=True), numbered=True)
     order = [F.col(name) for name in (*key, STATUS)]
     rows: dict[dt.date, list[Mapping[str, Value]]] = {}
     for row in first_of_each(found, [partition], order, _MOST_ROWS).orderBy(*order).collect():

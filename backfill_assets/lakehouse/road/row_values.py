@@ -5,20 +5,34 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.contract import ANY, ROUNDING, UNCHANGED, Change, Contract
+from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.lakehouse.road.compare import ADDED, COLUMNS, REMOVED, STATUS, Shape, new_column, old_column
+from backfill_assets.lakehouse.road.compare import (
+    ADDED,
+    COLUMNS,
+    REMOVED,
+    STATUS,
+    Shape,
+    is_float,
+    new_column,
+    old_column,
+    rounding_of,
+)
 from backfill_assets.lakehouse.road.measure import summable
 from backfill_assets.lakehouse.road.spark_sql import in_days, is_numeric
 
 Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
 """By column the promises about each row, with the days on which they hold."""
+
+_LESS_THAN_ONE: Final = Decimal("0.999999")
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Pair:
         else:
             raw = F.when(F.col(STATUS) != (ADDED if old else REMOVED), F.col(name))
         number = summable(raw, kind)
-        if isinstance(kind, T.DecimalType) or not isinstance(kind, T.FractionalType):
+        if not is_float(kind):
             return number
         # To Spark, NaN is above infinity.
         return F.when(F.abs(number) < F.lit(float("inf")), number)
@@ -75,7 +89,8 @@ class Pair:
         """Whether a changed row breaks the promise about a column, null on days without one; see `is_outside`."""
         found = F.lit(None).cast("boolean")
         for change, days in bands.get(name, {}).items():
-            found = F.when(in_days(self.shape.partition, days), is_outside(name, change)).otherwise(found)
+            outside = is_outside(name, change, self.types[name], self.shape.columns[name])
+            found = F.when(in_days(self.shape.partition, days), outside).otherwise(found)
         return found
 
 
@@ -94,13 +109,25 @@ def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]
     return found
 
 
-def is_outside(name: str, change: Change) -> Column:
-    """Whether a column that differs moved out of a band, up to `ROUNDING`; out of or into nothing is outside of any."""
+def is_outside(name: str, change: Change, kind: T.DataType, tolerance: Decimal) -> Column:
+    """Whether a column that differs moved out of a band; out of or into nothing is outside of any.
+
+    Up to rounding: that of floats, the column's tolerance, or less than one step of the last digit of its type. By so much
+    a value moves that was rounded or cut off on both sides; by more where the band multiplies what the old one lacks.
+    """
     if change == UNCHANGED:
         return F.lit(True)
     old, new = F.col(old_column(name)).cast("double"), F.col(new_column(name)).cast("double")
-    edges = [old * F.lit(float(1 + edge)) for edge in (change.low, change.high)]
-    slack = F.greatest(F.abs(old), F.abs(new)) * F.lit(float(ROUNDING))
+    factors = [1 + change.low, 1 + change.high]
+    edges = [old * F.lit(float(factor)) for factor in factors]
+    step = _last_digit(kind) * max(Decimal(1), *(abs(factor) for factor in factors)) * _LESS_THAN_ONE
+    slack = F.greatest(F.abs(old), F.abs(new)) * F.lit(rounding_of(kind)) + F.lit(float(max(tolerance, step)))
     inside = (new >= F.least(*edges) - slack) & (new <= F.greatest(*edges) + slack)
     finite = (F.abs(old) < F.lit(float("inf"))) & (F.abs(new) < F.lit(float("inf")))
     return ~F.coalesce(finite & inside, F.lit(False))
+
+
+def _last_digit(kind: T.DataType) -> Decimal:
+    if is_float(kind):
+        return Decimal(0)
+    return Decimal(1).scaleb(-kind.scale) if isinstance(kind, T.DecimalType) else Decimal(1)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 
 import pandas as pd
@@ -134,3 +135,28 @@ def test_rows_of_a_duplicate_key_are_matched_one_by_one_if_numbered(spark: Spark
     assert len(differing(old, new, shape).collect()) == 2
     (added,) = differing(old, new, shape, numbered=True).collect()
     assert (added["id"], added[STATUS], added["new:label"]) == (2, "added", "c")
+
+
+def test_what_floats_are_rounded_by_is_no_difference_unless_they_are_compared_to_the_bit(spark: SparkSession) -> None:
+    schema = "day date, id int, ratio double, share double, short float"
+    shape = Shape("day", ("id",), {"ratio": EXACT, "share": Decimal("0.01"), "short": EXACT})
+    old = [
+        (1, 250.5, 0.29, 0.1),
+        (2, 1e300, 0.28, 0.1),
+        (3, INFINITE, 1.0, NAN),
+        (4, 0.0, 1e300, None),
+        (5, NAN, 1.0, 1.0),
+    ]
+    new = [
+        (1, 250.50000000000003, 0.30, 0.10000001),
+        (2, -1e300, 0.30, 0.1001),
+        (3, 1.0, -INFINITE, 0.1),
+        (4, 1e-9, None, 0.1),
+        (5, INFINITE, NAN, 1.0),
+    ]
+    frames = [spark.createDataFrame([(FIRST, *row) for row in rows], schema) for rows in (old, new)]
+    found = {row["id"]: row[COLUMNS] for row in differing(frames[0], frames[1], shape).collect()}
+    every = ["ratio", "share", "short"]
+    assert found == {2: every, 3: every, 4: every, 5: ["ratio", "share"]}
+    to_the_bit = differing(frames[0], frames[1], replace(shape, to_the_bit=True)).where("id = 1").collect()
+    assert [row[COLUMNS] for row in to_the_bit] == [every]

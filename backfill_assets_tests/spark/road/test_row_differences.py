@@ -160,6 +160,24 @@ def test_rows_beyond_a_promise_are_counted_on_its_days_and_shown_first(kit: Kit)
     assert set(samples) == {("rows_change", D1), ("columns_change", D2)}
 
 
+def test_a_band_of_rows_allows_for_the_rounding_of_amounts_but_not_for_more(kit: Kit) -> None:
+    columns = {"day": {"type": "date"}, "id": {"type": "integer"}, "fee": {"type": "decimal(12,2)"}}
+    measures = {"fee": {}}
+    loaded = kit.dataset(fact="SELECT day, id, fee FROM staging", columns=columns, measures=measures, checks={})
+    # Prices in cents and what they are at 8 % less, rounded; on the second day some are a cent off, or no prices any more.
+    less = {i: (Decimal(i) * 92 / 100).quantize(Decimal(1)) for i in range(1, 501)}
+    off = {9: 10, 100: 101, 200: 182, 300: 0}
+    for day, cents in ((D1, less), (D2, {i: off[i] for i in off})):
+        kit.deliver(day, *(f"{day},{i},a,1,{Decimal(c) / 100}" for i, c in cents.items()))
+    kit.build(loaded, D1, D2)
+    published(kit, loaded, fee="id / 100")
+    for band, beyond in (("-8%", 4), ("-8% to 0%", 4), ("-9% to -7%", 3)):
+        contract = parse_contract({"rows": {"fee": band}}, [], columns=loaded.dataset.compared)
+        counts = counted(kit, loaded, D1, D2, contract=contract)
+        assert counts[D1].columns["fee"] == sum(i != c for i, c in less.items())
+        assert (counts[D1].beyond, counts[D2].beyond) == ({}, {"fee": beyond}), band
+
+
 def test_errors_that_cancel_out_in_a_sum_are_caught_row_by_row(kit: Kit) -> None:
     loaded = built(kit, D1)
     published(kit, loaded, amount="amount + CASE id WHEN 1 THEN -5 WHEN 2 THEN 5 ELSE 0 END")

@@ -10,7 +10,7 @@ import pytest
 
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Contract, parse_contract
-from backfill_assets.domain.judge import checks_of, judge, with_sample
+from backfill_assets.domain.judge import checks_of, judge
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, measure_of, metric_names
 from backfill_assets_tests.unit.domain.kit import (
     DAY,
@@ -202,10 +202,3 @@ def test_a_metric_of_a_column_whose_name_looks_like_a_metric_belongs_to_that_col
     tricky = dataset(columns=columns, measures={"p50_trip": {}, "distinct_trip": {"distinct": True}, "fare": {}})
     assert measure_of("p50_trip", tricky) == "p50_trip"
     assert measure_of("distinct_distinct_trip", tricky) == "distinct_trip"
-
-
-def test_a_sample_changes_nothing_else_of_a_verdict() -> None:
-    failed = verdict("unique_key", shadow(duplicate_keys=1))
-    sampled = with_sample(failed, ({"trip": 1},))
-    assert sampled.sample == ({"trip": 1},)
-    assert replace(sampled, sample=()) == failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
@@ -12,8 +13,8 @@ from backfill_assets.domain.comparison import Compared, RowCounts, SchemaChange
 from backfill_assets.domain.contract import UNCHANGED, Contract, parse_change, parse_contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.judge_rows import promised_rows, schema_change
-from backfill_assets.domain.measurement import NOTHING, metric_names
-from backfill_assets_tests.unit.domain.kit import DAY, GOOD, PLAIN, dataset, verdict, with_checks
+from backfill_assets.domain.measurement import NOTHING, Side, metric_names
+from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, PLAIN, dataset, verdict, with_checks
 
 COLUMNS = PLAIN["columns"] | {"tip": {"type": "decimal(9,2)", "tolerance": 0.01}, "seats": {"type": "integer"}}
 MEASURES = {"fare": {"tolerance": "2%"}, "tip": {}, "city": {"sum": False, "distinct": True}}
@@ -39,7 +40,8 @@ def test_a_sum_that_must_not_move_may_move_in_no_row() -> None:
     assert found.expected == "tip unchanged in every row"
     assert found.found == "tip changed in 2 of 100 rows that both sides have"
     assert found.tolerance == "0.01 in tip"
-    assert "promise it: rows: {tip: …} in the expected change" in found.note
+    keys = "rows: {tip: …} in the expected change, or expected_row_change: {tip: …} in a specification"
+    assert found.note == f"if it is meant, promise it: {keys}"
     assert verdict("rows_change", GOOD, trips(), compared=changed(fare=3, seats=1)).passed
 
 
@@ -69,6 +71,31 @@ def test_a_promise_of_rows_blocks_whatever_the_dataset_says() -> None:
     assert (found.refuses, found.severity) == (True, Severity.error)
 
 
+def test_a_promise_of_one_column_makes_no_other_one_block() -> None:
+    lenient = trips(checks={"rows_change": {"severity": "warn"}})
+    seats = contract({"rows": {"seats": "any"}})
+    assert verdict("rows_change", GOOD, lenient, seats, changed(tip=1)).passed
+    told = verdict("columns_change", GOOD, lenient, seats, changed(tip=1))
+    assert (told.found, told.refuses) == ("tip changed in 1 of 100 rows that both sides have", False)
+    both = contract({"metrics": {"tip": "unchanged"}, "rows": {"seats": "any"}})
+    assert verdict("rows_change", GOOD, lenient, both, changed(tip=1)).refuses
+    assert verdict("rows_change", GOOD, trips(), seats, changed(tip=1)).refuses
+
+
+def test_figures_of_an_added_column_have_nothing_to_be_compared_with() -> None:
+    old, new = (
+        {**METRICS, "tip": tip, "distinct_tip": kinds} for tip, kinds in ((None, Decimal(0)), (Decimal(5), Decimal(3)))
+    )
+    grown = replace(GOOD, shadow=Side(new, GOOD.shadow.counts), published=Side(old))
+    tips = trips(measures=MEASURES | {"tip": {"distinct": True}})
+    added = Compared(RowCounts(unchanged=100), SchemaChange(added={"tip": "decimal(9,2)"}))
+    for check in ("tip_change", "distinct_tip_change"):
+        found = verdict(check, grown, tips, compared=added)
+        assert (found.passed, found.note) == (True, "the column is new: nothing of it is published to compare with")
+    assert not verdict("tip_change", grown, tips).passed
+    assert verdict("tip_change", grown, tips, contract({"tip": "unchanged"}), added).refuses
+
+
 @pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
 def test_rows_of_a_sum_that_blocks_nobody_are_only_told(config: dict[str, object]) -> None:
     lenient = trips(measures=MEASURES | {"tip": config})
@@ -80,9 +107,12 @@ def test_rows_of_a_sum_that_blocks_nobody_are_only_told(config: dict[str, object
 def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
     all_of_them = changed(city=4, seats=2, fare=3, tip=1)
     told = verdict("columns_change", GOOD, trips(), compared=all_of_them)
-    assert told.found == "city changed in 4, seats changed in 2 of 100 rows that both sides have"
+    # A tolerance of fare's total says nothing of its rows: errors in them may cancel out.
+    changes = "city changed in 4, seats changed in 2, fare changed in 3"
+    assert told.found == f"{changes} of 100 rows that both sides have"
     assert (told.passed, told.refuses) == (False, False)
-    named = contract({"metrics": {"distinct_city": "any"}, "rows": {"seats": "any"}})
+    assert "expected_row_change: {city: …} in a specification" in told.note
+    named = contract({"metrics": {"distinct_city": "any", "fare": "0% to 1%"}, "rows": {"seats": "any"}})
     assert verdict("columns_change", GOOD, trips(), named, all_of_them).passed
     strict = trips(checks={"columns_change": {"severity": "error"}})
     assert verdict("columns_change", GOOD, strict, compared=all_of_them).refuses

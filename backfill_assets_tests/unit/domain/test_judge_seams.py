@@ -22,6 +22,7 @@ def test_a_seam_is_named_with_metric_day_steps_and_scores() -> None:
     assert not found.passed
     assert found.found == "revenue steps by +1234.50 into 2024-03-01, a score of 9.9 (was -3.10, -0.3)"
     assert found.tolerance == "a robust z-score of 3.5"
+    assert found.note.startswith("recompute the days on the other side as well")
 
 
 def test_a_seam_where_there_was_no_step_before_says_so() -> None:

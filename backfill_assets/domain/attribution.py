@@ -84,6 +84,7 @@ def attribute(comparisons: Iterable[DayComparison]) -> tuple[Attribution, ...]:
     - A proposal ends at 90 % rather than 67 %, since a faulty computation is rarely a matter of chance. A threshold per value
       (there 10 %) would hide an error in twenty stores; instead each value beyond the first lowers the rank by one percent point.
 
+    Of each day only values that make up a percent of its change are known: no more than that is missing from any value.
     Figures that are no finite numbers count as nothing; a measure that did not move is left out.
     """
     of_dataset: dict[str, list[DayComparison]] = {}

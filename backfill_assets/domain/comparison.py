@@ -95,8 +95,8 @@ class RowChange:
 class Share:
     """What one value of one dimension has to do with a day's difference.
 
-    `rows` are its differing rows, `of` all its rows on that day (on the side that has more of them). By measure, `moved`
-    adds up the absolute differences of its rows, `delta` the signed ones.
+    `rows` are its differing rows, `of` all its rows on that day (on the side that has more of them, a row that changed its
+    value counting for the new one). By measure, `moved` adds up the absolute differences of its rows.
     """
 
     dimension: str
@@ -104,7 +104,6 @@ class Share:
     rows: int
     of: int
     moved: Mapping[str, Decimal]
-    delta: Mapping[str, Decimal]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ FAULTS = (
     Fault("null in a required column", Level.structural, "not_null", value=("quantity", "IF(n = 1, NULL, quantity)")),
     Fault("time zone shifted at midnight", Level.structural, "corrupt_rows", day_of="to_date(sold_at)"),
     Fault("sign flipped in one store", Level.aggregate, "revenue_change", value=("revenue", _FLIPPED)),
-    Fault("change outside the declared range", Level.aggregate, "tax_change", value=("rate", "rate * 0.99")),
+    Fault("change that nobody declared", Level.aggregate, "tax_change", value=("rate", "rate * 0.99")),
     Fault("right in total, wrong per row", Level.row, "rows_change", value=("revenue", _NEXT)),
     Fault("two errors that cancel out in the sum", Level.row, "rows_change", value=("revenue", _CANCELLING)),
     Fault("model that is not deterministic", Level.certificate, "recomputation", value=("household", "rand() * 1000")),

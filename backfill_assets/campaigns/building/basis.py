@@ -86,10 +86,10 @@ class CurrentBasis:
         window = dataset.delivery_days(dataset.with_lookback(wanted) if lookback else wanted)
         by_day = by_delivery_day(self.ledger.deliveries(name, window))
         # No staged row depends on a golden source; without one, digests are what they always were.
-        golden = golden_fingerprints(loaded, self.layout) if lookback else {}
-        references = {**reference_fingerprints(loaded, self.layout), **golden}
+        golden = golden_fingerprints(loaded, self.layout, wanted) if lookback else {}
+        references = reference_fingerprints(loaded, self.layout)
         digest_of = fact_inputs if lookback else staged_inputs
-        return {day: digest_of(dataset, day, by_day, references) for day in wanted}
+        return {day: digest_of(dataset, day, by_day, {**references, **golden.get(day, {})}) for day in wanted}
 
 
 def _upstream_digest(dataset: Dataset, day: dt.date, contents: Mapping[str, Mapping[dt.date, str]]) -> str:

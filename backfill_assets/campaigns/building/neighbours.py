@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,10 +37,11 @@ class Neighbours:
     ) -> Mapping[dt.date, tuple[Seam, ...]]:
         """The steps at the places of the unit that the batch has part in, by the day of the batch that has to answer for them.
 
-        Only steps into or out of days whose published content changes are looked at; where there is none, nothing is read.
-        Days that the unit holds count as they have been built; those that have not been yet are left out.
+        Only steps into or out of days whose published content changes are looked at; where there is none, no table is read.
+        Days that the unit holds count as they have been built; those that have not been yet are left out. Of other days
+        only row counts and sums are known, so percentiles and distinct counts have steps among the unit's days alone.
         """
-        at = _places(unit.targets[name], batch)
+        at = self._places(unit, name, batch)
         if not at:
             return {}
         old, new = self._series(spark, unit, name, (at, batch))
@@ -48,6 +49,19 @@ class Neighbours:
         for seam in seams(name, old, new, at):
             found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
         return {day: tuple(own) for day, own in found.items()}
+
+    def _places(self, unit: Unit, name: str, batch: Mapping[dt.date, Sides]) -> Days:
+        held = unit.targets[name]
+        own = {place: {place, place - ONE_DAY} for place in places(held)}
+        own = {place: both for place, both in own.items() if both & set(batch)}
+        # Whichever side of a step is built last has to answer for it, though it stays as it was itself.
+        beside = sorted({day for both in own.values() for day in both} & set(held) - set(batch))
+        built = self.ledger.evidence(unit.id, name, beside) if beside else {}
+        changed = {day for day, sides in batch.items() if _is_changed(sides.published, sides.shadow)}
+        changed |= {
+            day for (_, day), e in built.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
+        }
+        return tuple(place for place, both in own.items() if both & changed)
 
     def _series(
         self, spark: SparkSession, unit: Unit, name: str, wanted: tuple[Days, Mapping[dt.date, Sides]]
@@ -68,9 +82,8 @@ class Neighbours:
         return old, new
 
 
-def _places(held: Collection[dt.date], batch: Mapping[dt.date, Sides]) -> Days:
-    changed = {d for d, s in batch.items() if s.published.rows and s.published.fingerprint != s.shadow.fingerprint}
-    return tuple(place for place in places(held) if place in changed or place - ONE_DAY in changed)
+def _is_changed(published: Side, shadow: Side) -> bool:
+    return published.rows > 0 and published.fingerprint != shadow.fingerprint
 
 
 def _add(day: dt.date, side: Side, series: dict[dt.date, Figures]) -> None:

@@ -14,12 +14,14 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.comparison import GoldenCounts
 from backfill_assets.domain.errors import DatasetError, SourceError
 from backfill_assets.domain.golden import Golden, golden_check
 from backfill_assets.domain.verdict import Row as SampleRow
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -56,20 +58,45 @@ class ShadowDays:
     upstreams: Sequence[UpstreamDays] = ()
 
 
-def golden_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
-    """What every golden file and table holds, as `golden:<name>`: SHA-256 or the table's version; needs no Spark.
+def golden_fingerprints(
+    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[dt.date, Mapping[str, str]]:
+    """By day what every golden file and table holds for it, as `golden:<name>`, hex SHA-256; needs no Spark.
+
+    Of a file it is the content, of a table the names of its files: the day's own where the table is partitioned by day
+    and read without a query, otherwise all of them. A commit that leaves these files alone moves nothing.
 
     Raises:
         SourceError: a file or table is missing.
     """
-    found = {}
+    found: dict[dt.date, dict[str, str]] = {day: {} for day in days}
     for name, golden in loaded.dataset.golden.items():
-        if golden.file is not None:
-            found[f"golden:{name}"] = sha256_of(_place(loaded, layout, name))
-        elif golden.table is not None:
-            table = DeltaTable(_place(loaded, layout, name))
-            found[f"golden:{name}"] = f"{table.metadata().id} {table.version()}"
+        if golden.file is None and golden.table is None:
+            continue
+        place = _place(loaded, layout, name)
+        # A query may make anything of a day out of other days.
+        column = loaded.dataset.partition_column if golden.sql is None else ""
+        held = dict.fromkeys(days, sha256_of(place)) if golden.file is not None else _held(place, column, days)
+        for day in days:
+            found[day][f"golden:{name}"] = held[day]
     return found
+
+
+def _held(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+    """By day a digest of the files that a table has for it, by `column` if it is partitioned by that."""
+    table = DeltaTable(place)
+    # A column that is added or renamed in the metadata alone changes what is read.
+    known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # Such a vector takes rows out of a file that keeps its name.
+        return dict.fromkeys(days, digest([*known, table.version()]))
+    by_day = column in table.metadata().partition_columns
+    files: dict[dt.date | None, list[str]] = {}
+    for add in add_actions(table, "path", *(["partition"] if by_day else [])):
+        files.setdefault(add["partition"][column] if by_day else None, []).append(add["path"])
+    if not by_day:
+        return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
+    return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
 def golden_counts(

@@ -30,7 +30,7 @@ from backfill_assets.lakehouse.road.row_examples import Broken, largest_of, samp
 from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, differs_in
 from backfill_assets.lakehouse.road.samples import Samples
 from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.shares import DELTA, MOVED, Slices, shares_of
+from backfill_assets.lakehouse.road.shares import GONE, MOVED, Slices, shares_of
 from backfill_assets.lakehouse.road.spark_sql import figure, in_days
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import read_days
@@ -182,9 +182,8 @@ def _comparisons(
 ) -> tuple[DayComparison, ...]:
     pair = joined.pair
     largest = largest_of(joined.rows, pair)
-    days = tuple(tallies)
-    old, new = (frame.where(in_days(pair.shape.partition, days)) for frame in (pair.old, pair.new))
-    shares = shares_of(_sliceable(joined, slices), old, new, pair.measures, slices)
+    new = pair.new.where(in_days(pair.shape.partition, tuple(tallies)))
+    shares = shares_of(_sliceable(joined, slices), new, pair.measures, slices)
     return tuple(
         DayComparison(
             pair.dataset.name,
@@ -206,8 +205,8 @@ def _slices(spark: SparkSession, loaded: LoadedDataset, layout: Layout, pair: Pa
     columns = tuple(name for name in dataset.told_apart_by if name in there)
     if dataset.source is None:
         return Slices(match, columns, None)
-    staged = read_staged(spark, loaded, layout, days).groupBy(*match).agg(F.max("_source_file").alias("_source_file"))
-    return Slices(match, columns, staged)
+    newest = F.max(F.struct("_delivered_at", "_source_file")).getField("_source_file").alias("_source_file")
+    return Slices(match, columns, read_staged(spark, loaded, layout, days).groupBy(*match).agg(newest))
 
 
 def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
@@ -219,5 +218,5 @@ def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
         for name in compared
     }
     moves = {MOVED + name: F.abs(pair.delta(name)) for name in pair.measures}
-    moves |= {DELTA + name: pair.delta(name) for name in pair.measures}
+    moves[GONE] = F.when(F.col(STATUS) == REMOVED, 1).when(F.col(STATUS) == ADDED, -1).otherwise(0)
     return joined.rows.select(*pair.shape.match, *(column.alias(name) for name, column in (values | moves).items()))

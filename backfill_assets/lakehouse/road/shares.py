@@ -17,16 +17,16 @@ from backfill_assets.lakehouse.road.spark_sql import figure
 
 MOVED: Final = "moved:"
 """Prefix of the columns that hold how far a row moves a measure."""
-DELTA: Final = "delta:"
-"""Prefix of the columns that hold by how much, signed."""
+GONE: Final = "_gone"
+"""The column that holds 1 for a row that is removed, -1 for one that is added, and otherwise 0."""
 
-_MOST: Final = 10
+_LEAST: Final = 0.01
+"""The least part of a day's move that is worth a value: attribution puts that price on each. So at most a hundred are kept."""
 _LONGEST: Final = 200
 _NULL: Final = "(null)"
 _NOT_DELIVERED: Final = "(not delivered)"
 _DIMENSION: Final = "_dimension"
 _VALUE: Final = "_value"
-_SIDE: Final = "_side"
 _FILE: Final = "_file"
 _ROWS: Final = "_rows"
 
@@ -49,18 +49,19 @@ class Slices:
 
 
 def shares_of(
-    rows: DataFrame, old: DataFrame, new: DataFrame, measures: tuple[str, ...], slices: Slices
+    rows: DataFrame, new: DataFrame, measures: tuple[str, ...], slices: Slices
 ) -> Mapping[dt.date, tuple[Share, ...]]:
-    """By day the values that matter most: of each dimension the ten with most rows, and the ten that move a measure most.
+    """By day the values of each dimension that make up at least one percent of the move of a measure.
 
-    `rows` are the differing ones, with match, dimensions and the columns `MOVED` and `DELTA` of each measure.
+    `rows` are the differing ones, with match, dimensions, `GONE`, and the column `MOVED` of each measure; `new` are all
+    rows of these days in the shadow.
     """
-    if slices.none:
+    if slices.none or not measures:
         return {}
-    found = _ranked(_sliced(rows, slices), slices, measures).collect()
+    found = _telling(_sliced(rows, slices), slices, measures).collect()
     if not found:
         return {}
-    of = _all_rows(old, new, slices, found)
+    of = _all_rows(new, slices, found)
     shares: dict[dt.date, list[Share]] = {}
     for row in found:
         shares.setdefault(row[0], []).append(_share(row, measures, of))
@@ -109,43 +110,41 @@ def _with_file(frame: DataFrame, slices: Slices, staged: DataFrame) -> DataFrame
     return joined.drop(*(f"_staged:{name}" for name in slices.match))
 
 
-def _ranked(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> DataFrame:
+def _telling(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> DataFrame:
     day = slices.match[0]
-    sums = [F.sum(prefix + m).alias(prefix + m) for m in measures for prefix in (MOVED, DELTA)]
+    moves = [MOVED + measure for measure in measures]
+    sums = [F.sum(name).alias(name) for name in (GONE, *moves)]
     grouped = sliced.groupBy(day, _DIMENSION, _VALUE).agg(F.count("*").alias(_ROWS), *sums)
+    # A row is in each dimension once: the sum over a dimension's values is that of the day.
     within = Window.partitionBy(day, _DIMENSION)
-    ranks = [
-        F.row_number().over(within.orderBy(F.desc_nulls_last(by), F.col(_VALUE)))
-        for by in (_ROWS, *(MOVED + m for m in measures))
-    ]
-    best = F.least(*ranks, F.lit(_MOST + 1))
-    return grouped.withColumn("_best", best).where(F.col("_best") <= _MOST).drop("_best")
+    whole = {name: f"_of:{name}" for name in moves}
+    summed = grouped.withColumns({of: F.sum(name).over(within) for name, of in whole.items()})
+    parts = [(F.col(name) > 0) & (F.col(name) >= F.col(of) * F.lit(_LEAST)) for name, of in whole.items()]
+    return summed.where(reduce(Column.__or__, parts)).drop(*whole.values())
 
 
-def _all_rows(
-    old: DataFrame, new: DataFrame, slices: Slices, kept: list[Row]
-) -> Mapping[tuple[dt.date, str, str], int]:
-    """Of each value that was kept how many rows it has, on the side that has more of them; of a file how many keys."""
+def _all_rows(new: DataFrame, slices: Slices, kept: list[Row]) -> Mapping[tuple[dt.date, str, str], int]:
+    """Of each value that was kept how many rows it has in the shadow; of a file how many keys."""
     day = slices.match[0]
-    sides = [
-        frame.select(day, F.inline(F.array(*_pairs(slices))), F.lit(side).alias(_SIDE))
-        for side, frame in enumerate((old, new) if slices.columns else ())
-    ]
+    sides = [new.select(day, F.inline(F.array(*_pairs(slices))))] if slices.columns else []
     if slices.staged is not None:
         # Counted where files are known: to find the file of every row would be the dearest join of all.
         named = F.struct(F.lit(DELIVERY_FILE).alias(_DIMENSION), F.col("_source_file").alias(_VALUE))
-        sides.append(slices.staged.select(day, F.inline(F.array(named)), F.lit(0).alias(_SIDE)))
-    values = old.sparkSession.createDataFrame(
+        sides.append(slices.staged.select(day, F.inline(F.array(named))))
+    values = new.sparkSession.createDataFrame(
         [(row[0], row[_DIMENSION], row[_VALUE]) for row in kept], f"_day date, {_DIMENSION} string, {_VALUE} string"
     )
     asked = reduce(DataFrame.unionByName, sides).withColumnRenamed(day, "_day")
     names = ["_day", _DIMENSION, _VALUE]
-    counted = asked.join(F.broadcast(values), names).groupBy(*names, _SIDE).count()
-    most = counted.groupBy(*names).agg(F.max("count").alias(_ROWS)).collect()
-    return {(row["_day"], row[_DIMENSION], row[_VALUE]): row[_ROWS] for row in most}
+    counted = asked.join(F.broadcast(values), names).groupBy(*names).agg(F.count("*").alias(_ROWS)).collect()
+    return {(row["_day"], row[_DIMENSION], row[_VALUE]): row[_ROWS] for row in counted}
 
 
 def _share(row: Row, measures: tuple[str, ...], of: Mapping[tuple[dt.date, str, str], int]) -> Share:
-    moved, delta = ({m: figure(row[prefix + m]) or Decimal(0) for m in measures} for prefix in (MOVED, DELTA))
+    moved = {measure: figure(row[MOVED + measure]) or Decimal(0) for measure in measures}
     day, dimension, value, rows = row[0], row[_DIMENSION], row[_VALUE], row[_ROWS]
-    return Share(dimension, value, rows, of.get((day, dimension, value), rows), moved, delta)
+    if dimension == DELIVERY_FILE:
+        # A key stays delivered, whatever becomes of its row.
+        return Share(dimension, value, rows, of.get((day, dimension, value), rows), moved)
+    # What the published side has more of tells its count without a look at all its rows.
+    return Share(dimension, value, rows, of.get((day, dimension, value), 0) + max(0, row[GONE]), moved)

@@ -133,11 +133,11 @@ def test_a_delta_table_is_a_golden_source_as_it_is_now(kit: Kit) -> None:
     home = kit.layout.sources / "golden" / "bookings"
     rows.write.format("delta").save(str(home))
     assert counts(kit, loaded, D1)[D1] == GoldenCounts(equal=2)
-    before = golden_fingerprints(loaded, kit.layout)
+    before = golden_fingerprints(loaded, kit.layout, [D1])
     write_deltalake(home, DeltaTable(home).to_pyarrow_table(), mode="append")
     assert counts(kit, loaded, D1)[D1] == GoldenCounts(missing_here=2, equal=2)
-    after = golden_fingerprints(loaded, kit.layout)
-    assert set(before) == {"golden:booked"}
+    after = golden_fingerprints(loaded, kit.layout, [D1])
+    assert set(before[D1]) == {"golden:booked"}
     assert before != after
 
 
@@ -149,7 +149,7 @@ def test_a_query_alone_reads_upstreams_and_references_by_name(kit: Kit) -> None:
     from_rides = (UpstreamDays(rides, {PUBLISHED: (D1,)}),)
     found = golden_counts(kit.spark, loaded, kit.layout, ShadowDays(FOLDER, (D1,), from_rides))
     assert found == {D1: {"booked": GoldenCounts(missing_there=1, equal=1)}}
-    assert golden_fingerprints(loaded, kit.layout) == {}
+    assert golden_fingerprints(loaded, kit.layout, [D1]) == {D1: {}}
 
 
 ONE = f"SELECT DATE'{D1}' AS day, kind, 1 AS fee FROM kinds"
@@ -199,4 +199,4 @@ def test_a_file_that_cannot_be_read_as_declared_is_refused(kit: Kit) -> None:
 def test_a_dataset_without_golden_sources_is_compared_with_none(kit: Kit) -> None:
     loaded = kit.dataset()
     assert golden_counts(kit.spark, loaded, kit.layout, ShadowDays(FOLDER, (D1, D2))) == {D1: {}, D2: {}}
-    assert golden_fingerprints(loaded, kit.layout) == {}
+    assert golden_fingerprints(loaded, kit.layout, [D1]) == {D1: {}}

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.measurement import NOTHING
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.road import SparkFingerprints
+from backfill_assets.lakehouse.road import SparkFingerprints, published_figures
 from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of
 from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
@@ -50,6 +50,17 @@ def test_every_figure_of_a_day_comes_out_right(kit: Kit) -> None:
     staging = sides[D1].staging
     assert (staging.rows, staging.metrics["fee"], staging.metrics["id"]) == (6, Decimal("7.10"), 7)
     assert (staging.fingerprint, staging.counts) == ("", {})
+
+
+def test_of_neighbouring_days_only_row_counts_and_sums_are_read(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,0.5", f"{D1},2,b,2,")
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded))
+    found = published_figures(kit.spark, loaded, kit.layout, [D1, D2])
+    known = {name: value for name, value in found[D1].items() if value is not None}
+    assert known == {"row_count": 2, "amount": 3, "fee": Decimal("0.50"), "id": 3}
+    assert set(found) == {D1}
 
 
 def test_a_sum_of_nulls_only_is_no_figure(kit: Kit) -> None:

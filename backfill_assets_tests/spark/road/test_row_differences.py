@@ -8,6 +8,7 @@ from decimal import Decimal
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.comparison import DELIVERY_FILE, Compared, DayComparison, RowChange, RowCounts, Share
 from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.judge import judge
@@ -217,32 +218,57 @@ def test_the_largest_changes_and_shares_of_a_day_name_rows_and_values(kit: Kit) 
     assert {dimension for dimension, _ in shares} == {DELIVERY_FILE}
     (second, none) = sorted(shares.values(), key=lambda s: -s.rows)
     assert second.value.endswith(f"{D1}_second.csv")
-    assert second == Share(
-        DELIVERY_FILE, second.value, 3, 3, {"amount": 12, "fee": Decimal("0.50"), "id": 5},
-        {"amount": 12, "fee": Decimal("0.50"), "id": 5},
-    )  # fmt: skip
-    assert (none.value, none.rows, none.of, none.delta["amount"]) == ("(not delivered)", 1, 1, -10)
+    assert second == Share(DELIVERY_FILE, second.value, 3, 3, {"amount": 12, "fee": Decimal("0.50"), "id": 5})
+    assert (none.value, none.rows, none.of, none.moved["amount"]) == ("(not delivered)", 1, 1, 10)
 
 
 def test_values_of_dimensions_are_told_apart_with_null_as_a_value(kit: Kit) -> None:
     loaded = built(kit, D1, dimensions=["kind", "id"])
     published(kit, loaded, amount="IF(kind = 'b' OR kind IS NULL, amount + 1, amount)", kind="coalesce(kind, 'old')")
     one = compared(kit, loaded, D1)
-    kinds = [(s.value, s.rows, s.of, s.moved["amount"], s.delta["amount"]) for s in one.shares if s.dimension == "kind"]
+    kinds = [(s.value, s.rows, s.of, s.moved["amount"]) for s in one.shares if s.dimension == "kind"]
     # Of a row that changed its value the new one counts; the published side has none of it.
-    assert kinds == [("(null)", 1, 1, 1, -1), ("b", 1, 1, 1, -1)]
+    assert kinds == [("(null)", 1, 1, 1), ("b", 1, 1, 1)]
     assert [s.value for s in one.shares if s.dimension == "id"] == ["3", "4"]
 
 
-def test_of_each_dimension_the_values_that_move_most_are_kept(kit: Kit) -> None:
+def test_shares_of_values_count_the_rows_of_the_side_that_has_more(kit: Kit) -> None:
+    loaded = built(kit, D1, dimensions=["kind"])
+    shadow = kit.shadow(loaded)
+    more = shadow.where("kind = 'a'").withColumn("id", F.col("id") + 10)
+    # Of kind a two rows go and two stay as they are, b comes, and c is on the published side alone.
+    kit.publish(loaded, shadow.where("id <> 3").unionByName(more).withColumn("kind", F.expr("IF(id = 4, 'c', kind)")))
+    kinds = {s.value: (s.rows, s.of) for s in compared(kit, loaded, D1).shares if s.dimension == "kind"}
+    assert kinds == {"a": (2, 4), "b": (1, 1)}
+
+
+def test_shares_keep_every_value_that_makes_up_a_percent_of_a_days_move(kit: Kit) -> None:
     loaded = kit.dataset(dimensions=["kind"], checks={})
-    kit.deliver(D1, *(f"{D1},{i},k{i:02},{i},1" for i in range(30)), *(f"{D1},{i},few,1,1" for i in range(30, 33)))
+    wrong = [f"{D1},{i},wrong{i:02},100,1" for i in range(20)]
+    kit.deliver(D1, *wrong, *(f"{D1},{i},right,100,1" for i in range(20, 40)), f"{D1},40,slight,1,1")
     kit.build(loaded, D1)
-    published(kit, loaded, amount="amount * 2", fee="IF(id = 0, 9, fee)")
-    kinds = [s for s in compared(kit, loaded, D1).shares if s.dimension == "kind"]
-    assert kinds[0].value == "few"
-    assert (kinds[0].rows, kinds[0].of, kinds[0].moved["amount"]) == (3, 3, 3)
-    named = {s.value for s in kinds}
-    # Ten by rows, ten by amount, ten by fee; ties go by their names.
-    assert named >= {f"k{i}" for i in range(20, 30)} | {"k00", "few"}
-    assert len(kinds) <= 30
+    published(kit, loaded, amount="IF(kind = 'right', amount, amount * 2)", fee="IF(kind = 'slight', 9, fee)")
+    one = compared(kit, loaded, D1)
+    # By amount the last one moves less than a percent, but nothing else moves the fee.
+    assert {s.value for s in one.shares if s.dimension == "kind"} == {f"wrong{i:02}" for i in range(20)} | {"slight"}
+    (amount,) = [found for found in attribute([one]) if found.measure == "amount"]
+    cause = next(c for c in amount.causes if c.dimension == "kind")
+    assert (len(cause.values), round(cause.explained, 2)) == (19, 0.95)
+
+
+def test_shares_of_many_values_that_move_next_to_nothing_each_are_not_kept(kit: Kit) -> None:
+    loaded = kit.dataset(dimensions=["kind"], checks={})
+    kit.deliver(D1, *(f"{D1},{i},k{i},1,1" for i in range(150)))
+    kit.build(loaded, D1)
+    published(kit, loaded, amount="amount * 2")
+    assert [s.dimension for s in compared(kit, loaded, D1).shares] == [DELIVERY_FILE]
+
+
+def test_shares_of_delivery_files_go_by_the_newest_delivery_and_not_by_the_name(kit: Kit) -> None:
+    loaded = kit.dataset(add_up=True, checks={})
+    kit.deliver(D1, f"{D1},1,a,10,1", part="_z")
+    kit.deliver(D1, f"{D1},1,a,10,1", part="_a", hour=5)
+    kit.build(loaded, D1)
+    published(kit, loaded, amount="amount + 1")
+    (share,) = compared(kit, loaded, D1).shares
+    assert share.value.endswith(f"{D1}_a.csv")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.domain.dataset import Dataset
@@ -53,3 +56,54 @@ def test_a_golden_file_that_is_gone_is_told_by_key(world: World) -> None:
         SourceError, match=r"golden\.booked: the file golden/booked\.csv is not in .*; put it there, or"
     ):
         with_golden(world).inputs("sales", [day(0)])
+
+
+def booked_rows(*days: dt.date) -> pa.Table:
+    return pa.table({"day": pa.array(days, pa.date32()), "fee": pa.array([1] * len(days), pa.int64())})
+
+
+def table_inputs(world: World, home: Path, sql: str | None = None) -> list[str]:
+    """The inputs of two days that are compared with a Delta table."""
+    golden = Golden(table=home.relative_to(layout(world.folder).sources).as_posix(), sql=sql, key=("day",))
+    found = basis(world, world.datasets["sales"].model_copy(update={"golden": {"booked": golden}}))
+    return list(found.inputs("sales", [day(0), day(1)]).values())
+
+
+def test_of_a_golden_table_by_day_only_a_days_own_files_make_it_stale(world: World) -> None:
+    home = layout(world.folder).sources / "golden" / "bookings"
+    write_deltalake(home, booked_rows(day(0), day(1)), partition_by=["day"])
+    before = table_inputs(world, home)
+    write_deltalake(home, booked_rows(day(1), day(2)), mode="append")
+    after = table_inputs(world, home)
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False]
+
+
+def test_commits_to_a_golden_table_that_leave_its_files_alone_make_nothing_stale(world: World) -> None:
+    home = layout(world.folder).sources / "golden" / "bookings"
+    write_deltalake(home, booked_rows(day(0)))
+    write_deltalake(home, booked_rows(day(0), day(1)), mode="overwrite")
+    before = table_inputs(world, home)
+    assert DeltaTable(home).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    DeltaTable(home).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+    assert DeltaTable(home).version() > 1
+    assert table_inputs(world, home) == before
+
+
+def test_of_a_golden_table_that_is_queried_or_not_kept_by_day_every_file_counts(world: World) -> None:
+    whole, queried = (layout(world.folder).sources / "golden" / name for name in ("whole", "queried"))
+    write_deltalake(whole, booked_rows(day(0)))
+    write_deltalake(queried, booked_rows(day(0)), partition_by=["day"])
+    before = table_inputs(world, whole), table_inputs(world, queried, "SELECT max(day) AS day FROM booked")
+    for home in (whole, queried):
+        write_deltalake(home, booked_rows(day(5)), mode="append")
+    after = table_inputs(world, whole), table_inputs(world, queried, "SELECT max(day) AS day FROM booked")
+    assert all(old != new for was, now in zip(before, after, strict=True) for old, new in zip(was, now, strict=True))
+
+
+def test_of_a_golden_table_with_deletion_vectors_every_commit_counts(world: World) -> None:
+    home = layout(world.folder).sources / "golden" / "bookings"
+    configuration = {"delta.enableDeletionVectors": "true"}
+    write_deltalake(home, booked_rows(day(0)), partition_by=["day"], configuration=configuration)
+    before = table_inputs(world, home)
+    write_deltalake(home, booked_rows(day(2)), mode="append")
+    assert table_inputs(world, home)[0] != before[0]

@@ -104,3 +104,11 @@ def test_a_step_to_the_day_after_the_batch_is_answered_for_by_its_last_day(world
     batch = {day: sides(1000 + day.day % 7, 3000 + day.day % 7) for day in DAYS if day < MARCH}
     (seam,) = found(world, unit, batch)[dt.date(2024, 2, 29)]
     assert (seam.day, seam.introduced) == (MARCH, True)
+
+
+def test_a_batch_that_stays_as_it_is_answers_for_the_step_to_a_day_that_was_changed_before(world: World) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    built(world, unit, usual([day for day in DAYS if day > MARCH]) | {MARCH: sides(1000, 9000)})
+    february = usual([day for day in DAYS if day < MARCH])
+    (seam,) = found(world, unit, february)[dt.date(2024, 2, 29)]
+    assert (seam.day, seam.introduced) == (MARCH, True)

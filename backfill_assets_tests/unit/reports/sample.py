@@ -187,9 +187,9 @@ def _comparison(wish: Wish, number: int, day: dt.date) -> DayComparison:
     )
     moved = Decimal(10_000)
     shares = (
-        Share("tax class", wish.value, 240, 250, {"net_revenue": moved * 97 / 100}, {"net_revenue": -moved * 97 / 100}),
-        Share("tax class", "A", 10, 250, {"net_revenue": moved * 3 / 100}, {"net_revenue": -moved * 3 / 100}),
-        Share("store", "Store 1", 10, 20, {"net_revenue": moved / 10}, {"net_revenue": -moved / 10}),
+        Share("tax class", wish.value, 240, 250, {"net_revenue": moved * 97 / 100}),
+        Share("tax class", "A", 10, 250, {"net_revenue": moved * 3 / 100}),
+        Share("store", "Store 1", 10, 20, {"net_revenue": moved / 10}),
     )
     return DayComparison("daily_sales", day, number // 31 + 1, 250, 500, {"net_revenue": moved}, changes, shares)
 

@@ -225,7 +225,9 @@ class Application:
     def reviews(self) -> Reviews:
         """Tells all that speaks for and against a unit."""
         cost = self.settings.cost_per_hour
-        return Reviews(self.ledger, self.tables, self.publisher, self._contracts, self.clock, cost)
+        return Reviews(
+            self.ledger, self.tables, self.publisher, self._contracts, self.clock, cost, self.guard.obstacles
+        )
 
     @cached_property
     def watch_release(self) -> WatchRelease:

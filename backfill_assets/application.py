@@ -224,8 +224,8 @@ class Application:
     @cached_property
     def reviews(self) -> Reviews:
         """Tells all that speaks for and against a unit."""
-        cost = self.settings.cost_per_hour
-        return Reviews(self.ledger, self.tables, self.publisher, self._contracts, self.clock, cost)
+        known = (self.ledger, self.tables, self.publisher, self._contracts, self.clock)
+        return Reviews(*known, self.settings.cost_per_hour, self.guard.obstacles)
 
     @cached_property
     def watch_release(self) -> WatchRelease:

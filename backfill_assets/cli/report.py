@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import say
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.review import as_json
@@ -29,7 +30,7 @@ def report(
         from backfill_assets.reports.writing import Reports
 
         reports = Reports(application.settings.reports, application.settings.reports_url)
-        say(str(reports.write_index(application.metrics.all(), _units(application), out)))
+        say(shown_path(reports.write_index(application.metrics.all(), _units(application), out)))
         return
     review = application.reviews.of(target)
     if json:
@@ -39,7 +40,7 @@ def report(
 
     reports = Reports(application.settings.reports, application.settings.reports_url)
     say(review.judgement.sentence)
-    say(str(reports.write(review, out)))
+    say(shown_path(reports.write(review, out)))
 
 
 def _units(application: Application) -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from backfill_assets.domain.checks_config import PERCENTILES
 from backfill_assets.domain.contract import UNCHANGED, Change
+from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
+from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.metric_changes import MetricChange
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay
@@ -25,7 +27,10 @@ _OPEN_FAULTS = (DayState.failed, DayState.missing, DayState.stale)
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a judgement rests on; `proofs` counts certificates that passed, `golden` golden sources that agree."""
+    """What a judgement rests on; `proofs` counts certificates that passed, `golden` golden sources that agree.
+
+    `refusals` are what else keeps a campaign with good evidence from being released, `later` why not right now.
+    """
 
     state: UnitState
     days: Sequence[ReviewedDay]
@@ -36,6 +41,8 @@ class Grounds:
     pending: str = ""
     proofs: int = 0
     golden: int = 0
+    refusals: Sequence[str] = ()
+    later: str = ""
 
 
 def judge_unit(grounds: Grounds) -> Judgement:
@@ -63,7 +70,10 @@ def _open(grounds: Grounds) -> Judgement:
         why = f": {first.why[0]}" if first.why else ""
         text = f"Not ready: of {_count(grounds.days)} {how}; first {first.dataset} {first.day}{why}."
         return Judgement(Outcome.not_ready, text)
+    if grounds.refusals:
+        return Judgement(Outcome.not_ready, f"Not ready: {'; '.join(one.rstrip('.') for one in grounds.refusals)}.")
     wait = f"; waits for an approval of evidence {grounds.pending[:_SHORT]}" if grounds.pending else ""
+    wait += f"; but not now: {grounds.later.rstrip('.')}" if grounds.later else ""
     if worst is not None:
         said = in_one_sentence(worst, len(grounds.days))
         return Judgement(
@@ -86,8 +96,10 @@ def _rolled_back(grounds: Grounds) -> str:
     why = f" ({last.reason})" if last is not None and last.reason else ""
     worst = worst_of(grounds.concerns)
     besides = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
-    days = _count(grounds.days)
-    return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{besides}."
+    states = Counter(day.state for day in grounds.days)
+    days, anew = number_of(states[DayState.rolled_back], "day"), states[DayState.rewritten]
+    since = f"; {number_of(anew, 'day')} {DayState.rewritten.value}" if anew else ""
+    return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{since}{besides}."
 
 
 def _made(grounds: Grounds, kind: str, verb: str) -> str:
@@ -121,23 +133,34 @@ def _passed(days: Sequence[ReviewedDay]) -> str:
 
 def _moves(series: Sequence[Series]) -> str:
     """How far the metrics moved, those that were promised to first and percentiles last; what did not move is not named."""
-    changes = [
-        (one.change, one.change.range) for one in series if one.change is not None and one.change.range is not None
-    ]
-    if not changes:
+    rows = {(s.dataset, p.day): p for s in series if s.metric == ROW_COUNT for p in s.points if p.inside}
+    both = {day for day, point in rows.items() if point.old and point.new}
+    found = [(one.change, _moved(one, both)) for one in series if one.change is not None]
+    if all(change.range is None and not how for change, how in found):
         return "nothing was published of these days before"
-    several = len({change.dataset for change, _ in changes}) > 1
-    told = sorted(((change, by) for change, by in changes if by != UNCHANGED), key=lambda pair: not _promised(pair[0]))
+    several = len({change.dataset for change, _ in found}) > 1
+    told = sorted(((change, how) for change, how in found if how), key=lambda pair: not _promised(pair[0]))
     # Percentiles say less to most people than sums: they are named where nothing else has moved.
     named = [pair for pair in told if not is_percentile(pair[0].metric)] or told
-    texts = [
-        f"{f'{change.dataset}.' if several else ''}{change.metric} changes by {_shown(by)}"
-        f"{' as promised' if _promised(change) else ''}"
-        for change, by in named[:_MOST_METRICS]
-    ]
+    texts = [f"{f'{change.dataset}.' if several else ''}{change.metric} {how}" for change, how in named[:_MOST_METRICS]]
     if len(told) > len(texts):
         texts.append(f"{number_of(len(told) - len(texts), 'other metric')} moved within what is allowed")
+    if first := sum(not point.old and bool(point.new) for point in rows.values()):
+        texts.append(f"{first:,} of {number_of(len(rows), 'day')} had no published row before")
     return "; ".join(texts) or "no metric changes"
+
+
+def _moved(series: Series, both: Collection[DatasetDay]) -> str:
+    """How a metric moved; on days that have rows in `both` versions also where no percentage tells it."""
+    change, parts = series.change, []
+    if change is not None and change.range is not None and change.range != UNCHANGED:
+        parts.append(f"changes by {_shown(change.range)}{' as promised' if _promised(change) else ''}")
+    points = [point for point in series.points if (series.dataset, point.day) in both]
+    if come := sum(not point.old and bool(point.new) for point in points):
+        parts.append(f"comes from nothing on {number_of(come, 'day')}")
+    if gone := sum(bool(point.old) and point.new is None for point in points):
+        parts.append(f"goes to nothing on {number_of(gone, 'day')}")
+    return " and ".join(parts)
 
 
 def is_percentile(metric: str) -> bool:

@@ -57,8 +57,8 @@ class Judgement:
 class Subject:
     """What was asked for, by whom and why.
 
-    `specification` holds the fields of a campaign's file as JSON values, `file` where it was read; both are empty for a
-    launch without one. `contract` is what was promised to change, as a launch says it. `targets` are days by dataset.
+    `specification` holds the fields of a campaign's file as JSON values, `file` is its name without a folder; both are
+    empty for a launch without one. `contract` is what was promised to change, as a launch says it. `targets` are days by dataset.
     """
 
     campaign: str
@@ -222,8 +222,13 @@ class Review:
 
 
 def as_plain(review: Review) -> dict[str, object]:
-    """All of it as JSON values; a number that is none is the text `nan`, `inf` or `-inf`."""
-    return {field.name: _finite(plain(getattr(review, field.name))) for field in fields(review)}
+    """All of it as JSON values, but for the machines that the batches ran on, since reports are sent around.
+
+    A number that is none is the text `nan`, `inf` or `-inf`.
+    """
+    found = {field.name: _finite(plain(getattr(review, field.name))) for field in fields(review)}
+    batches = [{name: value for name, value in vars(one).items() if name != "worker"} for one in review.batches]
+    return found | {"batches": _finite(plain(batches))}
 
 
 def as_json(review: Review) -> str:

@@ -11,7 +11,7 @@ from backfill_assets.domain.bands import band_of
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.measurement import Figures, metric_names
+from backfill_assets.domain.measurement import ROW_COUNT, Figures, metric_names
 from backfill_assets.domain.metric_changes import ENDING, MetricChange, metric_changes, relative
 
 
@@ -38,12 +38,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A metric of a dataset over the days of a unit and its neighbours, in order, with how far it has moved in all."""
+    """A metric of a dataset over the days of a unit and its neighbours, in order, with how far it has moved in all.
+
+    `adds_up` says that figures of several days may be added, as those of sums and counts of rows may.
+    """
 
     dataset: str
     metric: str
     change: MetricChange | None
     points: tuple[Point, ...]
+    adds_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def series_of(
             metric,
             changes.get(metric),
             tuple(sorted(_points(metric, dataset, measured, contract, around), key=lambda point: point.day)),
+            metric == ROW_COUNT or (metric in dataset.measures and dataset.measures[metric].sum),
         )
         for metric in metric_names(dataset)
     )

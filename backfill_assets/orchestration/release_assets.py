@@ -183,7 +183,9 @@ def release_metadata(
             "unit": dg.MetadataValue.text(outcome.unit),
             "evidence": dg.MetadataValue.text(outcome.evidence),
             LAUNCH_METADATA: dg.MetadataValue.text(launch),
-            **report_metadata(application, application.ledger.unit(outcome.unit), log),
+            **report_metadata(
+                application, application.ledger.unit(outcome.unit), log, again=isinstance(outcome, AlreadyReleased)
+            ),
         }
         for outcome in outcomes
     }

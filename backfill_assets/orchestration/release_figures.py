@@ -19,18 +19,21 @@ def release_figures(
 ) -> Mapping[DatasetDay, Metadata]:
     """The metrics of every dataset right after its release, for the newest day of that release.
 
-    One point per release: they speak of the whole dataset, and say nothing of single days. None for a release that an
-    earlier run has made. Whatever goes wrong is logged as a warning: no release fails because nobody can measure it.
+    One point per release: they speak of the whole dataset, and say nothing of single days. But duplicates and mismatches of
+    a live release are those of its own days: it is not to read the evidence of a whole history every day. None for a
+    release that an earlier run has made.
+
+    Whatever goes wrong is logged as a warning: no release fails because nobody can measure it.
     """
-    newest = [
-        (name, max(days))
-        for outcome in outcomes
-        if isinstance(outcome, Released)
-        for name, days in outcome.days.items()
-        if days
-    ]
     try:
-        return {(name, day): figures(application.metrics.of(name)) for name, day in newest}
+        return {
+            (name, max(days)): figures(application.metrics.of(name, days if unit.live else None))
+            for outcome in outcomes
+            if isinstance(outcome, Released)
+            for unit in (application.ledger.unit(outcome.unit),)
+            for name, days in outcome.days.items()
+            if days
+        }
     except Exception as error:  # noqa: BLE001  # see above
         log.warning(f"the metrics could not be taken ({error!r}); try: backfill metrics")
         return {}

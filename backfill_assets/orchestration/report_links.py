@@ -19,9 +19,10 @@ REVIEW_METADATA = "review"
 Metadata = Mapping[str, dg.MetadataValue]
 
 
-def report_metadata(application: Application, unit: Unit, log: logging.Logger) -> Metadata:
+def report_metadata(application: Application, unit: Unit, log: logging.Logger, *, again: bool = False) -> Metadata:
     """Write the report of a unit, and say where it is; of a live unit of one day only the sentence, there are too many.
 
+    Where it is told `again` of a release, the page that was written after that stays.
     Whatever goes wrong is logged as a warning: no run and no release fails because nobody can read about it.
     """
     found: dict[str, dg.MetadataValue] = {}
@@ -33,7 +34,7 @@ def report_metadata(application: Application, unit: Unit, log: logging.Logger) -
             from backfill_assets.reports.writing import Reports  # noqa: PLC0415
 
             reports = Reports(application.settings.reports, application.settings.reports_url)
-            page = reports.write(review)
+            page = (reports.written_since(review) if again else None) or reports.write(review)
             address = reports.address(page)
             found[REPORT_METADATA] = dg.MetadataValue.url(address) if address else dg.MetadataValue.path(str(page))
     except Exception as error:  # noqa: BLE001  # see above

@@ -184,7 +184,7 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _mean(monday: dt.date, some: Sequence[Point]) -> Point:
-    names = ("old", "new", "low", "high", "change")
+    names = ("old", "new", "source", "low", "high", "change")
     means = {name: _mean_of([getattr(point, name) for point in some]) for name in names}
     passed = None if all(point.passed is None for point in some) else all(point.passed is not False for point in some)
     live = any(point.live for point in some)
@@ -198,11 +198,16 @@ def _mean_of(values: Sequence[Decimal | None]) -> Decimal | None:
 
 def _row(point: Point) -> dict[str, object]:
     """A point in short names, so that two thousand of them stay small; what cannot be drawn is left out."""
-    figures = {"o": point.old, "n": point.new, "l": point.low, "h": point.high}
+    figures = {"o": point.old, "n": point.new, "x": _delta(point), "s": point.source, "l": point.low, "h": point.high}
     figures["v"] = point.old if point.new is None else point.new
     drawn = {name: float(f"{value:.7g}") for name, value in figures.items() if value is not None and value.is_finite()}
     kind = "failed" if point.passed is False else "live" if point.live else ""
     return {"d": str(point.day), **drawn, **({"k": kind} if kind else {})}
+
+
+def _delta(point: Point) -> Decimal | None:
+    both = [value for value in (point.old, point.new) if value is not None and value.is_finite()]
+    return both[1] - both[0] if len(both) == 2 else None  # noqa: PLR2004  # an old figure and a new one
 
 
 def _relative(point: Point) -> dict[str, object]:
@@ -227,6 +232,8 @@ _TIPS: Final = [
     alt.Tooltip("d:T", title="day", format="%Y-%m-%d"),
     alt.Tooltip("o:Q", title="old", format=",.6~g"),
     alt.Tooltip("n:Q", title="new", format=",.6~g"),
+    alt.Tooltip("x:Q", title="delta", format="+,.6~g"),
+    alt.Tooltip("s:Q", title="source", format=",.6~g"),
     alt.Tooltip("l:Q", title="expected from", format=",.6~g"),
     alt.Tooltip("h:Q", title="to", format=",.6~g"),
 ]

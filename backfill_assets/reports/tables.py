@@ -53,32 +53,52 @@ class CheckRow:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Figures of several days added up, each none where nothing is known; `source` also where it is not known of each day."""
+
+    old: Decimal | None = None
+    new: Decimal | None = None
+    source: Decimal | None = None
+
+    @property
+    def delta(self) -> Decimal | None:
+        """By how much the new days are more than the old ones; none where one of both is none or no number."""
+        if self.old is None or self.new is None or not self.old.is_finite() or not self.new.is_finite():
+            return None
+        return self.new - self.old
+
+
+@dataclass(frozen=True)
 class MetricRow:
-    """A metric over all days: its sums of old and new are none for metrics that cannot be added up."""
+    """A metric over all days: `outside` of them left the band, `apart` changed from nothing or to nothing.
+
+    `sums` are empty for metrics that cannot be added up.
+    """
 
     series: Series
-    days: int
     outside: int
-    added: int
+    apart: int
+    sums: Sums
 
     @property
     def moved(self) -> bool:
         """Whether any day changes."""
         change = self.series.change
-        return self.added > 0 or (
+        return self.apart > 0 or (
             change is not None and change.range is not None and bool(change.range.low or change.range.high)
         )
 
 
 @dataclass(frozen=True)
 class MonthRow:
-    """A month of a metric: days, the lowest and highest relative change, and days outside of the band."""
+    """A month of a metric: days, the lowest and highest relative change, days outside of the band, and sums as above."""
 
     month: str
     days: int
     low: Decimal | None
     high: Decimal | None
     outside: int
+    sums: Sums
 
 
 @dataclass(frozen=True)
@@ -146,7 +166,7 @@ def months_of(series: Series) -> tuple[MonthRow, ...]:
     for point in series.points:
         if point.inside:
             months.setdefault(f"{point.day:%Y-%m}", []).append(point)
-    return tuple(_month(month, points) for month, points in months.items())
+    return tuple(_month(month, points, series) for month, points in months.items())
 
 
 def states_of(days: Sequence[ReviewedDay]) -> tuple[StateRow, ...]:
@@ -174,13 +194,31 @@ def largest_steps(seams: Sequence[Seam]) -> tuple[Seam, ...]:
 def _metric(series: Series) -> MetricRow:
     inside = [point for point in series.points if point.inside]
     outside = sum(point.passed is False for point in inside)
-    return MetricRow(series, len(inside), outside, sum(point.old is None and point.new is not None for point in inside))
+    apart = sum(point.change is None and (point.old or 0) != (point.new or 0) for point in inside)
+    return MetricRow(series, outside, apart, _sums(inside, series))
 
 
-def _month(month: str, points: Sequence[Point]) -> MonthRow:
+def _month(month: str, points: Sequence[Point], series: Series) -> MonthRow:
     changes = [point.change for point in points if point.change is not None]
     outside = sum(point.passed is False for point in points)
-    return MonthRow(month, len(points), min(changes, default=None), max(changes, default=None), outside)
+    low, high = min(changes, default=None), max(changes, default=None)
+    return MonthRow(month, len(points), low, high, outside, _sums(points, series))
+
+
+def _sums(points: Sequence[Point], series: Series) -> Sums:
+    if not series.adds_up:
+        return Sums()
+    # A sum over some of the days would be taken for that of all.
+    told = all(point.source is not None for point in points if point.new is not None)
+    source = _sum([point.source for point in points]) if told else None
+    return Sums(_sum([point.old for point in points]), _sum([point.new for point in points]), source)
+
+
+def _sum(values: Sequence[Decimal | None]) -> Decimal | None:
+    found = [value for value in values if value is not None]
+    if not all(value.is_finite() for value in found):
+        return Decimal("NaN")
+    return sum(found, Decimal(0)) if found else None
 
 
 def _day(concern: Concern) -> tuple[bool, dt.date]:

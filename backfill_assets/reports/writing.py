@@ -42,6 +42,12 @@ class Reports:
         _write(home / JSON, text)
         return _write(home / PAGE, page)
 
+    def written_since(self, review: Review) -> Path | None:
+        """The page of the unit, if one was written after all of its releases; none otherwise."""
+        page = self.folder / _plain(review.unit) / PAGE
+        newest = max((made.at.timestamp() for made in review.releases), default=0.0)
+        return page if page.is_file() and page.stat().st_mtime > newest else None
+
     def write_index(self, metrics: Metrics, units: Mapping[str, str], folder: Path | None = None) -> Path:
         """Write the page of all datasets and campaigns, and the same as JSON; the path of the page.
 

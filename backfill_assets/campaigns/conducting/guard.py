@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import approved
-from backfill_assets.campaigns.releasing.survey import Sanction, Survey
+from backfill_assets.campaigns.releasing.survey import Obstacles, Sanction, Survey
 from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.durations import format_duration
@@ -62,16 +62,21 @@ class CampaignGuard:
     def refusals(self, campaign: Campaign, survey: Survey) -> tuple[ApprovalError | RollbackError, ...]:
         """Everything that keeps a campaign whose evidence is complete from being released right now."""
         found = (
-            self._phase(campaign),
-            self._drift(campaign, survey.unit),
-            _contract(campaign, survey.unit),
+            *self._as_planned(campaign, survey.unit),
             self._certificate(campaign, survey),
             self._approval(campaign, survey),
             self._window(campaign),
-            self._retention(campaign, survey),
-            self._rehearsal(campaign, survey),
+            *self._undoable(campaign, survey),
         )
         return tuple(refusal for refusal in found if refusal is not None)
+
+    def obstacles(self, campaign: Campaign, survey: Survey) -> Obstacles:
+        """What keeps it from being released besides a certificate and an approval, which reviews look at themselves."""
+        found, shut = (
+            (*self._as_planned(campaign, survey.unit), *self._undoable(campaign, survey)),
+            self._window(campaign),
+        )
+        return Obstacles(tuple(str(one) for one in found if one is not None), str(shut or ""))
 
     def consenting(self, outside_window: str) -> CampaignGuard:
         """The same guard that lets a release pass outside the publish window, for this reason."""
@@ -81,6 +86,12 @@ class CampaignGuard:
         """Whether the campaign may be published at this time of day."""
         windows, zone, now = campaign.specification.publish_window, campaign.specification.zone, self.clock.now()
         return not windows or any(w.contains(now, zone) for w in windows)
+
+    def _as_planned(self, campaign: Campaign, unit: Unit) -> tuple[ApprovalError | None, ...]:
+        return self._phase(campaign), self._drift(campaign, unit), _contract(campaign, unit)
+
+    def _undoable(self, campaign: Campaign, survey: Survey) -> tuple[RollbackError | None, ...]:
+        return self._retention(campaign, survey), self._rehearsal(campaign, survey)
 
     def _phase(self, campaign: Campaign) -> ApprovalError | None:
         if campaign.phase in _RELEASABLE:

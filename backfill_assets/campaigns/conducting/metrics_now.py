@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.standing import effective
@@ -48,19 +49,22 @@ class MetricsNow:
             tuple(self._campaign(campaign, attempts) for campaign in self.ledger.campaigns()),
         )
 
-    def of(self, dataset: str) -> DatasetMetrics:
-        """The metrics of one dataset."""
-        return self._dataset(dataset, self.ledger.attempts())
+    def of(self, dataset: str, days: Collection[dt.date] | None = None) -> DatasetMetrics:
+        """The metrics of one dataset; what was checked, its rows, duplicate keys and mismatches, of these days alone if named."""
+        return self._dataset(dataset, self.ledger.attempts(), days)
 
-    def _dataset(self, name: str, attempts: Sequence[Attempt]) -> DatasetMetrics:
+    def _dataset(
+        self, name: str, attempts: Sequence[Attempt], looked_at: Collection[dt.date] | None = None
+    ) -> DatasetMetrics:
         records, table = self.ledger.releases(name, states={ReleaseState.finalized}), self.tables[name]
         standing = effective(records)
         active = table.active() if table.exists() else {}
+        checked = standing.keys() if looked_at is None else standing.keys() & set(looked_at)
         published = Published(
             dataset=self.datasets[name],
             days={day for day, files in active.items() if files} | standing.keys(),
             standing=standing,
-            findings=self.ledger.findings(name, {day: manifest.unit for day, manifest in standing.items()}),
+            findings=self.ledger.findings(name, {day: standing[day].unit for day in checked}),
             records=records,
             units=self.ledger.units(name),
             attempts=attempts,

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
+from pathlib import Path
 from typing import Final
 
 from backfill_assets.campaigns.releasing.steps import taken_back
@@ -54,7 +55,8 @@ def subject_of(unit: Unit, campaign: Campaign | None) -> Subject:
         targets=unit.targets,
         contract=tuple(unit.contract.to_plain()),
         specification=campaign.specification.to_plain() if campaign is not None else {},
-        file=campaign.file if campaign is not None else "",
+        # Its name alone: reports are sent around, and a folder tells of somebody's machine.
+        file=Path(campaign.file).name if campaign is not None else "",
     )
 
 
@@ -238,19 +240,25 @@ def of_reaches(reaches: Iterable[Reach]) -> tuple[Concern, ...]:
     )
 
 
-def commands_for(unit: Unit, hashes: tuple[str, str], releases: Sequence[ReleaseRecord]) -> tuple[Command, ...]:
+def commands_for(
+    unit: Unit, hashes: tuple[str, str], releases: Sequence[ReleaseRecord], *, refused: bool = False
+) -> tuple[Command, ...]:
     """What somebody may want to do next.
 
     `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
-    where that is not so.
+    where that is not so. `refused` says that a release would be refused nevertheless.
     """
     whole, pending = hashes
     undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable(releases)]
-    if unit.state is UnitState.discarded or (unit.state is UnitState.published and undo):
+    give_up = Command("give it up", f"backfill discard {unit.handle}")
+    # Only an open unit can go on or be given up; what was rolled back and has moved since is launched as a new one.
+    if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not whole):
         return tuple(undo)
+    if refused:
+        return (*undo, give_up) if unit.state is UnitState.open else tuple(undo)
     if not whole:
         lacking = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
-        return lacking, Command("give it up", f"backfill discard {unit.handle}")
+        return lacking, give_up
     found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
     evidence = "" if unit.campaign else f" --evidence {whole}"
     found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ from backfill_assets.campaigns.proving.reach import Reaches
 from backfill_assets.campaigns.proving.shown import Shown
 from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
 from backfill_assets.campaigns.releasing.publish import Publisher
-from backfill_assets.campaigns.releasing.survey import Survey
+from backfill_assets.campaigns.releasing.survey import Obstacles, Survey
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.comparison import DayComparison
@@ -51,7 +51,11 @@ from backfill_assets.domain.work import ReleaseRecord
 
 @dataclass(frozen=True)
 class Reviews:
-    """Writes reviews; reads only. `price` is what an hour of batch time costs, if anybody has said so."""
+    """Writes reviews; reads only.
+
+    `price` is what an hour of batch time costs, if anybody has said so; `obstacles` tells what keeps a campaign of which
+    all evidence is good from being released.
+    """
 
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
@@ -59,6 +63,7 @@ class Reviews:
     datasets: Mapping[str, Dataset]
     clock: Clock
     price: Price | None = None
+    obstacles: Callable[[Campaign, Survey], Obstacles] = lambda _campaign, _survey: Obstacles()
 
     def unit_of(self, target: str) -> str:
         """The unit that a campaign, a unit or a release is about.
@@ -111,6 +116,7 @@ class _Reviewing:
             Grounds(
                 unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.pending,
                 sum(proof.passed for proof in self.proofs), sum(not one.counts.mismatches for one in self.agreements),
+                self.obstacles.refusals, self.obstacles.later,
             )
         )  # fmt: skip
         return Review(
@@ -135,7 +141,9 @@ class _Reviewing:
             journal=ledger.journal(campaign.id) if campaign is not None else (),
             reaches=self.reaches,
             releases=self.made,
-            commands=commands_for(unit, (self._whole, self.pending), self.records),
+            commands=commands_for(
+                unit, (self._whole, self.pending), self.records, refused=bool(self.obstacles.refusals)
+            ),
         )
 
     @cached_property
@@ -148,6 +156,14 @@ class _Reviewing:
         """What a release would look at, while there may be one."""
         waits = self.unit.state in {UnitState.open, UnitState.rolled_back}
         return self.reviews.publisher.survey(self.unit.id) if waits else None
+
+    @cached_property
+    def obstacles(self) -> Obstacles:
+        """What else keeps a campaign with good evidence from being released."""
+        campaign, survey = self.campaign, self.survey
+        if campaign is None or survey is None or survey.faults:
+            return Obstacles()
+        return self.reviews.obstacles(campaign, survey)
 
     @cached_property
     def shown(self) -> Mapping[str, Shown]:

@@ -39,6 +39,14 @@ class Sanction:
 
 
 @dataclass(frozen=True)
+class Obstacles:
+    """What keeps a campaign with good evidence from being released: `refusals`, and `later`, why it is not the time now."""
+
+    refusals: tuple[str, ...] = ()
+    later: str = ""
+
+
+@dataclass(frozen=True)
 class Survey:
     """What was found: the evidence of the unit's days, each table's version and active files, and all faults."""
 

@@ -44,6 +44,12 @@ def test_figures_are_those_of_what_is_published_now(world: World, monkeypatch: p
     assert (found.rows, found.duplicate_keys) == (4, 0)
 
 
+def test_of_named_days_alone_is_read_what_was_checked(world: World) -> None:
+    world.released({day(0): [1, 2], day(1): [1, 2, 3]})
+    found = metrics(world).of("sales", [day(1)])
+    assert (found.published, found.rows) == (2, 3)
+
+
 def test_a_day_that_was_released_without_a_row_counts_as_published(world: World) -> None:
     world.released({day(0): [1], day(1): []})
     found = metrics(world).of("sales")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.proving.gathering import all_seams, of_reaches, place_of
+from backfill_assets.campaigns.proving.gathering import all_seams, of_reaches, place_of, subject_of
 from backfill_assets.campaigns.proving.reach import Reaches
 from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.domain.days import day_range
@@ -16,7 +17,7 @@ from backfill_assets.domain.errors import CampaignError, UnitError
 from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.levels import Level
-from backfill_assets.domain.review import DayState, Outcome
+from backfill_assets.domain.review import DayState, Outcome, as_plain
 from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
@@ -201,3 +202,58 @@ def test_a_step_that_a_check_has_judged_is_not_told_twice() -> None:
     assert [d for (_, _, d), seam in found.items() if seam.introduced] == [day(31)]
     judged = {place: replace(found[place], introduced=False)}
     assert [seam for seam in all_seams(series, judged) if seam.introduced] == []
+
+
+def test_days_published_anew_after_a_rollback_are_told_and_nothing_is_offered_that_would_be_refused(
+    world: World,
+) -> None:
+    unit = built(world, 1, 2)
+    world.rollback().execute(world.publisher().release(unit.id).releases["sales"], "a gap")
+    world.clock.advance(dt.timedelta(minutes=5))
+    world.released({day(2): [7]})
+    review = reviews(world).of(unit.id)
+    assert review.judgement.sentence.endswith("readers see 1 day as they were before; 1 day rewritten since.")
+    assert review.commands == ()
+
+
+def test_a_published_unit_that_cannot_go_back_any_more_offers_nothing(world: World) -> None:
+    unit = built(world, 1, 2)
+    release = world.publisher().release(unit.id).releases["sales"]
+    world.rollback().execute(release, "a gap", days=frozenset({day(1)}))
+    review = reviews(world).of(unit.id)
+    assert review.state == "published"
+    assert review.commands == ()
+
+
+def guarded(campaigns: CampaignWorld) -> Reviews:
+    return replace(reviews(campaigns), publisher=campaigns.guarded(), obstacles=campaigns.guard().obstacles)
+
+
+def test_a_campaign_that_the_guard_refuses_is_not_ready_and_its_publication_is_not_offered(
+    campaigns: CampaignWorld,
+) -> None:
+    campaigns.approved(rollback={"keep_for": "4000d"})
+    review = guarded(campaigns).of(NAME)
+    assert review.judgement.outcome is Outcome.not_ready
+    assert "rollback.keep_for is 4000d, but sales keeps releases for" in review.judgement.sentence
+    assert [c.text for c in review.commands] == [f"backfill discard {NAME}"]
+
+
+def test_a_shut_window_does_not_make_a_campaign_unready_but_is_told(campaigns: CampaignWorld) -> None:
+    campaigns.approved(publish_window=["22:00-04:00"])
+    review = guarded(campaigns).of(NAME)
+    assert review.judgement.outcome is Outcome.ready
+    assert "; but not now: campaign" in review.judgement.sentence
+    assert review.commands[0].text == f"backfill publish {NAME}"
+
+
+def test_neither_the_folder_of_the_specification_nor_the_machines_of_batches_are_told(campaigns: CampaignWorld) -> None:
+    campaign, _ = campaigns.validated()
+    review = reviews(campaigns).of(NAME)
+    assert (
+        subject_of(campaigns.ledger.unit(campaign.unit), replace(campaign, file="/home/ada/b/tax.yaml")).file
+        == "tax.yaml"
+    )
+    (first, *_) = as_plain(review)["batches"]  # type: ignore[misc]
+    assert "worker" not in first
+    assert first["layer"] == "shadow"

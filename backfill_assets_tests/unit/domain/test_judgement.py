@@ -10,11 +10,15 @@ import pytest
 
 from backfill_assets.domain.certificate import Certificate, Disagreement
 from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.contract import Change
+from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
+from backfill_assets.domain.metric_changes import MetricChange, relative
 from backfill_assets.domain.review import DayState, Outcome, ReviewedDay
 from backfill_assets.domain.seams import Seam
+from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Check, CheckKind, Verdict
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD
@@ -131,3 +135,45 @@ def test_good_news_tell_days_checks_certificates_golden_sources_and_what_it_wait
         "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published of these days before; the recomputation gives the "
         "same rows; 2 golden sources agree; waits for an approval of evidence abababababab."
     )
+
+
+def test_after_a_rollback_days_that_were_rewritten_since_are_not_said_to_be_as_before() -> None:
+    back, anew = (replace(DAYS[0], state=state) for state in (DayState.rolled_back, DayState.rewritten))
+    assert sentence((), (back, back, anew), state=UnitState.rolled_back) == (
+        "Rolled back: readers see 2 days as they were before; 1 day rewritten since."
+    )
+
+
+def series(metric: str, *figures: tuple[int | None, int | None]) -> Series:
+    points = [
+        Point(DAY + ONE_DAY * n, *(None if value is None else Decimal(value) for value in pair))
+        for n, pair in enumerate(figures)
+    ]
+    known = [change for p in points if (change := relative(p.old, p.new)) is not None]
+    moved = Change(min(known), max(known)) if known else None
+    return Series("trips", metric, MetricChange("trips", metric, len(known), moved, ()), tuple(points))
+
+
+def test_days_that_had_no_row_are_told_although_no_metric_of_the_others_changes() -> None:
+    told = (series("row_count", (2, 2), (None, 4), (0, 4)), series("fare", (10, 10), (None, 40), (None, 40)))
+    assert "no metric" not in sentence((), series=told)
+    assert "; 2 of 3 days had no published row before." in sentence((), series=told)
+
+
+def test_a_metric_that_comes_from_nothing_or_goes_to_nothing_is_named() -> None:
+    rows = series("row_count", (2, 2), (2, 2), (2, 2))
+    told = sentence(
+        (), series=(rows, series("refunds", (0, 1000), (None, 5), (5, 5)), series("tip", (3, None), (1, 1)))
+    )
+    assert "; refunds comes from nothing on 2 days; tip goes to nothing on 1 day." in told
+    assert "no metric changes" in sentence((), series=(rows, series("refunds", (0, 0), (None, None), (5, 5))))
+
+
+def test_what_refuses_a_campaign_with_good_evidence_makes_it_not_ready_and_a_shut_window_is_told() -> None:
+    judged = judge_unit(
+        Grounds(UnitState.open, DAYS, (), (), (), (), refusals=("it is stopped.", "its file has moved"))
+    )
+    assert (judged.outcome, judged.sentence) == (
+        Outcome.not_ready, "Not ready: it is stopped; its file has moved.",
+    )  # fmt: skip
+    assert sentence((), later="the window opens at 22:00").endswith("; but not now: the window opens at 22:00.")

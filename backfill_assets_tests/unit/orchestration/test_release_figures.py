@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import dagster as dg
@@ -12,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
+from backfill_assets.domain.measurement import ROW_COUNT, Side
 from backfill_assets.domain.metrics import DatasetMetrics, SecondsPerPartition, Watermark
 from backfill_assets.orchestration.factory import definitions_of
-from backfill_assets.orchestration.release_figures import figures
+from backfill_assets.orchestration.release_figures import figures, release_figures
 from backfill_assets.system import SystemClock
+from backfill_assets_tests.unit.campaigns import world as worlds
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day
 
@@ -63,6 +67,21 @@ def test_of_the_days_of_one_release_only_the_newest_carries_the_metrics(house: H
         found = said(instance, "sales")
         assert not NUMBERS & set(found[str(D1)])
         assert set(found[str(D2)]) >= NUMBERS
+
+
+def test_duplicates_of_a_live_release_are_those_of_its_own_days(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(amounts: list[int]) -> Side:
+        return Side({ROW_COUNT: Decimal(len(amounts))}, {"duplicate_keys": 1}, worlds.fingerprint(amounts))
+
+    world = house.world
+    with monkeypatch.context() as patched:
+        patched.setattr(worlds, "side", doubled)
+        world.released({D1: [1]}, "sales")
+    for live, duplicates in ((True, 0.0), (False, 500.0)):
+        unit = world.open_unit({"sales": [D2]}, live=live)
+        world.build(unit, "sales", {D2: [1]})
+        found = release_figures(house.application, [world.publisher().release(unit.id)], logging.getLogger("test"))
+        assert found["sales", D2]["duplicate_keys_per_1000_rows"] == dg.MetadataValue.float(duplicates)
 
 
 def test_figures_that_there_are_none_of_are_left_out_and_numbers_are_numbers() -> None:

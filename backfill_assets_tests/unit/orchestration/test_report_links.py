@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,20 @@ def test_a_live_run_of_one_day_has_the_sentence_only(house: House) -> None:
     assert not house.application.settings.reports.exists()
 
 
+def test_a_release_that_is_told_again_keeps_the_page_that_was_written_after_it(house: House) -> None:
+    unit, log = house.released({D1: [1]}), logging.getLogger("test")
+    first = report_metadata(house.application, unit, log)
+    page, later = house.application.settings.reports / unit.id / "index.html", house.world.clock.now().timestamp() + 60
+    page.write_text("as it was")
+    os.utime(page, (later, later))
+    assert report_metadata(house.application, unit, log, again=True) == first
+    assert page.read_text() == "as it was"
+    # One of before the release says that it is ready.
+    os.utime(page, (later - 120, later - 120))
+    report_metadata(house.application, unit, log, again=True)
+    assert "Published" in page.read_text()
+
+
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_release_stands(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,14 +100,17 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_release_stands(
     assert f"unit {unit.id}: its report could not be written" in caplog.text
 
 
-def test_the_command_prints_the_sentence_and_the_path_and_writes_both_files(house: House, tmp_path: Path) -> None:
+def test_the_command_prints_the_sentence_and_the_path_and_writes_both_files(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unit = house.unit({D1: [1], D2: [2]})
     sentence, path = command(unit.id).strip().splitlines()
     assert sentence.startswith("Ready to publish: 4 of 4 days pass")
     assert Path(path) == house.application.settings.reports / unit.id / "index.html"
     assert json.loads(Path(path).with_name("review.json").read_text())["judgement"]["sentence"] == sentence
     assert json.loads(command(unit.id, "--json"))["unit"] == unit.id
-    assert command(unit.id, "--out", str(tmp_path / "here")).strip().endswith("here/index.html")
+    monkeypatch.chdir(tmp_path)
+    assert command(unit.id, "--out", str(tmp_path / "here")).splitlines()[-1] == "here/index.html"
 
 
 def test_the_index_links_to_the_reports_that_are_there(house: House) -> None:

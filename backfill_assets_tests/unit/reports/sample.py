@@ -33,7 +33,7 @@ from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
 from backfill_assets.domain.measurement import DayMeasurement, Figures, Side, SourceState
 from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.release import DataFile
-from backfill_assets.domain.review import Command, Made, Proof, Reach, Review, Subject
+from backfill_assets.domain.review import Command, DayState, Made, Proof, Reach, Review, Subject
 from backfill_assets.domain.series import Surroundings, series_of
 from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState
@@ -106,7 +106,8 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
         SALES, mine, Contract(PROMISED.clauses), Surroundings(outside, frozenset({live, days[len(days) // 2]}))
     )
     seams, proof = all_seams(series, {}), _proof(wish, days[:3])
-    states = day_states(Standing(unit, (), {}, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
+    undone = dict.fromkeys(evidence, DayState.rolled_back) if unit.state is UnitState.rolled_back else {}
+    states = day_states(Standing(unit, (), undone, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
     concerns = (
         *of_verdicts(evidence, {"daily_sales": checks_of(SALES)}),
         *of_seams(seams),

@@ -33,6 +33,7 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets.reports import words
 from backfill_assets.reports.charts import MOST_POINTS, metric_chart, spread_chart, thinned
 from backfill_assets.reports.page import render_review
+from backfill_assets.reports.tables import Sums, metrics_of, months_of
 from backfill_assets.reports.writing import Reports
 from backfill_assets_tests.unit.reports.sample import NOW, START, Wish, sample_review
 
@@ -129,6 +130,45 @@ def test_the_charts_draw_the_points_of_the_json() -> None:
     assert wanted in [[(row["d"], round(row["n"])) for row in rows if "n" in row] for rows in drawn]
     (calendar,) = [c for name, c in page.charts.items() if name.startswith("chart-calendar")]
     assert len(calendar["datasets"]["days"]) == SMALL.days
+
+
+def test_tables_have_sums_of_old_new_and_source_with_their_difference_for_what_adds_up() -> None:
+    review, html, _ = shown(SMALL)
+    rows = {row.series.metric: row.sums for row in metrics_of(review.series)}
+    revenue = next(one for one in review.series if one.metric == "net_revenue")
+    inside = [point for point in revenue.points if point.inside]
+    old, new = sum(p.old or 0 for p in inside), sum(p.new or 0 for p in inside)
+    assert rows["net_revenue"] == Sums(Decimal(old), Decimal(new))
+    assert f'<td class="n">{old:,.0f}</td><td class="n">{new:,.0f}</td><td class="n">{new - old:+,.0f}</td>' in html
+    assert rows["row_count"].source == sum(p.source or 0 for p in review.series[0].points)
+    assert rows["p50_net_revenue"] == rows["distinct_store"] == Sums()
+    months = months_of(revenue)
+    assert sum(month.sums.new or 0 for month in months) == new
+    for month in months:
+        assert f'<td class="n">{month.sums.old:,.0f}</td>' in html
+
+
+def test_a_sum_that_is_known_of_some_days_only_or_is_no_number_has_no_difference() -> None:
+    def sums(*points: Point) -> Sums:
+        return metrics_of([Series("trips", "fare", None, points, adds_up=True)])[0].sums
+
+    one, two = Decimal(1), Decimal(2)
+    assert sums(Point(START, one, two, two), Point(START, one, two)).source is None
+    assert sums(Point(START, None, two, two)).delta is None
+    assert sums(Point(START, Decimal("inf"), two), Point(START, Decimal("-inf"), two)).delta is None
+
+
+def test_a_point_shows_its_source_and_its_difference() -> None:
+    point = Point(START, Decimal(10), Decimal(7), Decimal(8))
+    spec = metric_chart(Series("trips", "fare", None, (point,)), ())
+    (row,) = spec["datasets"]["points"]
+    assert (row["x"], row["s"]) == (-3, 8)
+    assert {"delta", "source"} <= {tip["title"] for tip in spec["layer"][-1]["encoding"]["tooltip"]}
+
+
+def test_a_metric_that_comes_from_nothing_is_said_to_have_moved() -> None:
+    (row,) = metrics_of([Series("trips", "refunds", None, (Point(START, Decimal(0), Decimal(9)),))])
+    assert row.moved
 
 
 def test_nothing_of_the_page_is_loaded_from_anywhere() -> None:
@@ -254,6 +294,8 @@ def test_the_index_of_nothing_is_a_page_too(tmp_path: Path) -> None:
     page = Page(Reports(tmp_path).write_index(Metrics(NOW, (), ()), {"u_1": "u_1"}).read_text())
     assert "No dataset is loaded." in page.text
     assert page.scripts == []
+    policy = next(str(a["content"]) for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
+    assert "script-src 'none';" in policy
 
 
 def test_the_index_shows_every_figure_of_datasets_and_campaigns_and_leads_to_their_reports(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.releasing.history import DayChange
 from backfill_assets.cli.campaigns import CampaignId, Reason
 from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError
@@ -50,6 +51,7 @@ def approve(
     given = application.approving.approve(campaign, evidence, by=by, reason=reason)
     who = given.identity if given.by == given.identity else f"{given.identity} as {given.by}"
     say(f"{who} approves {shown_days(given.days)} of campaign {campaign}, evidence {given.evidence[:16]}")
+    say_report(application, application.ledger.campaign(campaign).unit)
     say(f"next: backfill publish {campaign}")
 
 

@@ -11,6 +11,7 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.certificate import Certificate
@@ -36,6 +37,8 @@ def prove(
     else:
         for one in certificates:
             _show(one)
+    for unit in dict.fromkeys(one.unit for one in certificates if one.unit):
+        say_report(application, unit, quiet=json)
     if not all(one.passed for one in certificates):
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,10 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.catalog.faults import shown_path
-from backfill_assets.cli.output import say
+from backfill_assets.cli.output import errors, say
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.review import as_json
+from backfill_assets.orchestration.unit_report import tell
 
 
 def report(
@@ -41,6 +43,13 @@ def report(
     reports = Reports(application.settings.reports, application.settings.reports_url)
     say(review.judgement.sentence)
     say(shown_path(reports.write(review, out)))
+
+
+def say_report(application: Application, unit: str, *, quiet: bool = False) -> None:
+    """Write the report of a unit after a step that has changed what it says; its sentence and place, unless `quiet`."""
+    told = tell(application, application.ledger.unit(unit), partial(errors.print, markup=False))
+    for line in filter(None, () if quiet else (told.sentence, told.address or told.page)):
+        say(line)
 
 
 def _units(application: Application) -> dict[str, str]:

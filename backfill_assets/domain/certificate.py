@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -97,6 +97,10 @@ class Certificate:
         """Whether all recomputations agree and nothing else was touched."""
         return not self.disagreements and not self.touched
 
+    def failed(self, day: dt.date) -> bool:
+        """Whether one of its days came out differently, or anything else was touched meanwhile."""
+        return bool(self.touched) or any(found.day == day for found in self.disagreements)
+
     @property
     def first(self) -> str:
         """The name of the recomputation that all others were compared with."""
@@ -125,21 +129,40 @@ def origin_of(inputs: str, upstream: str) -> str:
     return digest([inputs, upstream]) if upstream else inputs
 
 
-def standing_certificate(
-    certificates: Iterable[Certificate], dataset: str, evidence: Mapping[DatasetDay, DayEvidence]
-) -> Certificate | None:
-    """Of a unit's certificates, newest first, the one that speaks of a dataset's evidence as it is now; passed or not.
+def standing_certificates(
+    certificates: Sequence[Certificate], evidence: Mapping[DatasetDay, DayEvidence]
+) -> Mapping[str, Certificate]:
+    """Of a unit's certificates, newest first, by dataset the one that counts for its evidence as it is now, passed or not.
 
-    It does if each of its days was built by the same code, from the same inputs, and has come out with the same content.
+    A certificate speaks of a day that was built by the same code, from the same inputs, and has come out with the same
+    content. One that failed a day counts until a newer one speaks of that very day. Otherwise the newest that passed counts,
+    if it speaks of all of its days, and of one that has rows, where any day has.
     """
-    own = (one for one in certificates if one.dataset == dataset)
-    return next(
-        (one for one in own if all(_speaks_of(one, day, evidence.get((dataset, day))) for day in one.days)), None
-    )
+    names = sorted({name for name, _ in evidence}) if certificates else []
+    found = {
+        name: _standing(certificates, {day: e for (n, day), e in evidence.items() if n == name}, name) for name in names
+    }
+    return {name: one for name, one in found.items() if one is not None}
 
 
-def _speaks_of(certificate: Certificate, day: dt.date, found: DayEvidence | None) -> bool:
-    if found is None or found.basis.code != certificate.code:
+def _standing(
+    certificates: Iterable[Certificate], evidence: Mapping[dt.date, DayEvidence], dataset: str
+) -> Certificate | None:
+    settled, newest = set[dt.date](), None
+    # To prove other days, or days without rows, must be no way around a model that gives other rows each time.
+    filled = {day for day, found in evidence.items() if found.measured.shadow.rows}
+    for one in (found for found in certificates if found.dataset == dataset):
+        spoken = {day for day in one.days if day in evidence and _speaks_of(one, day, evidence[day])}
+        if any(one.failed(day) for day in spoken - settled):
+            return one
+        settled |= spoken
+        whole = spoken.issuperset(one.days) and (spoken & filled or not filled)
+        newest = one if newest is None and one.passed and whole else newest
+    return newest
+
+
+def _speaks_of(certificate: Certificate, day: dt.date, found: DayEvidence) -> bool:
+    if found.basis.code != certificate.code:
         return False
     if origin_of(found.basis.inputs, found.basis.upstream) != certificate.inputs[day]:
         return False

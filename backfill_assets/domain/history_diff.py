@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
@@ -19,6 +19,11 @@ _MOST_DAYS: Final = 31
 _PLACES: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 18
 _NOTHING: Final = "-"
+_ESCAPED: Final = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "'", "@": "@\u200b"}
+    # Links and images; a backslash would take the force from what comes after it.
+    | {"[": "&#91;", "]": "&#93;", "!": "&#33;", "\\": "&#92;"}
+)
 _LONGEST: Final = 60_000
 """Characters that a comment may have on GitHub, and a few to spare."""
 
@@ -69,6 +74,7 @@ class HistoryDiff:
     """What the models of a commit would change.
 
     `same` are the datasets whose code is that of what is published, `new` those of which nothing is published.
+    `not_compared` are by dataset the days that were asked for and that are not published.
     """
 
     ref: str
@@ -76,6 +82,12 @@ class HistoryDiff:
     datasets: tuple[DatasetDiff, ...]
     same: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    not_compared: Mapping[str, tuple[dt.date, ...]] = field(default_factory=dict)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """The changed datasets of which no day was compared."""
+        return tuple(name for name in self.not_compared if name not in {one.dataset for one in self.datasets})
 
     @property
     def faulty(self) -> bool:
@@ -90,10 +102,13 @@ def as_markdown(diff: HistoryDiff) -> str:
         "compared with what is published. Nothing was published."
     )
     lines = ["## What this change does to history", "", about, ""]
-    if not any(one.changes or one.fault for one in diff.datasets):
+    if not diff.skipped and not any(one.changes or one.fault for one in diff.datasets):
         lines += ["**Nothing changes.**", ""]
     for one in diff.datasets:
         lines += _dataset(one)
+    for name, days in diff.not_compared.items():
+        found = "changed, but was not compared" if name in diff.skipped else "was compared without some days"
+        lines += [f"{_code(name)} {found}: nothing of it is published on {format_days(days)}.", ""]
     if diff.same:
         lines += [f"The code of {in_words([_code(name) for name in diff.same])} is that of what is published.", ""]
     if diff.new:
@@ -229,9 +244,7 @@ def _is_another(old: Decimal | None, new: Decimal | None) -> bool:
 
 def _cell(text: str) -> str:
     plain = " ".join(text.split())
-    for sign, written in {"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "'", "@": "@\u200b"}.items():
-        plain = plain.replace(sign, written)
-    return plain
+    return plain.translate(_ESCAPED)
 
 
 def _code(name: str) -> str:

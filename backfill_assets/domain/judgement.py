@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from backfill_assets.domain.checks_config import PERCENTILES
@@ -13,7 +13,7 @@ from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
 from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.metric_changes import MetricChange
-from backfill_assets.domain.names import number_of
+from backfill_assets.domain.names import in_words, number_of
 from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay
 from backfill_assets.domain.series import Series
 from backfill_assets.domain.units import UnitState
@@ -27,7 +27,7 @@ _OPEN_FAULTS = (DayState.failed, DayState.missing, DayState.stale)
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a judgement rests on; `proofs` counts certificates that passed, `golden` golden sources that agree.
+    """What a judgement rests on; `proofs` are days with a passing certificate by dataset, `golden` golden sources that agree.
 
     `refusals` are what else keeps a campaign with good evidence from being released, `later` why not right now.
     """
@@ -39,7 +39,7 @@ class Grounds:
     reaches: Sequence[Reach]
     releases: Sequence[Made]
     pending: str = ""
-    proofs: int = 0
+    proofs: Mapping[str, int] = field(default_factory=dict)
     golden: int = 0
     refusals: Sequence[str] = ()
     later: str = ""
@@ -116,10 +116,16 @@ def _good(grounds: Grounds) -> str:
     if grounds.reaches and all(reach.held for reach in grounds.reaches):
         parts.append("no file of another day is touched")
     if grounds.proofs:
-        parts.append("the recomputation gives the same rows")
+        parts.append(_proven(grounds))
     if grounds.golden:
         parts.append(f"{number_of(grounds.golden, 'golden source')} {'agrees' if grounds.golden == 1 else 'agree'}")
     return "; ".join(filter(None, parts))
+
+
+def _proven(grounds: Grounds) -> str:
+    total, lacking = _count(grounds.days), sorted({day.dataset for day in grounds.days} - grounds.proofs.keys())
+    besides = f" (none of {in_words(lacking)})" if lacking else ""
+    return f"recomputing {sum(grounds.proofs.values()):,} of {total} gives the same rows{besides}"
 
 
 def _passed(days: Sequence[ReviewedDay]) -> str:

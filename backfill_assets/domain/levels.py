@@ -112,6 +112,17 @@ def of_verdicts(
     return tuple(found)
 
 
+def of_unloaded(datasets: Iterable[str]) -> tuple[Concern, ...]:
+    """Datasets of a unit that are not loaded, so that nobody can say whether their days are still good."""
+    return tuple(
+        Concern(
+            Level.structural, name, "loaded", None, "no dataset of that name", "its folder without faults", blocks=True,
+            note="put its folder back, or repair its dataset.yaml",
+        )
+        for name in datasets
+    )  # fmt: skip
+
+
 def of_seams(seams: Iterable[Seam]) -> tuple[Concern, ...]:
     """The seams that the recomputation has brought in; they warn, since only people know what the world did that day."""
     return tuple(

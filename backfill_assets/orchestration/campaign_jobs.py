@@ -19,6 +19,7 @@ from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
 from backfill_assets.orchestration.reporting import report_rollback
 from backfill_assets.orchestration.storage import batched_events
+from backfill_assets.orchestration.unit_report import tell
 
 ConfigT = TypeVar("ConfigT", bound=dg.Config)
 
@@ -178,6 +179,8 @@ def _cleanup(context: dg.OpExecutionContext, application: Application, config: C
 def _approve(context: dg.OpExecutionContext, application: Application, config: Approving) -> None:
     given = application.approving.approve(config.campaign, config.evidence, by=config.by)
     context.log.info(f"{given.identity} approves evidence {given.evidence} of campaign {config.campaign}")
+    unit = application.ledger.unit(application.ledger.campaign(config.campaign).unit)
+    context.log.info(tell(application, unit, context.log.warning).sentence)
 
 
 def _publish(context: dg.OpExecutionContext, application: Application, config: Publishing) -> None:

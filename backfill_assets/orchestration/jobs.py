@@ -5,6 +5,7 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.domain.days import parse_days
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
+from backfill_assets.orchestration.unit_report import tell
 
 
 def publish_job(application: Application) -> dg.JobDefinition:
@@ -53,7 +54,10 @@ def prove_job(application: Application) -> dg.JobDefinition:
         target, partitions = context.op_config["target"], context.op_config["partitions"]
         days = parse_days(partitions, "partitions") if partitions else ()
         # Read anew: the models may have been corrected since this code location was loaded.
-        certificates = Application(application.settings).prover.prove(target, days)
+        fresh = Application(application.settings)
+        certificates = fresh.prover.prove(target, days)
+        for unit in dict.fromkeys(one.unit for one in certificates if one.unit):
+            context.log.info(tell(fresh, fresh.ledger.unit(unit), context.log.warning).sentence)
         told = "\n".join(f"certificate {one}" for one in certificates)
         if not all(one.passed for one in certificates):
             raise dg.Failure(told, allow_retries=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.certificate import Certificate, standing_certificate
+from backfill_assets.domain.certificate import Certificate, standing_certificates
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.proof_ports import ProofLedger
@@ -15,11 +15,8 @@ from backfill_assets.domain.units import Unit
 def certificates_of(
     ledger: ProofLedger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]
 ) -> Mapping[str, Certificate]:
-    """By dataset the newest certificate that speaks of this evidence of a unit, passed or not."""
-    known = ledger.certificates(unit=unit)
-    names = sorted({name for name, _ in evidence})
-    found = {name: standing_certificate(known, name, evidence) for name in names} if known else {}
-    return {name: one for name, one in found.items() if one is not None}
+    """By dataset the certificate that counts for this evidence of a unit, passed or not."""
+    return standing_certificates(ledger.certificates(unit=unit), evidence)
 
 
 def passed_of(certificates: Mapping[str, Certificate]) -> Mapping[str, str]:
@@ -36,7 +33,8 @@ def uncertified(campaign: Campaign, unit: Unit, certificates: Mapping[str, Certi
     if lacking:
         return (
             f"its specification requires a certificate (validation.certificate), and there is none of the evidence of "
-            f"{', '.join(lacking)} as it is now; get it with: backfill prove {campaign.id}"
+            f"{', '.join(lacking)} as it is now; get it with: backfill prove {campaign.id} (of days that have rows: others "
+            "prove nothing)"
         )
     if failed:
         return (

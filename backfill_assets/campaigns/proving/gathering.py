@@ -12,7 +12,7 @@ from typing import Final
 
 from backfill_assets.campaigns.releasing.steps import taken_back
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.certificate import Certificate, standing_certificate
+from backfill_assets.domain.certificate import Certificate, standing_certificates
 from backfill_assets.domain.comparison import DayComparison, GoldenCounts, RowChange, RowCounts
 from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, Fault
@@ -144,10 +144,9 @@ def _by_size(change: RowChange) -> tuple[bool, Decimal, dt.date]:
 
 
 def proofs_of(certificates: Sequence[Certificate], evidence: _Known) -> tuple[Proof, ...]:
-    """Of the certificates of a unit, newest first, the newest of each dataset that speaks of its evidence."""
-    names = sorted({name for name, _ in evidence}) if certificates else []
-    found = (standing_certificate(certificates, name, evidence) for name in names)
-    return tuple(Proof(one, one.hash, one.passed) for one in found if one is not None)
+    """Of the certificates of a unit, newest first, that of each dataset that counts for its evidence."""
+    found = standing_certificates(certificates, evidence).values()
+    return tuple(Proof(one, one.hash, one.passed) for one in found)
 
 
 def judged_seams(evidence: _Known) -> Mapping[_Place, Seam]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -49,19 +50,19 @@ class HistoryDiffs:
         tables = self.tables(catalog.datasets)
         changed = tuple(name for name in catalog.upstream_first(catalog.datasets) if self._is_another(name, catalog))
         there = {name: {day for day, files in table.active().items() if files} for name, table in tables.items()}
-        found = []
-        for name in names or changed:
-            published = there[name]
-            wanted = tuple(day for day in days if day in published) or (() if days else tuple(sorted(published)))
-            if wanted:
-                chosen = wanted if days else self._chosen(catalog, tables, name)
-                found.append(self._diff(catalog, tables[name], name, chosen))
-            elif names:
+        published = {name: there[name].intersection(days) if days else there[name] for name in names or changed}
+        for name in names:
+            if not published[name]:
                 when = " on these days" if days else ""
                 raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
+        found = [
+            self._diff(catalog, tables, name, _named(published[name], days)) for name in published if published[name]
+        ]
+        left = {name: tuple(d for d in days if d not in own) for name, own in published.items() if there[name]}
         same = tuple(name for name in sorted(catalog.datasets) if there[name] and name not in {*names, *changed})
         new = tuple(name for name in sorted(catalog.datasets) if not there[name])
-        return HistoryDiff(models.ref, models.commit, tuple(found), same, new)
+        not_compared = {name: lacking for name, lacking in left.items() if lacking}
+        return HistoryDiff(models.ref, models.commit, tuple(found), same, new, not_compared)
 
     def _is_another(self, name: str, catalog: Catalog) -> bool:
         code = catalog.code[name]
@@ -72,7 +73,12 @@ class HistoryDiffs:
         datasets = {n: loaded.dataset for n, loaded in catalog.datasets.items()}
         return Subjects(self.ledger, datasets, tables).of_dataset(name).days
 
-    def _diff(self, catalog: Catalog, table: PublishedTable, name: str, days: Days) -> DatasetDiff:
+    def _diff(self, catalog: Catalog, tables: Mapping[str, PublishedTable], name: str, asked: Days) -> DatasetDiff:
+        table = tables[name]
+        try:
+            days = asked or self._chosen(catalog, tables, name)
+        except ProofError as error:
+            return DatasetDiff(name, fault=str(error))
         scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(self.ledger, catalog.datasets).of(None, name, days)
         sampled = Sampled(name, days, {one.loaded.name: one.places for one in found})
@@ -85,6 +91,10 @@ class HistoryDiffs:
             table.delete(_below(table, scratch))
         schema = schema_change(catalog.datasets[name].dataset, table.types())
         return DatasetDiff(name, differences, largest, schema, catalog.downstream_of([name]))
+
+
+def _named(published: Collection[dt.date], days: Days) -> Days:
+    return tuple(day for day in days if day in published)
 
 
 def _below(table: PublishedTable, folder: str) -> Iterator[str]:

@@ -39,7 +39,14 @@ from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judgement import Grounds, judge_unit
-from backfill_assets.domain.levels import Concern, of_certificate, of_lacking_certificate, of_seams, of_verdicts
+from backfill_assets.domain.levels import (
+    Concern,
+    of_certificate,
+    of_lacking_certificate,
+    of_seams,
+    of_unloaded,
+    of_verdicts,
+)
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay
@@ -115,7 +122,8 @@ class _Reviewing:
         judgement = judge_unit(
             Grounds(
                 unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.pending,
-                sum(proof.passed for proof in self.proofs), sum(not one.counts.mismatches for one in self.agreements),
+                {p.certificate.dataset: len(p.certificate.days) for p in self.proofs if p.passed},
+                sum(not one.counts.mismatches for one in self.agreements),
                 self.obstacles.refusals, self.obstacles.later,
             )
         )  # fmt: skip
@@ -154,8 +162,7 @@ class _Reviewing:
     @cached_property
     def survey(self) -> Survey | None:
         """What a release would look at, while there may be one."""
-        waits = self.unit.state in {UnitState.open, UnitState.rolled_back}
-        return self.reviews.publisher.survey(self.unit.id) if waits else None
+        return self.reviews.publisher.survey(self.unit.id) if self._waits and not self._unloaded else None
 
     @cached_property
     def obstacles(self) -> Obstacles:
@@ -239,7 +246,14 @@ class _Reviewing:
         if required and waits and self._whole:
             proven = {proof.certificate.dataset for proof in self.proofs}
             certified += [of_lacking_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
-        return (*of_verdicts(self.evidence, checks), *of_reaches(self.reaches), *of_seams(unjudged), *certified)
+        unloaded = of_unloaded(self._unloaded) if self._waits else ()
+        return (
+            *unloaded,
+            *of_verdicts(self.evidence, checks),
+            *of_reaches(self.reaches),
+            *of_seams(unjudged),
+            *certified,
+        )
 
     @cached_property
     def pending(self) -> str:
@@ -258,6 +272,14 @@ class _Reviewing:
     def campaign(self) -> Campaign | None:
         """The campaign behind the unit."""
         return self.reviews.ledger.campaign_of(self.unit.id)
+
+    @property
+    def _waits(self) -> bool:
+        return self.unit.state in {UnitState.open, UnitState.rolled_back}
+
+    @property
+    def _unloaded(self) -> tuple[str, ...]:
+        return tuple(name for name in sorted(self.unit.targets) if name not in self.reviews.tables)
 
     @property
     def _whole(self) -> str:

@@ -272,3 +272,33 @@ def test_scratch_that_a_crash_has_left_behind_is_swept(campaigns: CampaignWorld)
     campaigns.clock.advance(dt.timedelta(days=400))
     campaigns.sweep().execute()
     assert not list(campaigns.homes["sales"].glob("_shadow/p_0009/**/*.parquet"))
+
+
+def test_to_prove_other_days_is_no_way_around_a_day_that_has_failed(campaigns: CampaignWorld) -> None:
+    campaign, _ = campaigns.validated(**REQUIRED)
+    delivered(campaigns, *DAYS)
+    engine = Engine(campaigns)
+    engine.otherwise = {"again": (3,)}
+    (failed,) = prover(campaigns, engine).prove(NAME, DAYS[:1])
+    campaigns.clock.advance(dt.timedelta(minutes=1))
+    engine.otherwise = {}
+    prover(campaigns, engine).prove(NAME, DAYS[1:])
+    with pytest.raises(ApprovalError, match=rf"but {failed.id} of sales .* did not pass"):
+        campaigns.approve(campaign)
+    campaigns.clock.advance(dt.timedelta(minutes=1))
+    prover(campaigns, engine).prove(NAME, DAYS[:1])
+    campaigns.approve(campaign)
+
+
+def test_a_day_without_rows_proves_nothing_where_others_have_some(campaigns: CampaignWorld) -> None:
+    campaign, unit = campaigns.validated(**REQUIRED)
+    campaigns.build(unit, "sales", {DAYS[2]: []})
+    delivered(campaigns, *DAYS)
+    (empty,) = prover(campaigns, Engine(campaigns, ())).prove(NAME, DAYS[2:])
+    assert empty.passed
+    with pytest.raises(ApprovalError, match=rf"backfill prove {NAME} \(of days that have rows: others prove nothing\)"):
+        campaigns.approve(campaign)
+    campaigns.build(unit, "sales", {d: [] for d in DAYS})
+    campaigns.clock.advance(dt.timedelta(minutes=1))
+    prover(campaigns, Engine(campaigns, ())).prove(NAME, DAYS[2:])
+    campaigns.approve(campaign)

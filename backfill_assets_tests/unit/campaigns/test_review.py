@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
@@ -180,6 +181,19 @@ def test_a_campaign_without_a_launch_and_an_unknown_name_are_refused_with_a_reme
         reviews(campaigns).of(NAME)
     with pytest.raises(UnitError, match="no campaign, no unit and no release 'nobody'"):
         reviews(campaigns).of("nobody")
+
+
+def test_a_dataset_that_is_not_loaded_keeps_its_unit_from_being_ready(tmp_path: Path) -> None:
+    world = World(tmp_path, ["orders", "totals<orders"])
+    unit = world.open_unit({"orders": DAYS[:1], "totals": DAYS[:1]})
+    for name in ("orders", "totals"):
+        world.build(unit, name, {DAYS[0]: [2]})
+    left = {name: one for name, one in world.tables.items() if name != "totals"}
+    loaded = replace(reviews(world), tables=left, datasets={"orders": world.datasets["orders"]})
+    review = replace(loaded, publisher=replace(world.publisher(), tables=left)).of(unit.id)
+    assert review.judgement.sentence.startswith("Not ready: structural check loaded of totals fails: found no dataset")
+    assert "put its folder back, or repair its dataset.yaml" in review.judgement.sentence
+    world.close()
 
 
 def test_a_unit_that_was_given_up_says_so(world: World) -> None:

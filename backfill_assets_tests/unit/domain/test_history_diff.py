@@ -100,3 +100,17 @@ def test_a_comment_is_never_longer_than_github_takes() -> None:
     text = markdown(DatasetDiff("sales", (MOVED,), rows))
     assert len(text) < 65_536
     assert text.endswith("name fewer days or datasets.\n")
+
+
+def test_links_and_images_in_values_stay_text_and_a_backslash_frees_nothing() -> None:
+    text = markdown(DatasetDiff("sales", (MOVED,), (change(1, key="![a](http://x.org) \\\\|"),)))
+    (row,) = [line for line in text.splitlines() if "shop" in line]
+    assert "shop &#33;&#91;a&#93;(http://x.org) &#92;&#92;\\|" in row
+
+
+def test_changed_datasets_without_one_of_the_days_are_never_told_as_nothing_changes() -> None:
+    days = {"sales": (day(9),), "orders": (day(8),)}
+    text = as_markdown(HistoryDiff("b", "0" * 16, (DatasetDiff("orders", (SAME,)),), not_compared=days))
+    assert "Nothing changes" not in text
+    assert "`sales` changed, but was not compared: nothing of it is published on 2026-01-10." in text
+    assert "`orders` was compared without some days: nothing of it is published on 2026-01-09." in text

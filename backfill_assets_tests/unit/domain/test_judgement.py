@@ -131,9 +131,9 @@ def test_missing_and_stale_days_are_counted_with_the_first_and_why() -> None:
 
 
 def test_good_news_tell_days_checks_certificates_golden_sources_and_what_it_waits_for() -> None:
-    assert sentence((), pending="ab" * 32, proofs=1, golden=2) == (
-        "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published of these days before; the recomputation gives the "
-        "same rows; 2 golden sources agree; waits for an approval of evidence abababababab."
+    assert sentence((), pending="ab" * 32, proofs={"trips": 1}, golden=2) == (
+        "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published of these days before; recomputing 1 of 1 day gives "
+        "the same rows; 2 golden sources agree; waits for an approval of evidence abababababab."
     )
 
 
@@ -177,3 +177,8 @@ def test_what_refuses_a_campaign_with_good_evidence_makes_it_not_ready_and_a_shu
         Outcome.not_ready, "Not ready: it is stopped; its file has moved.",
     )  # fmt: skip
     assert sentence((), later="the window opens at 22:00").endswith("; but not now: the window opens at 22:00.")
+
+
+def test_a_recomputation_is_told_with_its_days_and_with_the_datasets_that_lack_one() -> None:
+    days = tuple(replace(DAYS[0], dataset=name) for name in ("orders", "trips"))
+    assert "; recomputing 1 of 2 days gives the same rows (none of orders)." in sentence((), days, proofs={"trips": 1})

@@ -19,8 +19,9 @@ from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import DatasetError, ProofError
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.jobs import prove_job
+from backfill_assets_tests.unit.campaigns.campaign_world import NAME
 from backfill_assets_tests.unit.campaigns.test_certificates import Engine
-from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.orchestration.house import BOTH, House
 from backfill_assets_tests.unit.published.tables import day
 
 DAYS = [day(0), day(1)]
@@ -53,6 +54,18 @@ def engine(house: House, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def git(folder: Path, *commands: list[str]) -> None:
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+    for command in commands:
+        subprocess.run(["git", *identity, *command], cwd=folder, check=True, capture_output=True)
+
+
+def sentence(house: House, unit: str) -> str:
+    """What the report of a unit says as it was last written."""
+    text = (house.application.settings.reports / unit / "review.json").read_text(encoding="utf-8")
+    return str(json.loads(text)["judgement"]["sentence"])
 
 
 @pytest.mark.usefixtures("engine")
@@ -96,9 +109,7 @@ def test_the_job_fails_where_anything_differs(house: House, engine: Engine) -> N
 def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"lies in no git repository|is no commit"):
         run("diff-history", "--models", "no-such-commit")
-    for command in (["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "first"]):
-        identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True, capture_output=True)
+    git(tmp_path, ["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "first"])
     with pytest.raises(ProofError, match="nothing is published of sales"):
         run("diff-history", "--models", "HEAD", "--dataset", "sales")
     with pytest.raises(DatasetError, match="there is no dataset 'sails'"):
@@ -110,3 +121,47 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
     assert "**Nothing changes.**" in text
     assert "The code of `sales` is that of what is published." in text
     assert "Nothing is published yet of `totals`." in text
+
+
+@pytest.mark.usefixtures("engine")
+def test_to_prove_and_to_approve_write_the_report_of_the_unit_anew(house: House) -> None:
+    asked = {"validation": {"certificate": "required"}, "approval": {"required": True}}
+    _, unit = house.world.launched(dict.fromkeys(BOTH, DAYS), **asked)
+    for name in BOTH:
+        house.world.build(unit, name, {d: [2] for d in DAYS})
+    assert "no certificate" in run("report", unit.id).output
+    proven = run("prove", NAME)
+    assert "recomputing 4 of 4 days gives the same rows; waits for an approval" in sentence(house, unit.id)
+    assert sentence(house, unit.id) in proven.output
+    approved = run(
+        "approve", NAME, "--evidence", house.application.reviews.of(NAME).pending, "--by", "finance-controller"
+    )
+    assert sentence(house, unit.id) in approved.output
+    assert "waits for" not in sentence(house, unit.id)
+
+
+def test_the_job_writes_the_report_even_where_the_rows_differ(house: House, engine: Engine) -> None:
+    unit = house.unit({d: [2] for d in DAYS}, ("sales",))
+    engine.otherwise["again"] = (3,)
+    config = {"ops": {"recompute": {"config": {"target": unit.id}}}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = prove_job(house.application)
+        assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success
+    assert "came out differently (again)" in sentence(house, unit.id)
+
+
+def test_changed_models_are_never_told_as_nothing_changes_where_no_day_could_be_compared(
+    house: House, tmp_path: Path
+) -> None:
+    house.released({DAYS[0]: [2]}, ("sales",))
+    with (tmp_path / "datasets" / "sales" / "fact.sql").open("a") as model:
+        model.write(" WHERE amount > 0")
+    git(tmp_path, ["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "changed"])
+    text = run("diff-history", "--models", "HEAD", "--partitions", "2026-02-01").output
+    assert "Nothing changes" not in text
+    assert "`sales` changed, but was not compared: nothing of it is published on 2026-02-01." in text
+    # Nobody knows what was delivered of it: that is a fault of this dataset, not the end of the comment.
+    done = run("diff-history", "--models", "HEAD")
+    assert done.exit_code == 1
+    assert "### `sales`: could not be computed" in done.output
+    assert "`totals`" in done.output

@@ -156,3 +156,23 @@ def test_a_unit_that_waits_for_somebody_is_told_of_once_nothing_is_lacking(house
     assert Path(str(said["report"])).is_file()
     house.world.ledger.set_mode(unit.id, ReleaseMode.auto)
     assert told_of(house, unit) == []
+
+
+def test_whatever_goes_wrong_before_the_report_fails_no_step_either(
+    house: House, capfd: pytest.CaptureFixture[str]
+) -> None:
+    unit = house.world.open_unit({"sales": [D1, D2]})
+    house.world.build(unit, "sales", {D1: [1]})
+    house.world.ledger.set_mode(unit.id, ReleaseMode.manual)
+    house.application.publisher = replace(house.application.publisher, tables={})
+    assert told_of(house, unit) == []
+    assert "report" not in capfd.readouterr().err  # nothing is surveyed before all days have passed
+    house.world.build(unit, "sales", {D2: [1]})
+    assert told_of(house, unit) == []
+    assert f"unit {unit.id}: its report could not be written" in capfd.readouterr().err
+
+
+def test_reasons_and_values_in_the_sentence_are_no_markdown(house: House) -> None:
+    unit = replace(house.unit({D1: [1]}, ("sales",)), live=True)
+    told = report_metadata(house.application, unit, logging.getLogger("test"))
+    assert isinstance(told["review"], dg.TextMetadataValue)

@@ -123,7 +123,15 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     made = _made(unit)
     pending = whole if unit.state is UnitState.open and not any(f.blocks for f in concerns) else ""
     grounds = Grounds(
-        unit.state, states, concerns, series, (reach,), made, pending, int(proof.passed), int(not wish.unbooked)
+        unit.state,
+        states,
+        concerns,
+        series,
+        (reach,),
+        made,
+        pending,
+        {"daily_sales": len(proof.certificate.days)} if proof.passed else {},
+        int(not wish.unbooked),
     )
     attempts = _attempts(unit.id, days)
     effort = effort_of(None, attempts, NOW, Price(Decimal("4.20"), "EUR"))

@@ -125,7 +125,8 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
 
 @pytest.mark.usefixtures("engine")
 def test_to_prove_and_to_approve_write_the_report_of_the_unit_anew(house: House) -> None:
-    asked = {"validation": {"certificate": "required"}, "approval": {"required": True}}
+    rule = {"required": True, "by": [house.application.identity.name()]}
+    asked = {"validation": {"certificate": "required"}, "approval": rule}
     _, unit = house.world.launched(dict.fromkeys(BOTH, DAYS), **asked)
     for name in BOTH:
         house.world.build(unit, name, {d: [2] for d in DAYS})
@@ -133,9 +134,7 @@ def test_to_prove_and_to_approve_write_the_report_of_the_unit_anew(house: House)
     proven = run("prove", NAME)
     assert "recomputing 4 of 4 days gives the same rows; waits for an approval" in sentence(house, unit.id)
     assert sentence(house, unit.id) in proven.output
-    approved = run(
-        "approve", NAME, "--evidence", house.application.reviews.of(NAME).pending, "--by", "finance-controller"
-    )
+    approved = run("approve", NAME, "--evidence", house.application.reviews.of(NAME).pending)
     assert sentence(house, unit.id) in approved.output
     assert "waits for" not in sentence(house, unit.id)
 

@@ -19,6 +19,8 @@ from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, Camp
 from backfill_assets_tests.unit.campaigns.world import Ada, World, fingerprint, loaded
 from backfill_assets_tests.unit.published.tables import day, rows_of, write_shadow
 
+pytestmark = pytest.mark.slow
+
 REQUIRED = {"validation": {"certificate": "required"}}
 RAW = {"raw": {DAYS[0]: "as landed"}, "staging": {DAYS[0]: "as staged"}}
 

@@ -16,6 +16,8 @@ from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, Camp
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day
 
+pytestmark = pytest.mark.slow
+
 HOUR = dt.timedelta(hours=1)
 
 

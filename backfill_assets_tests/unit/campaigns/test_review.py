@@ -25,6 +25,8 @@ from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, Camp
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
+pytestmark = pytest.mark.slow
+
 PRICE = Price(Decimal(3600), "EUR")
 
 
@@ -265,7 +267,7 @@ def test_neither_the_folder_of_the_specification_nor_the_machines_of_batches_are
     campaign, _ = campaigns.validated()
     review = reviews(campaigns).of(NAME)
     assert (
-        subject_of(campaigns.ledger.unit(campaign.unit), replace(campaign, file="/home/ada/b/tax.yaml")).file
+        subject_of(campaigns.ledger.unit(campaign.unit), replace(campaign, file="/srv/work/b/tax.yaml")).file
         == "tax.yaml"
     )
     (first, *_) = as_plain(review)["batches"]  # type: ignore[misc]

@@ -23,6 +23,8 @@ from backfill_assets_tests.unit.campaigns import world as worlds
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day
 
+pytestmark = pytest.mark.slow
+
 D1, D2 = day(0), day(1)
 NUMBERS = {
     "duplicate_keys_per_1000_rows", "mismatches", "watermark_lag_days", "watermark_lag_hours",

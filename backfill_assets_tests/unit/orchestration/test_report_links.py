@@ -19,6 +19,8 @@ from backfill_assets.orchestration.report_links import report_metadata, report_w
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 from backfill_assets_tests.unit.published.tables import day
 
+pytestmark = pytest.mark.slow
+
 D1, D2 = day(1), day(2)
 
 

@@ -37,6 +37,8 @@ from backfill_assets.reports.tables import Sums, metrics_of, months_of
 from backfill_assets.reports.writing import Reports
 from backfill_assets_tests.unit.reports.sample import NOW, START, Wish, sample_review
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</script></code>\"'><img src=x onerror=alert(1)><script>alert(2)</script>&amp;{{ 7*7 }}"
 MEGABYTE = 1_000_000
 SMALL = Wish(days=40, wrong=(10, 11), unbooked=(12,), flaky=True)

@@ -27,8 +27,6 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-CI_TESTS := -m "not (faults and orchestration)"
-
 .PHONY: help setup java demo demo-campaign dev bench test test-faults check static unit lock clean
 
 help: ## List all targets
@@ -71,14 +69,8 @@ dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="
 bench: setup ## Measure the road beside a bare Spark job (BENCH_SCALE=0.01 is quick; make bench ARGS="--json")
 	@$(BIN)/python -m benchmarks --scale $(BENCH_SCALE) $(ARGS)
 
-# Those of the unit tests run side by side; all others share one Spark server and the machine, one after the other.
 test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
-ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest backfill_assets_tests/unit -n auto $(CI_TESTS)
-	@$(BIN)/python -m pytest --ignore=backfill_assets_tests/unit $(CI_TESTS)
-else
-	@$(BIN)/python -m pytest $(CI_TESTS) $(ARGS)
-endif
+	@$(BIN)/python -m pytest -m "not (faults and orchestration)" $(ARGS)
 
 test-faults: setup ## Kill processes between any two steps of a campaign, also in a whole installation (some ten minutes)
 	@$(BIN)/python -m pytest -m faults $(ARGS)

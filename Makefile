@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MIN_JAVA := 17
 BENCH_SCALE ?= 1
+PIP_AUDIT := 2.10.1
+STRESS_COMMITS ?= 3000
+SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
 # caller's; UTC because a day must not depend on where the machine stands.
@@ -27,7 +30,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-.PHONY: help setup java demo demo-campaign dev bench test test-faults check static unit lock clean
+.PHONY: help setup java demo demo-campaign dev bench soak test test-faults check static unit lock audit clean
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,11 +72,14 @@ dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="
 bench: setup ## Measure the road beside a bare Spark job (BENCH_SCALE=0.01 is quick; make bench ARGS="--json")
 	@$(BIN)/python -m benchmarks --scale $(BENCH_SCALE) $(ARGS)
 
+soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=20; SOAK_SEED repeats what was tried)
+	@$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
+
 test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
 	@$(BIN)/python -m pytest -m "not (faults and orchestration)" $(ARGS)
 
-test-faults: setup ## Kill processes between any two steps of a campaign, also in a whole installation (some ten minutes)
-	@$(BIN)/python -m pytest -m faults $(ARGS)
+test-faults: setup ## Inject faults and print what was found, also in a whole installation (some fifteen minutes)
+	@BACKFILL_ASSETS_TEST_COMMITS=$(STRESS_COMMITS) $(BIN)/python -m pytest -m faults $(ARGS)
 
 check: static unit ## Lint, types, import contracts and the tests without a JVM (about a minute)
 
@@ -90,6 +96,11 @@ lock: $(STAMP) ## Write requirements.lock anew from pyproject.toml (newest versi
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
 	  --no-strip-extras --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock $(ARGS) >/dev/null
 	@awk '$(BOTH_WITH_AND_WITHOUT_EXTRAS)' requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+# Hashes are checked against the registry as well. A package that nobody knows fails it: nothing is left out in silence.
+audit: $(STAMP) ## Look up every pinned package in the advisories of known vulnerabilities (needs the network)
+	@$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-audit==$(PIP_AUDIT) pip-audit --requirement requirements.lock \
+	  --require-hashes --disable-pip --strict --progress-spinner off $(ARGS)
 
 clean: ## Stop the Spark server and remove all state (tables, ledger, runs); .venv stays
 	@if [ -d "$$BACKFILL_ASSETS_STATE" ] && [ -x $(BIN)/backfill ]; then \

@@ -23,13 +23,13 @@ from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
 from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
+from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.planning.planner import Planner
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.proving.certificate import Prover
 from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
 from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
-from backfill_assets.campaigns.releasing.doctor import Doctor
 from backfill_assets.campaigns.releasing.history import History
 from backfill_assets.campaigns.releasing.preview import Preview
 from backfill_assets.campaigns.releasing.publish import Publisher
@@ -43,6 +43,8 @@ from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.specification import Execution
+from backfill_assets.identity import identity_of
+from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleasesTable
 from backfill_assets.lakehouse.road import (
@@ -52,13 +54,14 @@ from backfill_assets.lakehouse.road import (
     SparkRecomputations,
     ensure_views,
 )
+from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger import open_ledger
+from backfill_assets.reports.folder import ReportFolder
 from backfill_assets.settings import Settings
-from backfill_assets.system import SystemClock, SystemUser, TimedIds
+from backfill_assets.system import SystemClock, TimedIds
 from backfill_assets.webhook import Webhook
 
-_ALL_DAYS = 1_000_000
-"""A chunk that no history fills."""
+_ALL_DAYS = 1_000_000  # a chunk that no history fills
 
 
 class Application:
@@ -74,7 +77,7 @@ class Application:
         self.catalog = catalog or load_folder(settings.datasets)
         self.clock = SystemClock()
         self.ids = TimedIds(self.clock)
-        self.identity = SystemUser()
+        self.identity = identity_of(settings)
         self.layout = Layout(settings.warehouse, settings.sources)
 
     @classmethod
@@ -157,7 +160,7 @@ class Application:
     def guard(self) -> CampaignGuard:
         """Keeps every road from releasing a campaign past its approval or its publish window."""
         approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
-        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, frozenset(approval))
+        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, frozenset(approval), self.settings.roles)
 
     def drift(self, campaign: Campaign) -> str:
         """What of a campaign's code or specification has moved since its plan, in words, or nothing."""
@@ -183,7 +186,7 @@ class Application:
 
     @cached_property
     def approving(self) -> Approving:
-        """Shows what is to be approved, and records who has approved it."""
+        """Records who has approved what."""
         return Approving(self.ledger, self.publisher, self.clock, self.identity, self.settings.roles, self.drift)
 
     @cached_property
@@ -242,8 +245,7 @@ class Application:
     def rollback(self) -> Rollback:
         """Undoes releases."""
         return Rollback(
-            self.ledger, self.tables, self.clock, self.ids, self.identity,
-            datasets=self._contracts, after=self.aftermath,
+            self.ledger, self.tables, self.clock, self.ids, self.identity, datasets=self._contracts, after=self.aftermath,
         )  # fmt: skip
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
@@ -257,8 +259,9 @@ class Application:
 
     @cached_property
     def doctor(self) -> Doctor:
-        """Compares ledger, Delta logs, manifests and files."""
-        return Doctor(self.ledger, self.tables, self.clock, data_releases=self.data_releases)
+        """Compares ledger, Delta logs, manifests, files and reports."""
+        places = (DeltaStoredTables(self.layout), ReportFolder(self.settings.reports))
+        return Doctor(self.ledger, self.tables, self.clock, *places, self._contracts, self.data_releases)
 
     @cached_property
     def time_travel(self) -> TimeTravel:
@@ -269,10 +272,16 @@ class Application:
     def planner(self) -> Planner:
         """Turns specifications into frozen plans."""
         chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
-        return Planner(
-            self.catalog, self.ledger, self.tables, self.layout, self.basis, self.clock, self.settings.cost_per_hour,
-            chunk_days=chunk,
-        )  # fmt: skip
+        known = (
+            self.catalog,
+            self.ledger,
+            self.tables,
+            self.layout,
+            self.basis,
+            self.clock,
+            self.settings.cost_per_hour,
+        )
+        return Planner(*known, chunk_days=chunk)
 
     @cached_property
     def workload(self) -> Workload:
@@ -280,17 +289,8 @@ class Application:
         return Workload(self.ledger, self.datasets, self.tables)
 
     def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
-        """A Spark session of its own; see `open_session`. `execution` is what a campaign wants of it.
-
-        Raises:
-            SettingsError: the campaign names a compute that this process has no URL of.
-        """
-        # Here, not above: Spark's client takes longer to import than most commands to run, and few need it.
-        from backfill_assets.lakehouse.engine.session import open_session  # noqa: PLC0415
-
-        if execution is None:
-            return open_session(self.settings, tag)
-        return open_session(self.settings.of_campaign(execution), tag, execution.spark)
+        """A Spark session as `campaign_session` opens it; raises like that."""
+        return campaign_session(self.settings, tag, execution)
 
     def refresh_views(self) -> None:
         """Recreate the published views in the Spark catalog, and drop previews of units that are over."""

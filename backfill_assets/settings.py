@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal, TypeVar
-from urllib.parse import urlsplit
+from typing import Final, TypeVar
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
+from backfill_assets import variables
 from backfill_assets.domain.approval import parse_roles
-from backfill_assets.domain.durations import parse_duration
 from backfill_assets.domain.errors import SettingsError
 from backfill_assets.domain.estimate import Price, parse_price
 from backfill_assets.domain.execution import Execution
+from backfill_assets.domain.names import may_hold_secret
+from backfill_assets.domain.storage import Mount, refused_mount
 
 _PREFIX: Final = "BACKFILL_ASSETS_"
-_MEMORY: Final = re.compile(r"^[1-9][0-9]*[mg]$")
-_LOWEST_MEMORY_MB: Final = 512
-_PORTS: Final = range(1024, 65536)
+_SHOWN: Final = 100
 _PACKAGE: Final = Path(__file__).resolve().parent
-
-Chunk = int | Literal["all"]
 
 _Value = TypeVar("_Value")
 _Default = TypeVar("_Default")
+
+
+class IdentitySource(StrEnum):
+    """Who says who is at work."""
+
+    os = "os"
+    ledger = "ledger"
 
 
 class Settings(BaseModel):
@@ -102,7 +107,7 @@ class Settings(BaseModel):
         description="BACKFILL_ASSETS_COST_PER_HOUR: what an hour of batch time costs, such as 4.20 EUR; default none, and "
         "plans name no cost.",
     )
-    chunk: Chunk | None = Field(
+    chunk: variables.Chunk | None = Field(
         default=None,
         description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
         "default none, which means what each dataset says.",
@@ -112,6 +117,12 @@ class Settings(BaseModel):
         default_factory=dict,
         description="BACKFILL_ASSETS_ROLES: users by role, for approvals, such as `finance-controller=anna,ben; "
         "data-lead=carl`; default none.",
+    )
+
+    identity: IdentitySource = Field(
+        default=IdentitySource.os,
+        description="BACKFILL_ASSETS_IDENTITY: who says who is at work: `os`, the user of the operating system, or `ledger`, "
+        "the login at the ledger's Postgres; default os.",
     )
 
     @classmethod
@@ -124,23 +135,24 @@ class Settings(BaseModel):
         state = _folder(environ, "STATE", Path.cwd() / ".state")
         return cls(
             state=state,
-            warehouse=_folder(environ, "WAREHOUSE", state / "warehouse"),
+            warehouse=_warehouse(environ, state / "warehouse"),
             sources=_folder(environ, "SOURCES", state / "sources"),
             datasets=_folder(environ, "DATASETS", _PACKAGE / "datasets"),
             reports=_folder(environ, "REPORTS", state / "reports"),
-            reports_url=_read(environ, "REPORTS_URL", "", _web_address),
-            ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", _ledger_url),
-            spark_url=_read(environ, "SPARK_URL", None, _spark_url),
-            spark_memory=_read(environ, "SPARK_MEMORY", "2g", _memory),
-            spark_port=_read(environ, "SPARK_PORT", 0, _port),
-            spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), _duration),
-            query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), _duration),
-            lease=_read(environ, "LEASE", timedelta(seconds=90), _duration),
-            gate_wait=_read(environ, "GATE_WAIT", timedelta(minutes=1), _duration),
+            reports_url=_read(environ, "REPORTS_URL", "", variables.web_address),
+            ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", variables.ledger_url),
+            spark_url=_read(environ, "SPARK_URL", None, variables.spark_url),
+            spark_memory=_read(environ, "SPARK_MEMORY", "2g", variables.memory),
+            spark_port=_read(environ, "SPARK_PORT", 0, variables.port),
+            spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), variables.duration),
+            query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), variables.duration),
+            lease=_read(environ, "LEASE", timedelta(seconds=90), variables.duration),
+            gate_wait=_read(environ, "GATE_WAIT", timedelta(minutes=1), variables.duration),
             computes=_computes(environ),
             cost_per_hour=_read(environ, "COST_PER_HOUR", None, parse_price),
-            chunk=_read(environ, "CHUNK", None, _chunk),
+            chunk=_read(environ, "CHUNK", None, variables.chunk),
             roles=_read(environ, "ROLES", {}, parse_roles),
+            identity=_read(environ, "IDENTITY", IdentitySource.os, _identity),
         )
 
     def of_campaign(self, execution: Execution) -> Settings:
@@ -160,13 +172,6 @@ class Settings(BaseModel):
         return self.model_copy(update=update)
 
 
-def _duration(text: str) -> timedelta:
-    duration = parse_duration(text)
-    if not timedelta(0) < duration <= timedelta(days=365):
-        raise ValueError("give a duration above zero and of at most 365d")
-    return duration
-
-
 def _read(
     environ: Mapping[str, str], name: str, default: _Default, parse: Callable[[str], _Value]
 ) -> _Value | _Default:
@@ -177,68 +182,42 @@ def _read(
         return parse(text)
     except ValueError as error:
         # A URL may carry a password: the variable's name is enough to find it.
-        shown = "its value (not shown: it may hold a secret)" if "_URL" in name else repr(text)
+        shown = (
+            "its value (not shown: it may hold a secret)"
+            if "_URL" in name or may_hold_secret(text)
+            else repr(text[:_SHOWN])
+        )
         raise SettingsError(f"{_PREFIX}{name}: {shown} cannot be used; {error}.") from None
 
 
 def _computes(environ: Mapping[str, str]) -> dict[str, str]:
     head = _PREFIX + "SPARK_URL_"
     named = {name.removeprefix(head).lower() for name in environ if name.startswith(head)}
-    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", "", _spark_url) for name in sorted(named)}
+    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", "", variables.spark_url) for name in sorted(named)}
     return {name: url for name, url in found.items() if url}
 
 
 def _folder(environ: Mapping[str, str], name: str, default: Path) -> Path:
-    return _read(environ, name, default.absolute(), _path)
+    return _read(environ, name, default.absolute(), variables.folder_path)
 
 
-def _path(text: str) -> Path:
-    if "://" in text:
-        raise ValueError("give a folder of this machine or of a mounted file system, not a URL")
-    path = Path(text).expanduser().absolute()
-    if path.exists() and not path.is_dir():
-        raise ValueError("it is a file; give a folder, or move the file away")
-    return path
+def _warehouse(environ: Mapping[str, str], default: Path) -> Path:
+    folder = _read(environ, "WAREHOUSE", default, variables.warehouse_path)
+    try:
+        reason = refused_mount(folder.resolve(), _mounts())
+    except (OSError, RuntimeError) as error:
+        reason = f"its links cannot be followed ({error}); mend them, or give another folder"
+    if reason:
+        raise SettingsError(f"{_PREFIX}WAREHOUSE: {str(folder)!r} cannot be used; {reason}.")
+    return folder
 
 
-def _ledger_url(text: str) -> str:
-    if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
-        raise ValueError("give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database")
-    return text
+def _mounts() -> list[Mount]:
+    return [Mount(Path(p.mountpoint), p.device, p.fstype) for p in psutil.disk_partitions(all=True)]
 
 
-def _web_address(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("give an address such as https://reports.example.org/backfills, or unset it")
-    return text
-
-
-def _spark_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme != "sc" or not parts.hostname:
-        raise ValueError("give a Spark Connect URL such as sc://spark.example.org:15002, or unset it")
-    return text
-
-
-def _memory(text: str) -> str:
-    if not _MEMORY.match(text):
-        raise ValueError("give a whole number and m or g, such as 1500m or 4g")
-    megabytes = int(text[:-1]) * (1024 if text.endswith("g") else 1)
-    if megabytes < _LOWEST_MEMORY_MB:
-        raise ValueError(f"Spark does not start with less than {_LOWEST_MEMORY_MB}m")
-    return text
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not (int(text) == 0 or int(text) in _PORTS):
-        raise ValueError("give a port from 1024 to 65535, or 0 for a free one")
-    return int(text)
-
-
-def _chunk(text: str) -> Chunk:
-    if text == "all":
-        return "all"
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError("give a number of days from 1 on, or `all` for one run over the whole range")
-    return int(text)
+def _identity(text: str) -> IdentitySource:
+    try:
+        return IdentitySource(text)
+    except ValueError:
+        raise ValueError("write os or ledger, or unset it") from None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
-from backfill_assets_tests.skips import pytest_sessionfinish, pytest_terminal_summary
-
-__all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
+from backfill_assets_tests import skips, told
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (skips, told):
+        config.pluginmanager.register(plugin)

@@ -6,7 +6,11 @@ other folders' fixtures and all subprocesses find it; whoever set the variable s
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +21,15 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from backfill_assets.lakehouse.engine.client import Answer, ask
+from backfill_assets.lakehouse.engine.configuration import (
+    server_command,
+    server_configuration,
+    server_environment,
+    write_configuration,
+)
+from backfill_assets.lakehouse.engine.endpoint import Endpoint
+from backfill_assets.lakehouse.engine.registration import EngineFolder
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
@@ -100,3 +113,60 @@ def java_processes(warehouse: Path) -> list[psutil.Process]:
         if marker in line and any("SparkSubmit" in part for part in line):
             found.append(process)
     return found
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def somebody_elses_server(
+    settings: Settings, folder: Path, configuration: Mapping[str, str], url: str = ""
+) -> Iterator[str]:
+    """A server beside the embedded one, in a folder of its own, with settings that come over the project's; its URL.
+
+    `url` is one that another server had; without it, the server has a port and a token of its own.
+    """
+    port = (url and Endpoint.remote(url).port) or free_port()
+    token = (url and Endpoint.remote(url).token) or secrets.token_urlsafe(32)
+    home = EngineFolder(folder)
+    home.scratch.mkdir(parents=True)
+    write_configuration(home, {**server_configuration(settings, home, port), **configuration}, token)
+    environ = server_environment(os.environ, home)
+    with home.log.open("wb") as log:
+        server = subprocess.Popen(server_command(home), cwd=home.root, env=environ, stdout=log, stderr=log)
+    found = f"sc://localhost:{port}/;token={token}"
+    try:
+        wait_for(lambda: ask(Endpoint.remote(found)) is Answer.READY, "the other server is ready", 180)
+        yield found
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+@contextlib.contextmanager
+def held_at(file: Path) -> Iterator[None]:
+    """While the block lasts, whoever reads the file stands still in the middle of it; it begins once somebody does."""
+    aside = file.with_suffix(".aside")
+    file.rename(aside)
+    os.mkfifo(file)
+    ends: list[int] = []
+
+    def read() -> bool:
+        try:
+            ends.append(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # what it says as long as nobody reads
+                raise
+        return bool(ends)
+
+    try:
+        wait_for(read, f"somebody reads {file}", 600)
+        yield
+    finally:
+        aside.replace(file)
+        for end in ends:
+            os.close(end)

@@ -25,6 +25,7 @@ from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import CONTRACT_TAG
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
+from backfill_assets.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATASET: Final = "order_items"
@@ -34,6 +35,7 @@ _COST: Final = "s.quantity * c.ps_supplycost"
 _START_SECONDS: Final = 180
 _LOOK_SECONDS: Final = 0.2
 _STOP_SECONDS: Final = 30
+MODULE: Final = ("-m", "backfill_assets.definitions")
 
 
 class BenchmarkError(BackfillError):
@@ -41,14 +43,17 @@ class BenchmarkError(BackfillError):
 
 
 class Installation:
-    """An installation whose state lies in `root`, reading deliveries from `sources`; this process uses it as well."""
+    """An installation whose state lies in `root`, reading deliveries from `sources`; this process uses it as well.
 
-    def __init__(self, root: Path, sources: Path) -> None:
+    `variables` come on top of the installation's environment.
+    """
+
+    def __init__(self, root: Path, sources: Path, variables: Mapping[str, str] | None = None) -> None:
         self.root = root
         self.datasets = root / "datasets"
         self.webserver = ""
-        self._daemon: psutil.Popen | None = None
-        self._processes: list[psutil.Popen] = []
+        self.processes: dict[str, psutil.Popen] = {}
+        self._webserver_command: list[str] = []
         state = root / "state"
         self._variables = {
             "DAGSTER_HOME": str(root / "home"),
@@ -61,6 +66,7 @@ class Installation:
             "BACKFILL_ASSETS_DATASETS": str(self.datasets),
             "BACKFILL_ASSETS_CHUNK": "",
             "PYTHONWARNINGS": "ignore",
+            **(variables or {}),
         }
 
     def add_dataset(self, name: str, chunk: int | None) -> None:
@@ -103,29 +109,56 @@ class Installation:
         home.mkdir(parents=True)
         Path(self._variables["BACKFILL_ASSETS_DAGSTER_STATE"]).mkdir(parents=True)
         shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
-        SparkServer(self.application.settings).ensure()
+        SparkServer(self.settings).ensure()
         with self.instance():
             pass
-        module = ["-m", "backfill_assets.definitions"]
-        self._daemon = self._spawn(
-            [sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module], "daemon"
-        )
-        port = _free_port()
-        self.webserver = f"http://127.0.0.1:{port}"
-        program = str(Path(sys.executable).with_name("dagster-webserver"))
-        self._spawn([program, "-h", "127.0.0.1", "-p", str(port), *module], "webserver")
-        _wait_for(self._answers, "Dagster's webserver", _START_SECONDS)
+        self.start_daemon()
+        self._webserver_command, self.webserver = webserver_command()
+        self.start_webserver()
+        wait_for(lambda: answers(self.webserver), "Dagster's webserver", _START_SECONDS)
+
+    def start_daemon(self) -> None:
+        """Start the daemon, for the first time or after it was killed."""
+        self.spawn(daemon_command(), "daemon")
+
+    def start_webserver(self) -> None:
+        """Start the webserver, for the first time or, at the same URL, after it was killed."""
+        self.spawn(self._webserver_command, "webserver")
 
     def stop(self) -> None:
-        """End everything that was started."""
-        for process in reversed(self._processes):
-            process.terminate()
-        for process in self._processes:
+        """End everything that was started, and what that has started: workers of a daemon that was killed, say."""
+        for process in reversed(self.processes.values()):
+            # One that was killed on purpose, and not started again, is gone.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        for process in self.processes.values():
             try:
                 process.wait(_STOP_SECONDS)
             except psutil.TimeoutExpired:
                 process.kill()
-        SparkServer(self.application.settings).stop()
+                process.wait()
+        server = SparkServer(self.settings)
+        if server.folder.root.exists():
+            registered = server.folder.read()
+            kept = {ref.pid for ref in (registered.server, registered.watcher) if ref} if registered else set()
+            _kill([process for process in self.living() if process.pid not in kept])
+            server.stop()
+        _kill(self.living())
+
+    def living(self) -> list[psutil.Process]:
+        """Processes that live with this installation's Dagster home in their environment, but for this one."""
+        found = []
+        for process in psutil.process_iter():
+            # A process that ends while it is looked at shows as one error or the other.
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get("DAGSTER_HOME") == str(self.root / "home"):
+                    found.append(process)
+        return found
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this installation, whether it was started or not."""
+        return Settings.from_env({**os.environ, **self._variables})
 
     @property
     def application(self) -> Application:
@@ -141,7 +174,7 @@ class Installation:
     @property
     def spark(self) -> psutil.Process:
         """The Spark server's process."""
-        registration = SparkServer(self.application.settings).folder.read()
+        registration = SparkServer(self.settings).folder.read()
         if registration is None:
             raise BenchmarkError("the Spark server is gone; see server.log in the warehouse's _engine folder")
         return psutil.Process(registration.server.pid)
@@ -149,9 +182,9 @@ class Installation:
     @property
     def daemon(self) -> psutil.Process:
         """The Dagster daemon, below which all runs live."""
-        if self._daemon is None:
+        if "daemon" not in self.processes:
             raise BenchmarkError("the Dagster daemon was not started; call start() first")
-        return psutil.Process(self._daemon.pid)
+        return self.processes["daemon"]
 
     def backfill(
         self, dataset: str, days: Sequence[dt.date], seconds: float, expected: Mapping[str, str] | None = None
@@ -170,25 +203,33 @@ class Installation:
                 found = instance.get_backfill(backfill_id)
                 return found.status.value if found else "?"
 
-            _wait_for(lambda: status() in OVER, f"backfill {backfill_id} of {dataset}", seconds)
+            wait_for(lambda: status() in OVER, f"backfill {backfill_id} of {dataset}", seconds)
             if status() != "COMPLETED_SUCCESS":
                 raise BenchmarkError(f"backfill {backfill_id} of {dataset} ended {status()}; state: {self.root}")
         return backfill_id
 
-    def _spawn(self, command: list[str], name: str) -> psutil.Popen:
+    def spawn(self, command: Sequence[str], name: str) -> psutil.Popen:
+        """Start a program in this installation, its output in `<name>.log`; `stop` ends it."""
         # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
-        with (self.root / f"{name}.log").open("wb") as out:
-            process = psutil.Popen(command, cwd=self.root, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        self._processes.append(process)
+        with (self.root / f"{name}.log").open("ab") as out:
+            process = psutil.Popen([*command], cwd=self.root, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        self.processes[name] = process
         return process
 
-    def _answers(self) -> bool:
-        with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.webserver}/server_info", timeout=5).ok
-        return False
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=_STOP_SECONDS)
 
 
-def _wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    """Return as soon as the condition holds.
+
+    Raises:
+        BenchmarkError: it does not within `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -196,7 +237,22 @@ def _wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _free_port() -> int:
+def daemon_command(module: Sequence[str] = MODULE) -> list[str]:
+    """The command of a Dagster daemon that looks for backfills every two seconds."""
+    return [sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module]
+
+
+def webserver_command(module: Sequence[str] = MODULE) -> tuple[list[str], str]:
+    """The command of a Dagster webserver on a free port of this machine, and its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        port = int(probe.getsockname()[1])
+    program = str(Path(sys.executable).with_name("dagster-webserver"))
+    return [program, "-h", "127.0.0.1", "-p", str(port), *module], f"http://127.0.0.1:{port}"
+
+
+def answers(webserver: str) -> bool:
+    """Whether a webserver answers."""
+    with contextlib.suppress(requests.RequestException):
+        return requests.get(f"{webserver}/server_info", timeout=5).ok
+    return False

@@ -28,11 +28,6 @@ class Cpu:
     def __sub__(self, other: Cpu) -> Cpu:
         return Cpu(self.spark - other.spark, self.workers - other.workers)
 
-    @property
-    def total(self) -> float:
-        """Both together."""
-        return self.spark + self.workers
-
 
 class CpuMeter:
     """Samples two process trees while its block runs: the Spark server, and the workers below Dagster's daemon."""

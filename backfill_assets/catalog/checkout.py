@@ -10,11 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from backfill_assets.catalog.faults import shown_path
 from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.loading import load_folder
 from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.names import in_one_line
+
+_LONGEST_REF: Final = 250
+_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,12 @@ def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
     Modules that Python models import are those of this process, as everywhere: run it with the project of that commit.
 
     Raises:
-        DatasetError: there is no git, no repository around the folder, no such commit, or the folder is not in it.
+        DatasetError: there is no git, no repository around the folder, no such commit, or the folder is not in it, or leads
+            out of itself by a link.
     """
+    # Git would take what begins with a dash for an option, and a program that it runs cannot be given every text.
+    if ref.startswith("-") or not ref.isprintable() or not 0 < len(ref) <= _LONGEST_REF:
+        raise DatasetError(f"--models {ref[:_SHOWN]!r} can be no commit; name a branch, tag or commit")
     home = Path(_git(folder, "rev-parse", "--show-toplevel", refusal=f"{shown_path(folder)} lies in no git repository"))
     wanted = f"{ref}^{{commit}}"
     unknown = f"--models {ref!r} is no commit that this clone has; fetch it, or name a branch, tag or commit"
@@ -43,7 +52,12 @@ def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
     lacking = f"{inside} is not there at {ref!r}; name a commit that has the folder of datasets"
     with TemporaryDirectory(prefix="models-") as temporary:
         with tarfile.open(fileobj=io.BytesIO(_run(home, "archive", commit, "--", inside, refusal=lacking))) as archive:
-            archive.extractall(temporary, filter="data")
+            try:
+                archive.extractall(temporary, filter="data")
+            except (tarfile.TarError, OSError) as error:
+                raise DatasetError(
+                    f"{inside} at {ref!r} cannot be laid out: {in_one_line(error)}; name a commit without such files"
+                ) from error
         yield Checkout(ref, commit, load_folder(Path(temporary, inside)))
 
 
@@ -58,5 +72,5 @@ def _run(folder: Path, *arguments: str, refusal: str) -> bytes:
         raise DatasetError(f"git cannot be run ({error.strerror}); install it to compare models of a commit") from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise DatasetError(refusal + (f" (git: {said[0]})" if said else ""))
+        raise DatasetError(refusal + (f" (git: {in_one_line(said[0])})" if said else ""))
     return done.stdout

@@ -7,12 +7,18 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from backfill_assets.domain.errors import MisfitError
+from backfill_assets.domain.names import NOT_SHOWN, may_hold_secret, visible, without_secrets
+
+MOST_FAULTS = 100
+"""Nobody reads more of them."""
+_LONGEST_KEY = 200
 
 KeyPath = tuple[str | int, ...]
 """Where a value stands in a YAML document: keys and list positions."""
@@ -34,21 +40,22 @@ class DatasetFault:
     def __str__(self) -> str:
         """One line for people: file, line, what is wrong and what to do."""
         place = shown_path(self.file) + (f":{self.line}" if self.line else "")
-        return f"{place}: {self.message}"
+        return f"{place}: {without_secrets(self.message)}"
 
 
 def shown_path(path: Path) -> str:
     """The path as people look for it: relative to the working folder where it lies below it."""
     absolute = path.absolute()
-    return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
+    return visible(str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute))
 
 
 def shown_key(path: Iterable[str | int]) -> str:
     """A key path as people write it: `columns.dep_time.type`, `key[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+        shown = NOT_SHOWN if isinstance(part, str) and may_hold_secret(part) else part
+        text += f"[{shown}]" if isinstance(part, int) else f".{shown}" if text else str(shown)
+    return visible(text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…")
 
 
 def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
@@ -61,7 +68,7 @@ def validation_faults(
 ) -> tuple[tuple[KeyPath, int | None, str], ...]:
     """Every error of pydantic as key path, line and a message that says what to write instead."""
     found: list[tuple[KeyPath, str]] = []
-    for detail in error.errors(include_url=False):
+    for detail in islice(error.errors(include_url=False), MOST_FAULTS):
         path: KeyPath = tuple(detail["loc"])
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, MisfitError):
@@ -84,6 +91,9 @@ def _message(detail: Any, path: KeyPath, root: type[BaseModel]) -> str:
     # A model's own refusal names the key itself, and its value would be the whole mapping.
     if isinstance(detail["input"], Mapping) and detail["type"] == "value_error":
         return f"{key}: {remedy}" if key else remedy
+    if path[:1] == ("notify",) and path[1:2] != ("on",):
+        # Where a webhook is expected, any text may be one.
+        return f"{key}: {remedy}"
     return f"{key} = {shown_value(detail['input'])}: {remedy}" if key else remedy
 
 
@@ -123,6 +133,8 @@ def shown_value(value: object, most: int = 60) -> str:
             return "a mapping"
         case list():
             return "a list" if value else "an empty list"
+        case str() if may_hold_secret(value):
+            return NOT_SHOWN
         case _:
             text = repr(value)
             return text if len(text) <= most else text[: most - 1] + "…"

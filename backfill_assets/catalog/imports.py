@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from backfill_assets.catalog.reading import content_of
+from backfill_assets.domain.errors import DatasetError
+
 OWN: Final = __name__.partition(".")[0]
 _GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
@@ -57,6 +60,9 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
 
     The packages above a module count with it, since importing it runs them. Modules of backfill_assets are followed
     wherever it is installed, but what they import of others is a matter of its version.
+
+    Raises:
+        DatasetError: a module cannot be read; `args` are the message and no line.
     """
     modules: dict[str, bytes] = {}
     foreign: list[ForeignImport] = []
@@ -74,7 +80,7 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
                 whole = module is chain[-1]
                 if module.file is not None and (module.name, whole) not in seen:
                     seen.add((module.name, whole))
-                    modules[module.name] = module.file.read_bytes()
+                    modules[module.name] = _content(module.file)
                     left.append(_Reading(_parsed(modules[module.name]), module.file, module, whole))
     return Imports(modules, tuple(foreign))
 
@@ -171,8 +177,15 @@ def _is_project(chain: tuple[_Module, ...]) -> bool:
     return not any(_INSTALLED & set(place.parts) or place.is_relative_to(_LIBRARY) for place in places)
 
 
+def _content(file: Path) -> bytes:
+    try:
+        return content_of(file)
+    except DatasetError as error:
+        raise DatasetError(f"imports {file}: {error.args[0]}", None) from error
+
+
 def _parsed(content: bytes) -> ast.Module:
     try:
         return ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])  # it counts with its text; whoever runs the model is told what is wrong with it

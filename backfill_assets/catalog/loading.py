@@ -11,11 +11,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from backfill_assets.catalog.code_version import code_version, project_version
-from backfill_assets.catalog.faults import DatasetFault, KeyPath, shown_key, shown_path, validation_faults
+from backfill_assets.catalog.faults import MOST_FAULTS, DatasetFault, KeyPath, shown_key, shown_path, validation_faults
 from backfill_assets.catalog.linking import linked
 from backfill_assets.catalog.loaded import FILE, Case, Catalog, Layer, LoadedDataset, Model
 from backfill_assets.catalog.models import find_model, sql_faults
-from backfill_assets.catalog.strict_yaml import Document, decoded, read_yaml
+from backfill_assets.catalog.reading import content_of, decoded
+from backfill_assets.catalog.strict_yaml import Document, read_yaml
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import DatasetError, InvalidNameError
 from backfill_assets.domain.judge import checks_of
@@ -50,21 +51,23 @@ def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
         text = f"the folder has no {FILE}; write one, or move the folder away"
         return (DatasetFault(folder.name, folder, text),)
     try:
-        content = file.read_bytes()
+        content = content_of(file)
         document = read_yaml(decoded(content))
-    except OSError as error:
-        return (DatasetFault(folder.name, file, f"the file cannot be read: {error.strerror}"),)
     except DatasetError as error:
         message, line = error.args
         return (DatasetFault(folder.name, file, message, line),)
     dataset, faults = _dataset(document, file)
     if not isinstance(document.value, dict):
-        return tuple(faults)
+        return tuple(faults[:MOST_FAULTS])
     models, model_faults = _models(folder, document.value)
     faults += model_faults
     if dataset is None or faults or Layer.fact not in models:
-        return tuple(faults)
-    version = code_version(_code_files(folder, content) | _imported(models.values()), project_version())
+        return tuple(faults[:MOST_FAULTS])
+    try:
+        code = _code_files(folder, content) | _imported(models.values())
+    except DatasetError as error:
+        return (DatasetFault(folder.name, folder, str(error.args[0])),)
+    version = code_version(code, project_version())
     return LoadedDataset(dataset, folder, models.get(Layer.staging), models[Layer.fact], version, _cases(folder))
 
 
@@ -168,7 +171,10 @@ def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
     files = {FILE: content}
     for path in sorted(folder.iterdir()):
         if path.suffix in {".sql", ".py"} and path.is_file():
-            files[path.name] = path.read_bytes()
+            try:
+                files[path.name] = content_of(path)
+            except DatasetError as error:
+                raise DatasetError(f"{path.name}: {error.args[0]}", None) from error
     return files
 
 

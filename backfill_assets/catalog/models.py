@@ -10,16 +10,23 @@ from pathlib import Path
 
 from backfill_assets.catalog.imports import ForeignImport, imports_of
 from backfill_assets.catalog.loaded import Language, Layer, Model
+from backfill_assets.catalog.reading import content_of, decoded
+from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.names import hidden_in
 
+# What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.
 _SQL_TOKEN = re.compile(
     r"""
-    (?P<skip>\s+ | --[^\n]* | /\*.*?\*/)
-    | (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*`)
+    (?P<skip>\s+ | --[^\n]* | /\*.*?(?:\*/|\Z))
+    | (?P<text>[rR]'[^']*(?:'|\Z) | [rR]"[^"]*(?:"|\Z)
+      | '(?:[^'\\]|\\.|\\\Z)*(?:'|\Z) | "(?:[^"\\]|\\.|\\\Z)*(?:"|\Z) | `[^`]*(?:`|\Z))
     | (?P<word>[A-Za-z_]\w*)
     | (?P<sign>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+_SHOWN = 40
+_LONGEST = 256 * 1024
 _WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
 
 
@@ -42,11 +49,14 @@ def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | t
         return (ModelFault(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
     path, language = present[0]
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        return (ModelFault(path, f"byte {error.start} is no UTF-8; save the file as UTF-8"),)
-    except OSError as error:
-        return (ModelFault(path, f"the file cannot be read: {error.strerror}"),)
+        text = decoded(content_of(path, _LONGEST))
+    except DatasetError as error:
+        message, line = error.args
+        return (ModelFault(path, message, line),)
+    if hidden := hidden_in(text):
+        at, name = hidden
+        message = f"this line holds {name}, which one cannot see; remove it"
+        return (ModelFault(path, message, text.count("\n", 0, at) + 1),)
     if language is Language.sql:
         faults = tuple(ModelFault(path, message, line) for line, message in sql_faults(text))
         return faults or Model(layer, path, language, text)
@@ -55,13 +65,15 @@ def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | t
 
 def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
     """What keeps a text from being one SELECT, as (line, message) that calls it `what`; the engine has the last word."""
+    if len(text) > _LONGEST:
+        return ((1, f"the text is longer than {_LONGEST // 1024} KiB; {what} is some pages at most"),)
     words: list[tuple[str, int]] = []
-    ended, depth = 0, 0
+    ended, depth, line, counted = 0, 0, 1, 0
     for match in _SQL_TOKEN.finditer(text):
         # Behind the semicolon not even a comment: engines cut one semicolon off the very end and no more.
         if match[0].isspace() or (match.lastgroup == "skip" and not ended):
             continue
-        line = text.count("\n", 0, match.start()) + 1
+        line, counted = line + text.count("\n", counted, match.start()), match.start()
         if ended:
             return ((line, f"something follows the semicolon; {what} is one SELECT"),)
         piece = match[0]
@@ -73,7 +85,7 @@ def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
         return ((1, "the file is empty; write one SELECT"),)
     first, line = next(((w, n) for w, n in words if w != "("), words[0])
     if first not in {"SELECT", "WITH"}:
-        return ((line, f"the statement begins with {first!r}; {what} is one SELECT (or WITH … SELECT)"),)
+        return ((line, f"the statement begins with {first[:_SHOWN]!r}; {what} is one SELECT (or WITH … SELECT)"),)
     writing = [(line, f"the statement contains {w}; {what} only reads") for w, line in words if w in _WRITES]
     return tuple(writing[:1]) if first == "WITH" else ()
 
@@ -84,7 +96,10 @@ def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[ModelF
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         return (ModelFault(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
-    imports = imports_of(tree, model.path)
+    try:
+        imports = imports_of(tree, model.path)
+    except DatasetError as error:
+        return (ModelFault(model.path, str(error.args[0])),)
     faults = [_import_fault(found) for found in imports.foreign]
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == model.layer), None)
     if function is None:

@@ -7,20 +7,23 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from backfill_assets.catalog.faults import KeyPath, line_of, shown_key, shown_path, validation_faults
+from backfill_assets.catalog.faults import MOST_FAULTS, KeyPath, line_of, shown_key, shown_path, validation_faults
 from backfill_assets.catalog.loaded import Catalog
-from backfill_assets.catalog.strict_yaml import Document, decoded, read_yaml
+from backfill_assets.catalog.reading import content_of, decoded
+from backfill_assets.catalog.strict_yaml import Document, read_yaml
 from backfill_assets.domain.contract import Change, row_change
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.errors import ContractError, DatasetError
 from backfill_assets.domain.expectations import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
 from backfill_assets.domain.measurement import metric_names
+from backfill_assets.domain.names import without_secrets
 from backfill_assets.domain.specification import Specification
 
 _CHANGES = ("validation", METRIC_CHANGE)
@@ -39,7 +42,7 @@ class SpecificationFault:
     def __str__(self) -> str:
         """One line for people: file, line, what is wrong and what to do."""
         place = shown_path(self.file) + (f":{self.line}" if self.line else "")
-        return f"{place}: {self.message}"
+        return f"{place}: {without_secrets(self.message)}"
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,7 @@ class LoadedSpecification:
 def load_specification(file: Path) -> LoadedSpecification | tuple[SpecificationFault, ...]:
     """Load one specification, or say everything that is wrong with it by itself; `misfits` looks at the catalog."""
     try:
-        text = decoded(file.read_bytes())
-    except OSError as error:
-        return (SpecificationFault(file, None, "", f"the file cannot be read: {error.strerror}"),)
+        text = decoded(content_of(file))
     except DatasetError as error:
         message, line = error.args
         return (SpecificationFault(file, line, "", message),)
@@ -84,7 +85,8 @@ def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[Spe
         placed.append(((), 1, "the file has no mapping of key: value lines; see docs/backfill-yaml.md"))
     if specification is None or placed:
         ordered = sorted(placed, key=lambda fault: fault[1] or 0)
-        return tuple(SpecificationFault(file, line, shown_key(path), message) for path, line, message in ordered)
+        told = ordered[:MOST_FAULTS]
+        return tuple(SpecificationFault(file, line, shown_key(path), message) for path, line, message in told)
     return LoadedSpecification(specification, file, text, lines)
 
 
@@ -114,15 +116,15 @@ def misfits(
     except DatasetError as error:
         text = "; ".join(str(error).splitlines())
         return (loaded.fault(("target", "dataset"), f"target.dataset = {name!r}: {text}"),)
-    faults = [
-        *_range_faults(loaded, target, now),
-        *_target_faults(loaded, target),
-        *_scope_faults(loaded, catalog),
-        *_change_faults(loaded, catalog),
-        *_retention_faults(loaded, catalog),
-        *(_compute_faults(loaded, computes) if computes is not None else ()),
-    ]
-    return tuple(sorted(faults, key=lambda fault: fault.line or 0))
+    faults = chain(
+        _range_faults(loaded, target, now),
+        _target_faults(loaded, target),
+        _scope_faults(loaded, catalog),
+        _change_faults(loaded, catalog),
+        _retention_faults(loaded, catalog),
+        _compute_faults(loaded, computes) if computes is not None else (),
+    )
+    return tuple(sorted(islice(faults, MOST_FAULTS), key=lambda fault: fault.line or 0))
 
 
 def _range_faults(

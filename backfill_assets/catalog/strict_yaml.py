@@ -1,7 +1,8 @@
 """Strict YAML: one plain document, no surprises of YAML 1.1, and the line of every key.
 
 Words such as `no`, `on` and `12:30` stay text; dates stay text too, for the model that expects them to read.
-Duplicate keys, anchors, aliases and tags are refused: they make a file say something else than one sees.
+Duplicate keys, anchors, aliases, tags and characters that one cannot see are refused: they make a file say something else
+than one sees.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any, Final
 import yaml
 
 from backfill_assets.catalog.faults import KeyPath, shown_key
+from backfill_assets.catalog.reading import MAX_BYTES
 from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.names import hidden_in
 
-MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
+MAX_VALUES: Final = 20_000
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[+-]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?")
 _WORDS: Final[Mapping[str, bool | None]] = {
@@ -41,10 +44,14 @@ def read_yaml(text: str) -> Document:
     """Read one document; faults that leave the rest readable are collected.
 
     Raises:
-        DatasetError: the text is too large or no YAML; `args` are the message and the line (or nothing).
+        DatasetError: the text is too large, no YAML, or holds what one cannot see; `args` are the message and the line
+            (or nothing).
     """
     if len(text.encode()) > MAX_BYTES:
         raise DatasetError(f"the file is larger than {MAX_BYTES // 1024} KiB; such a file is a page long", None)
+    if hidden := hidden_in(text):
+        at, name = hidden
+        raise DatasetError(f"this line holds {name}, which one cannot see; remove it", text.count("\n", 0, at) + 1)
     reader = _Reader(yaml.parse(text, Loader=_LOADER))
     try:
         value = reader.document()
@@ -57,19 +64,6 @@ def read_yaml(text: str) -> Document:
     return Document(value, reader.lines, tuple(reader.faults))
 
 
-def decoded(content: bytes) -> str:
-    """The text of a YAML file.
-
-    Raises:
-        DatasetError: it is no UTF-8; `args` are the message and the line.
-    """
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DatasetError(f"byte {error.start} is no UTF-8; save the file as UTF-8", line) from error
-
-
 @dataclass
 class _Reader:
     """Turns the parser's events into plain values."""
@@ -77,6 +71,7 @@ class _Reader:
     events: Iterator[Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
     faults: list[tuple[int, KeyPath, str]] = field(default_factory=list)
+    read: int = 0
 
     def document(self) -> object:
         value: object = None
@@ -92,6 +87,11 @@ class _Reader:
         return value
 
     def value(self, event: Any, path: KeyPath) -> object:
+        self.read += 1
+        if self.read > MAX_VALUES:
+            raise DatasetError(
+                f"the file holds more than {MAX_VALUES:,} values; such a file is a page long", _line(event)
+            )
         self.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
             self.faults.append((_line(event), path, f"*{event.anchor} is an alias; write the value out"))
@@ -106,6 +106,11 @@ class _Reader:
             return self.mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):
             return self.sequence(path)
+        # The text itself was looked at as a whole; what is left are escapes, such as "\u202e".
+        if hidden := hidden_in(event.value):
+            self.faults.append(
+                (_line(event), path, f"{shown_key(path)} holds {hidden[1]}, which one cannot see; remove it")
+            )
         return event.value if event.style else _plain(event.value)
 
     def mapping(self, path: KeyPath) -> dict[str, object]:

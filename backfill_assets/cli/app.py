@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -9,7 +10,6 @@ from types import FrameType
 from typing import NoReturn
 
 import typer
-from rich.markup import escape
 
 from backfill_assets.cli import (
     campaign_release,
@@ -17,6 +17,7 @@ from backfill_assets.cli import (
     demo,
     drafts,
     engine,
+    examination,
     launches,
     metrics,
     proof,
@@ -27,7 +28,8 @@ from backfill_assets.cli import (
     status,
     units,
 )
-from backfill_assets.cli.output import collect_rarely, errors
+from backfill_assets.cli.failures import noted, require_text
+from backfill_assets.cli.output import collect_rarely, refuse
 from backfill_assets.domain.errors import BackfillError
 
 app = typer.Typer(
@@ -41,7 +43,7 @@ app.add_typer(units.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     status.status, metrics.metrics,
     readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
-    releases.rollback, releases.reconcile, releases.sweep, releases.doctor, drafts.new, specifications.validate,
+    releases.rollback, releases.reconcile, releases.sweep, examination.doctor, drafts.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
     campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history,
     proof.prove, proof.diff_history, report.report, demo.demo, demo.demo_campaign,
@@ -54,14 +56,21 @@ app.command("list")(campaigns.list_campaigns)
 
 
 def main() -> None:
-    """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
+    """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1.
+
+    So is what went wrong otherwise; its trace stands in `errors.log` of the state folder.
+    """
     # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
     signal.signal(signal.SIGTERM, _leave)
     collect_rarely()
     try:
+        require_text(sys.argv[1:])
         app()
     except BackfillError as error:
-        errors.print(f"[bold red]refused:[/] {escape(str(error))}", soft_wrap=True)
+        refuse("refused", str(error))
+        sys.exit(1)
+    except Exception as error:  # noqa: BLE001  # a trace is for those who mend it, and what it quotes may be a secret
+        refuse("failed", noted(error, os.environ))
         sys.exit(1)
 
 

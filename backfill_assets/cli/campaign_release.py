@@ -13,7 +13,7 @@ from backfill_assets.campaigns.conducting.campaign_release import ReleasePlan
 from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.releasing.history import DayChange
 from backfill_assets.cli.campaigns import CampaignId, Reason
-from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.output import as_json, chosen_day, say, table
 from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.days import format_days
@@ -115,12 +115,12 @@ def watch_release(
 def history(
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
     day: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only this day.")] = None,
-    json: Json = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """Tell who changed the days of a dataset, when, why, and from what to what."""
     application = Application.from_env()
     application.dataset(dataset)
-    changes = application.history.of(dataset, None if day is None else [day.date()])
+    changes = application.history.of(dataset, None if day is None else [chosen_day(day)])
     if json:
         as_json(changes)
         return

@@ -60,7 +60,7 @@ def days_as_plain(standing: Standing, known: Known) -> list[dict[str, object]]:
             "dataset": key[0],
             "day": key[1],
             "state": faulty.get(key) or _state(known.get(key)),
-            "why": [f"{fault.fault.value}{f': {fault.detail}' if fault.detail else ''}" for fault in why[key]],
+            "why": [fault.words for fault in why[key]],
             "evidence": known[key].hash if key in known else "",
             "verdicts": [_plain(verdict) for verdict in _verdicts(known.get(key))],
         }

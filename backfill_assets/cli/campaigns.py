@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -25,11 +26,14 @@ CampaignId = Annotated[str, typer.Argument(help="The campaign: the backfill_id o
 Reason = Annotated[str, typer.Option(help="Why; kept in the campaign's journal.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Stay, with progress, rate and time left, until it ends.")]
 
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
+_SHOWN = 60
+
 
 def plan(
     file: Annotated[Path, typer.Argument(help="The specification, a YAML file under backfills/.")],
     explained: Annotated[bool, typer.Option("--explain", help="List every step, in the words of the launch.")] = False,
-    json: Json = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """Freeze the plan of a specification: batches, canaries, estimate, warnings; nothing is built yet."""
     application = Application.from_env()
@@ -98,8 +102,10 @@ def set_knobs(
     given = {}
     for knob in knobs:
         name, _, value = knob.partition("=")
-        if name not in {"max_concurrency", "partitions_per_batch"} or not value.isdecimal() or int(value) == 0:
-            raise typer.BadParameter(f"{knob!r}: write max_concurrency=N or partitions_per_batch=N, N from 1 on")
+        if name not in {"max_concurrency", "partitions_per_batch"} or not _COUNT.fullmatch(value):
+            raise typer.BadParameter(
+                f"{knob[:_SHOWN]!r}: write max_concurrency=N or partitions_per_batch=N, N from 1 on"
+            )
         given[name] = int(value)
     application = Application.from_env()
     with opened_desk(application, "") as desk:
@@ -110,7 +116,7 @@ def set_knobs(
     )
 
 
-def list_campaigns(json: Json = False) -> None:  # a command-line flag
+def list_campaigns(json: Json = False) -> None:
     """List all campaigns, newest first, with their state."""
     application = Application.from_env()
     rows = []

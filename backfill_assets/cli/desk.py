@@ -13,6 +13,7 @@ import yaml
 
 from backfill_assets.application import Application
 from backfill_assets.domain.errors import CampaignError
+from backfill_assets.domain.names import in_one_line
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.campaign_desk import Desk
@@ -41,7 +42,7 @@ def backfill_slots(environ: Mapping[str, str]) -> int | None:
         runs = config["concurrency"]["runs"]
         limits = [limit["limit"] for limit in runs["tag_concurrency_limits"] if limit["key"] == "dagster/backfill"]
         return int(min([*limits, runs["max_concurrent_runs"]]))
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, yaml.YAMLError):
         # An instance set up in another way is no fault of the plan.
         return None
 
@@ -51,7 +52,8 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
     """The use cases, as long as the block lasts.
 
     Raises:
-        CampaignError: DAGSTER_HOME is not set; a campaign is launched, watched and cancelled through Dagster.
+        CampaignError: DAGSTER_HOME is not set, or names no instance; a campaign is launched, watched and cancelled through
+            Dagster.
     """
     import dagster as dg  # takes longer to import than other commands take to run
 
@@ -59,5 +61,12 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
 
     if not os.environ.get("DAGSTER_HOME"):
         raise CampaignError("DAGSTER_HOME is not set: campaigns run through Dagster; set it to the project's folder")
-    with dg.DagsterInstance.get() as instance:
+    try:
+        found = dg.DagsterInstance.get()
+    except (dg.DagsterError, OSError, ValueError, yaml.YAMLError) as error:
+        raise CampaignError(
+            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} names no instance of Dagster: {in_one_line(error)}; set it to the "
+            "project's folder, and see that its dagster.yaml is whole"
+        ) from error
+    with found as instance:
         yield desk_of(application, instance, webserver)

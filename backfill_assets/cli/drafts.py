@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from datetime import date
@@ -78,7 +79,7 @@ def _written(application: Application, draft: Draft, folder: Path) -> Path:
         with file.open("x", encoding="utf-8") as out:
             out.write(text)
     except OSError as error:
-        if file.exists():
+        if os.path.lexists(file):  # says no, and does not fail, where no name can be that long
             raise SpecificationError(_taken(file)) from None
         raise SpecificationError(
             f"{shown_path(file)} cannot be written: {error.strerror}; choose another --folder"
@@ -120,7 +121,7 @@ def _asked_name(folder: Path, default: str) -> str:
     def name(text: str) -> str:
         if not re.fullmatch(ID_PATTERN, text):
             raise SpecificationError(f"{text!r}: use a-z, 0-9 and -, begin with a letter, 3 to 63 characters")
-        if (folder / f"{text}.yaml").exists():
+        if os.path.lexists(folder / f"{text}.yaml"):
             raise SpecificationError(_taken(folder / f"{text}.yaml"))
         return text
 

@@ -8,8 +8,15 @@ from backfill_assets.cli.status import Json
 from backfill_assets.domain.metrics import CampaignMetrics, DatasetMetrics
 from backfill_assets.domain.names import number_of
 
+_MOST_WINDOWS = 5
+_OF_DATASETS = (
+    "dataset", "published days", "watermark", "due", "lag", "duplicates per 1,000 rows", "mismatches",
+    "s per partition p50 / p95", "last success (UTC)", "hours ago", "open units",
+)  # fmt: skip
+_OF_CAMPAIGNS = ("campaign", "state", "days", "batches left", "waits since (UTC)", "for", "hours waited")
 
-def metrics(json: Json = False) -> None:  # a command-line flag
+
+def metrics(json: Json = False) -> None:
     """Show duplicates, durations, watermarks, mismatches and waits of all datasets and campaigns."""
     found = Application.from_env().metrics.all()
     if json:
@@ -23,14 +30,6 @@ def metrics(json: Json = False) -> None:  # a command-line flag
             say(f"{one.dataset}: {window.release} ({days}) can be rolled back until {window.until:%Y-%m-%d %H:%M} UTC")
         if more := one.rollback_windows[_MOST_WINDOWS:]:
             say(f"{one.dataset}: and {number_of(len(more), 'older release')}; see: backfill releases {one.dataset}")
-
-
-_MOST_WINDOWS = 5
-_OF_DATASETS = (
-    "dataset", "published days", "watermark", "due", "lag", "duplicates per 1,000 rows", "mismatches",
-    "s per partition p50 / p95", "last success (UTC)", "hours ago", "open units",
-)  # fmt: skip
-_OF_CAMPAIGNS = ("campaign", "state", "days", "batches left", "waits since (UTC)", "for", "hours waited")
 
 
 def _dataset(found: DatasetMetrics) -> tuple[object, ...]:

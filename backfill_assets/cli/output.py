@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import json
 import sys
@@ -12,10 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.days import parse_day
+from backfill_assets.domain.names import visible
 
 _PIPE_WIDTH = 240
 """In a file or a pipe nobody sees the right edge, but a folded identifier cannot be searched for."""
 
+_HEAD, _TAIL = 1_000, 500
 _OBJECTS = 500_000
 """So many new objects before the garbage collector looks: a history of ten thousand days makes millions that all stay."""
 
@@ -35,7 +39,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     for column in columns:
         out.add_column(column, overflow="fold")
     for row in rows:
-        out.add_row(*(escape(str(value)) for value in row))
+        out.add_row(*(escape(printable(str(value))) for value in row))
     console.print(out)
 
 
@@ -46,4 +50,29 @@ def as_json(value: object) -> None:
 
 def say(text: str) -> None:
     """Print a line as it is."""
-    console.print(escape(text), soft_wrap=True)
+    console.print(escape(printable(text)), soft_wrap=True)
+
+
+def chosen_day(moment: dt.datetime) -> dt.date:
+    """The day that an option or argument names.
+
+    Raises:
+        InvalidDayError: no dataset can have it.
+    """
+    return parse_day(moment.date().isoformat())
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would act on written as escapes, line by line: much of it was written by others."""
+    return "\n".join(visible(line) for line in text.split("\n"))
+
+
+def refuse(headline: str, text: str) -> None:
+    """Print why a command ends without having done its work, on standard error."""
+    shown = "\n".join(_shortened(line) for line in printable(text).split("\n"))
+    errors.print(f"[bold red]{headline}:[/] {escape(shown)}", soft_wrap=True)
+
+
+def _shortened(line: str) -> str:
+    """The line without its middle if it is very long: what somebody gave stands early in it, and the remedy at its end."""
+    return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} … {line[-_TAIL:]}"

@@ -10,12 +10,14 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.catalog.checkout import datasets_at
+from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.days import parse_days
+from backfill_assets.domain.errors import LayoutError
 from backfill_assets.domain.history_diff import as_markdown
 
 Partitions = Annotated[
@@ -26,7 +28,7 @@ Partitions = Annotated[
 def prove(
     target: Annotated[str, typer.Argument(help="A campaign, a unit or a dataset.")],
     partitions: Partitions = "",
-    json: Json = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """Compute days again, in several ways, and compare; three days are chosen unless some are named. Exit code 1 if rows differ."""
     application = Application.from_env()
@@ -60,11 +62,20 @@ def diff_history(
         diff = application.history_diffs.of(checkout, tuple(dataset or ()), days)
     text = as_markdown(diff)
     if out is not None:
-        out.write_text(text, encoding="utf-8")
+        _write(out, text)
     else:
         print(text)  # noqa: T201  # not for rich, which would fold it
     if diff.faulty:
         raise typer.Exit(1)
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LayoutError(
+            f"the diff cannot be written to {shown_path(out)} ({error.strerror}); name another file with --out"
+        ) from error
 
 
 def _as_plain(certificate: Certificate) -> object:

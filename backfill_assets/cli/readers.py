@@ -16,7 +16,7 @@ def path(
     release: Annotated[
         str, typer.Option(help="A release of it: also print, after a tab, the version to read it by.")
     ] = "",
-    json: Json = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """Print the folder of a dataset's published Delta table, for readers without Spark."""
     application = Application.from_env()

@@ -9,25 +9,23 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.releasing.doctor import Gravity
-from backfill_assets.cli.campaign_release import publish_campaign
+from backfill_assets.cli.campaign_release import DryRun, publish_campaign
 from backfill_assets.cli.desk import campaign_of
-from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.output import as_json, chosen_day, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.dataset import Publication
-from backfill_assets.domain.days import day_range, format_days
+from backfill_assets.domain.days import checked_range, format_days
 from backfill_assets.domain.errors import CampaignError, EvidenceError, RollbackError
 from backfill_assets.domain.release import DaySwap
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"])]
 
 
 def releases(
     dataset: Annotated[str, typer.Argument(help="A dataset; without it, all.")] = "",
-    json: Json = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """List releases, newest first, and until when each can be rolled back."""
     application = Application.from_env()
@@ -105,7 +103,7 @@ def rollback(
         bool,
         typer.Option(help="Also put back days that somebody has rewritten past the releases; their newer rows go."),
     ] = False,
-    dry_run: DryRun = False,  # a command-line flag
+    dry_run: DryRun = False,
 ) -> None:
     """Put the days of a release back to what they were; days written since stay, and later releases have to go first."""
     from backfill_assets.orchestration.reporting import report_rollback  # loads Dagster
@@ -157,7 +155,7 @@ def reconcile() -> None:
 
 def sweep(
     grace: Annotated[int, typer.Option(help="Leave files alone that are younger than this many minutes.", min=0)] = 60,
-    dry_run: DryRun = False,  # a command-line flag
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Remove shadow files that no reader, no release in its window and no open unit needs."""
@@ -168,17 +166,6 @@ def sweep(
         return
     for item in swept:
         say(item.listed("would go" if dry_run else "are gone"))
-
-
-def doctor(json: Json = False) -> None:  # a command-line flag
-    """Compare ledger, Delta logs, manifests and files; exit code 1 if anything is wrong."""
-    findings = Application.from_env().doctor.examine()
-    if json:
-        as_json(findings)
-    else:
-        table(("severity", "finding", "remedy"), [(f.severity.value, f.what, f.remedy) for f in findings])
-    if any(f.severity is Gravity.error for f in findings):
-        raise typer.Exit(1)
 
 
 def needs_approval(application: Application, unit: str) -> bool:
@@ -205,5 +192,6 @@ def _days(record: ReleaseRecord, first: datetime | None, last: datetime | None) 
     if first is None and last is None:
         return None
     own = sorted(swap.day for swap in record.manifest.days)
-    wanted = set(day_range(first.date() if first else own[0], last.date() if last else own[-1]))
-    return frozenset(day for day in own if day in wanted)
+    edges = chosen_day(first) if first else own[0], chosen_day(last) if last else own[-1]
+    checked_range(*edges)
+    return frozenset(day for day in own if edges[0] <= day <= edges[1])

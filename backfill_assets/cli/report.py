@@ -13,7 +13,7 @@ from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import errors, say
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.review import as_json
-from backfill_assets.orchestration.unit_report import tell
+from backfill_assets.orchestration.unit_report import reports_of, tell
 
 
 def report(
@@ -29,20 +29,14 @@ def report(
     if bool(target) is index:
         raise UnitError("name a campaign, a unit or a release, or ask for all of them with --index; see: backfill list")
     if index:
-        from backfill_assets.reports.writing import Reports
-
-        reports = Reports(application.settings.reports, application.settings.reports_url)
-        say(shown_path(reports.write_index(application.metrics.all(), _units(application), out)))
+        say(shown_path(reports_of(application).write_index(application.metrics.all(), _units(application), out)))
         return
     review = application.reviews.of(target)
     if json:
         print(as_json(review))  # noqa: T201  # for programs, not for rich
         return
-    from backfill_assets.reports.writing import Reports
-
-    reports = Reports(application.settings.reports, application.settings.reports_url)
     say(review.judgement.sentence)
-    say(shown_path(reports.write(review, out)))
+    say(shown_path(reports_of(application).write(review, out)))
 
 
 def say_report(application: Application, unit: str, *, quiet: bool = False) -> None:

@@ -33,7 +33,7 @@ def status(
     unit: Annotated[
         str, typer.Argument(help="A unit or a campaign, to see its days; without it, all datasets and open units.")
     ] = "",
-    json: Json = False,  # a command-line flag
+    json: Json = False,
 ) -> None:
     """Show how datasets and units stand, what a unit lacks, and what to do next."""
     application = Application.from_env()
@@ -106,7 +106,7 @@ def _unit(application: Application, unit: Unit) -> dict[str, object]:
     }
 
 
-def _one_unit(application: Application, unit: Unit, json: bool) -> None:  # handed through
+def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     survey = application.publisher.survey(unit.id) if unit.state is UnitState.open else None
     evidence = survey.evidence if survey else application.ledger.evidence(unit.id)
     faults = survey.faults if survey else ()

@@ -9,8 +9,8 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.desk import campaign_of, opened_desk
-from backfill_assets.cli.output import say, table
-from backfill_assets.domain.days import day_range, format_days, parse_day
+from backfill_assets.cli.output import chosen_day, say, table
+from backfill_assets.domain.days import checked_range, day_range, format_days
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import UnitState
 
@@ -48,6 +48,8 @@ def hold_lift(
 ) -> None:
     """Let the live pipeline work on these days again."""
     application = Application.from_env()
-    application.dataset(dataset)
-    days = day_range(parse_day(f"{first:%Y-%m-%d}"), parse_day(f"{last:%Y-%m-%d}"))
+    edges = (chosen_day(first), chosen_day(last))
+    checked_range(*edges)
+    application.dataset(dataset).check_days(edges)
+    days = day_range(*edges)
     say(f"no longer on hold: {number_of(application.ledger.lift(dataset, days), 'day')} of {dataset}")

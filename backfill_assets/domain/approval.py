@@ -81,6 +81,21 @@ def require_another(rule: ApprovalRule, identity: str, own: Mapping[str, str], r
             )
 
 
+def may_approve(rule: ApprovalRule, given: Approval, own: Mapping[str, str], roles: Roles) -> bool:
+    """Whether whoever gave an approval may give it by these roles: an approval is looked at again where it is used."""
+    try:
+        approver_of(rule, given.by, given.identity, roles)
+        require_another(rule, given.identity, own, roles)
+    except ApprovalError:
+        return False
+    return True
+
+
+def signature(given: Approval) -> str:
+    """Who gave an approval, and in which name: `anna as finance-controller`."""
+    return given.identity if given.by == given.identity else f"{given.identity} as {given.by}"
+
+
 def unapproved(
     evidence: Mapping[DatasetDay, DayEvidence],
     approvals: Iterable[Approval],
@@ -101,9 +116,9 @@ def unapproved(
 
 def approvers(evidence: Mapping[DatasetDay, DayEvidence], approvals: Iterable[Approval]) -> tuple[str, ...]:
     """Who has approved the evidence as it is now: `anna as finance-controller`, in order of their approvals."""
-    names = []
-    for approval in approvals:
-        if any(day in evidence and evidence[day].hash == seen for day, seen in approval.days.items()):
-            same = approval.by == approval.identity
-            names.append(approval.identity if same else f"{approval.identity} as {approval.by}")
+    names = (
+        signature(approval)
+        for approval in approvals
+        if any(day in evidence and evidence[day].hash == seen for day, seen in approval.days.items())
+    )
     return tuple(dict.fromkeys(names))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill_assets.domain.errors import CampaignError
+from backfill_assets.domain.execution import MOST_AT_ONCE, MOST_IN_A_BATCH
 from backfill_assets.domain.plan import Plan
 from backfill_assets.domain.specification import Specification
 from backfill_assets.domain.units import Unit, UnitState
@@ -67,13 +68,16 @@ class Action(StrEnum):
     signed_off = "signed off"
     cleaned = "cleaned"
     notified = "notified"
+    repaired = "repaired"
 
 
 CHANGED = "changed"
 """Key of a journal entry's detail: the top-level keys of the specification that are other ones now."""
 _BEFORE, _AFTER = "before", "after"
 
-NOTES = frozenset({Action.backfill, Action.waits, Action.set, Action.validated, Action.stale, Action.notified})
+NOTES = frozenset(
+    {Action.backfill, Action.waits, Action.set, Action.validated, Action.stale, Action.notified, Action.repaired}
+)
 """Entries that bring a campaign into no other phase."""
 
 WORKING = frozenset({Phase.canary, Phase.running})
@@ -86,6 +90,15 @@ class Knobs:
 
     max_concurrency: int
     partitions_per_batch: int
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with them, if anything: they have the bounds of a specification."""
+        good = 1 <= self.max_concurrency <= MOST_AT_ONCE and 1 <= self.partitions_per_batch <= MOST_IN_A_BATCH
+        bounds = (
+            f"write max_concurrency from 1 to {MOST_AT_ONCE} and partitions_per_batch from 1 to {MOST_IN_A_BATCH:,}"
+        )
+        return "" if good else f"{self.max_concurrency} and {self.partitions_per_batch} cannot be used; {bounds}"
 
     def turned_to(self, knobs: Knobs) -> dict[str, object]:
         """What a journal entry says of it, as its detail; nothing where they stay as they are."""

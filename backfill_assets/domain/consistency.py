@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from backfill_assets.domain.days import MOST_DAYS
+
 if TYPE_CHECKING:
     from backfill_assets.domain.dataset import Dataset
 
@@ -55,10 +57,17 @@ def _column_faults(dataset: Dataset) -> list[_Fault]:
         for c in AUDIT_COLUMNS
         if c in columns
     ]
+    faults += [
+        (("dropped_columns",), f"dropped_columns names {c!r}, which columns declares; take it out of one of them")
+        for c in dataset.dropped_columns
+        if c in columns or c in AUDIT_COLUMNS
+    ]
     if dataset.name == DATA_RELEASES:
         faults.append((("name",), f"name {DATA_RELEASES!r} is taken by the table of releases; rename the dataset"))
     if dataset.end is not None and dataset.end < dataset.start:
         faults.append((("end",), f"end {dataset.end} is before start {dataset.start}; swap them or drop end"))
+    elif dataset.end is not None and (dataset.end - dataset.start).days >= MOST_DAYS:
+        faults.append((("end",), f"end {dataset.end}: the history would be longer than {MOST_DAYS:,} days; correct it"))
     return faults
 
 

@@ -10,12 +10,14 @@ from decimal import Decimal
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.consistency import is_numeric
-from backfill_assets.domain.days import day_range, parse_day
+from backfill_assets.domain.days import checked_range, day_range, parse_day
 from backfill_assets.domain.errors import ContractError, InvalidDayError
 
 _NUMBER = r"([+-]?\d{1,9}(?:\.\d{1,9})?)\s*%"
-_EXACT = re.compile(_NUMBER)
-_BAND = re.compile(rf"{_NUMBER}\s*(?:to|\.\.)\s*{_NUMBER}")
+_EXACT = re.compile(_NUMBER, re.ASCII)
+_BAND = re.compile(rf"{_NUMBER}\s*(?:to|\.\.)\s*{_NUMBER}", re.ASCII)
+_SHOWN = 60
+_Subject = tuple[str, str]
 ROUNDING = Decimal("1e-9")
 """Relative slack for the rounding of floating-point sums; not a tolerance that anybody may widen."""
 
@@ -79,7 +81,8 @@ def parse_change(text: object, where: str) -> Change:
         return Change(edge, edge)
     match = _BAND.fullmatch(value)
     if match is None:
-        raise ContractError(f"{where}: {value!r} is no expected change; write unchanged, any, -50% or '-1.5% to -0.8%'")
+        shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+        raise ContractError(f"{where}: {shown!r} is no expected change; write unchanged, any, -50% or '-1.5% to -0.8%'")
     low, high = Decimal(match[1]) / 100, Decimal(match[2]) / 100
     if low > high:
         raise ContractError(f"{where}: the band {value!r} is upside down; write the lower edge first")
@@ -169,9 +172,13 @@ def parse_contract(
         return Contract()
     entries = value if isinstance(value, list) else [value if _is_whole(value) else {"metrics": value}]
     known = (tuple(metrics), columns or {})
-    clauses = tuple(_clause(entry, known, f"{where}[{i}]") for i, entry in enumerate(entries))
-    _refuse_overlap(clauses, where)
-    return Contract(tuple(replace(clause, dataset=dataset) for clause in clauses))
+    clauses: list[Clause] = []
+    taken: dict[_Subject, dict[dt.date | None, int]] = {}
+    for i, entry in enumerate(entries):
+        clause = _clause(entry, known, f"{where}[{i}]")
+        _refuse_overlap(clause, i, taken, where)
+        clauses.append(replace(clause, dataset=dataset))
+    return Contract(tuple(clauses))
 
 
 def row_change(column: str, kind: str, text: object, where: str) -> Change:
@@ -199,10 +206,12 @@ def _clause(entry: object, known: tuple[Sequence[str], Mapping[str, str]], where
     named = _named(entry, "metrics", "metric to change, such as row_count: -50%", where)
     promised = _named(entry, "rows", "column to change of each row, such as revenue: -8% to 0%", where)
     if unknown := sorted(str(m) for m in named if m not in metrics):
-        raise ContractError(f"{where}.metrics: unknown metric {unknown[0]!r}; this dataset has {', '.join(metrics)}")
+        raise ContractError(
+            f"{where}.metrics: unknown metric {unknown[0][:_SHOWN]!r}; this dataset has {', '.join(metrics)}"
+        )
     if unknown := sorted(str(c) for c in promised if c not in columns):
         has = f"beside its key this dataset has {', '.join(columns)}"
-        raise ContractError(f"{where}.rows: unknown column {unknown[0]!r}; {has}")
+        raise ContractError(f"{where}.rows: unknown column {unknown[0][:_SHOWN]!r}; {has}")
     changes = {str(m): parse_change(text, f"{where}.metrics.{m}") for m, text in named.items()}
     rows = {str(c): row_change(str(c), columns[c], text, f"{where}.rows.{c}") for c, text in promised.items()}
     return Clause(_days(entry.get("days"), f"{where}.days"), changes, rows=rows)
@@ -228,21 +237,25 @@ def _days(value: object, where: str) -> tuple[dt.date, ...]:
         return ()
     try:
         if isinstance(value, Mapping) and set(value) == {"start", "end"}:
-            days = day_range(parse_day(str(value["start"])), parse_day(str(value["end"])))
+            first, last = parse_day(str(value["start"])), parse_day(str(value["end"]))
+            checked_range(first, last)
+            days = day_range(first, last)
         elif isinstance(value, list):
             days = tuple(sorted({parse_day(str(d)) for d in value}))
         else:
             raise ContractError(f"{where}: write a list of ISO dates or {{start: …, end: …}}")
     except InvalidDayError as error:
         raise ContractError(f"{where}: {error}") from error
-    if not days:
-        raise ContractError(f"{where}: the range is empty; start must not be after end")
     return days
 
 
-def _refuse_overlap(clauses: Sequence[Clause], where: str) -> None:
-    for i, one in enumerate(clauses):
-        for j, other in enumerate(clauses[i + 1 :], i + 1):
-            both = sorted((set(one.metrics) & set(other.metrics)) | (set(one.rows) & set(other.rows)))
-            if both and (not one.days or not other.days or set(one.days) & set(other.days)):
-                raise ContractError(f"{where}[{j}]: {both[0]} is already expected on these days by {where}[{i}]")
+def _refuse_overlap(clause: Clause, at: int, taken: dict[_Subject, dict[dt.date | None, int]], where: str) -> None:
+    """Note which clause speaks of what on each day, `None` for every day; each clause is looked at once."""
+    for subject in (*(("metrics", m) for m in sorted(clause.metrics)), *(("rows", c) for c in sorted(clause.rows))):
+        known, days = taken.setdefault(subject, {}), clause.days or (None,)
+        before = [known[day] for day in (*days, None) if day in known] if clause.days else list(known.values())
+        if before:
+            raise ContractError(
+                f"{where}[{at}]: {subject[1]} is already expected on these days by {where}[{min(before)}]; name it once"
+            )
+        known.update(dict.fromkeys(days, at))

@@ -15,9 +15,10 @@ from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.consumers import Consumer
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
-from backfill_assets.domain.fields import Distance, Duration, Name, TimeZone
-from backfill_assets.domain.files import ColumnType, CsvOptions, Format, Part, Reference, RelativePath
+from backfill_assets.domain.fields import Day, Distance, Duration, Name, TimeZone
+from backfill_assets.domain.files import ColumnType, CsvOptions, Format, Part, Reference
 from backfill_assets.domain.golden import Golden, golden_misfits
+from backfill_assets.domain.paths import RelativePath, checked_pattern
 
 
 class Publication(StrEnum):
@@ -55,10 +56,7 @@ class Source(Part):
 
     @model_validator(mode="after")
     def _has_a_day(self) -> Self:
-        if "{day}" not in self.path:
-            raise ValueError("path must contain {day}, the place of the delivery day (ISO date)")
-        if set("{}") & set(self.path.replace("{day}", "")):
-            raise ValueError("path: only {day} may stand in braces")
+        checked_pattern(self.path)
         return self
 
 
@@ -101,7 +99,7 @@ class Staging(Part):
 class Live(Part):
     """The daily pipeline: when it takes yesterday's partition, and how long it looks out for late deliveries."""
 
-    at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = Field(
+    at: Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = Field(
         default="03:00", description="Time of day in the dataset's time zone; a release group goes with its latest."
     )
     watch_days: Annotated[int, Field(ge=1, le=366)] = Field(
@@ -123,13 +121,16 @@ class Dataset(Part):
     owner: str = ""
     partition_column: Name
     time_zone: TimeZone = "UTC"
-    start: dt.date
-    end: dt.date | None = Field(default=None, description="Last day of a closed history; absent: grows daily.")
+    start: Day
+    end: Day | None = Field(default=None, description="Last day of a closed history; absent: grows daily.")
     end_offset: Annotated[int, Field(ge=-366, le=366)] = Field(
         default=0, description="Days to add to the newest partition; 1 makes today's partition launchable."
     )
     key: tuple[Name, ...] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
+    dropped_columns: tuple[Name, ...] = Field(
+        default=(), description="Columns that the published table has from before and that nothing fills any more."
+    )
     source: Source | None = Field(default=None, description="Absent for a dataset that is built from upstream alone.")
     upstream: dict[Name, Upstream] = Field(default_factory=dict)
     staging: Staging = Staging()

@@ -8,36 +8,75 @@ from collections.abc import Iterable, Sequence
 from backfill_assets.domain.errors import InvalidDayError
 
 ONE_DAY = dt.timedelta(days=1)
+EARLIEST = dt.date(1900, 1, 1)
+LATEST = dt.date(2199, 12, 31)
+"""The days that a file or a command may name. A slip of the keyboard such as the year 9999 would otherwise be millions of days."""
+MOST_DAYS = 36_600
+"""The longest range that a file or a command may name: a century."""
+
+
+def checked_day(day: dt.date) -> dt.date:
+    """Return a day if it lies between `EARLIEST` and `LATEST`.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not EARLIEST <= day <= LATEST:
+        raise ValueError(f"write a day from {EARLIEST} to {LATEST}")
+    return day
+
+
+def checked_range(first: dt.date, last: dt.date) -> None:
+    """Refuse a range that is upside down or longer than `MOST_DAYS`.
+
+    Raises:
+        InvalidDayError: it is.
+    """
+    count = (last - first).days + 1
+    if count < 1:
+        raise InvalidDayError(f"the range is empty: {first} is after {last}; swap them")
+    if count > MOST_DAYS:
+        raise InvalidDayError(f"{first}..{last} are {count:,} days; name at most {MOST_DAYS:,}")
+
+
+_SHOWN = 60
 
 
 def parse_day(text: str, what: str = "day") -> dt.date:
     """Read an ISO date such as `2013-03-01`.
 
     Raises:
-        InvalidDayError: the text is anything else.
+        InvalidDayError: the text is anything else, or the day is not from `EARLIEST` to `LATEST`.
     """
     try:
         day = dt.date.fromisoformat(text)
     except ValueError:
         day = None
     if day is None or day.isoformat() != text:
-        raise InvalidDayError(f"{what} {text!r} is not an ISO date; write it as 2013-03-01")
-    return day
+        raise InvalidDayError(f"{what} {text[:_SHOWN]!r} is not an ISO date; write it as 2013-03-01")
+    try:
+        return checked_day(day)
+    except ValueError as error:
+        raise InvalidDayError(f"{what} {text!r}: {error}") from None
 
 
 def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
     """Read days such as `2013-03-01,2013-03-05` or `2013-03-01..2013-03-07`, or both; in order, each once.
 
     Raises:
-        InvalidDayError: a part is anything else, or a range ends before it begins.
+        InvalidDayError: a part is anything else, a range is upside down, or there are more than `MOST_DAYS` days.
     """
     found: set[dt.date] = set()
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
-        days = day_range(parse_day(first, what), parse_day(last if dots else first, what))
-        if not days:
-            raise InvalidDayError(f"{what} {part.strip()!r} ends before it begins; write it as 2013-03-01..2013-03-07")
-        found |= set(days)
+        begin, end = parse_day(first, what), parse_day(last if dots else first, what)
+        try:
+            checked_range(begin, end)
+        except InvalidDayError as error:
+            raise InvalidDayError(f"{what}: {error}") from None
+        found |= set(day_range(begin, end))
+        if len(found) > MOST_DAYS:
+            raise InvalidDayError(f"{what}: these are more than {MOST_DAYS:,} days; name fewer")
     return tuple(sorted(found))
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_PATTERN = re.compile(r"(\d{1,6})\s*([smhd])")
+_PATTERN = re.compile(r"(\d{1,6})\s*([smhd])", re.ASCII)
 
 
 def parse_duration(value: object) -> dt.timedelta:

@@ -60,10 +60,6 @@ class EvidenceError(BackfillError):
     """Raised when a release is refused because evidence is missing, failed or stale."""
 
 
-class ChecksFailedError(BackfillError):
-    """Raised when blocking checks failed for at least one day of a batch."""
-
-
 class PreconditionError(BackfillError):
     """Raised when a commit is refused because the table is not what the release was planned against."""
 
@@ -86,6 +82,10 @@ class LedgerError(BackfillError):
 
 class TableMovedError(PreconditionError):
     """Raised when somebody committed to the table since the version that a release was planned on."""
+
+
+class ArgumentError(BackfillError):
+    """Raised when a command is given a value that cannot be used."""
 
 
 class SettingsError(BackfillError):
@@ -126,6 +126,10 @@ class QueryTimeoutError(EngineError):
 
 class LayoutError(BackfillError):
     """Raised when a path leads out of the folder that it must lie in."""
+
+
+class StorageError(BackfillError):
+    """Raised when a file cannot be written: the disk is full, or the folder is not this user's to write to."""
 
 
 class ReadBackError(BackfillError):

@@ -12,7 +12,7 @@ from typing import Final
 from backfill_assets.domain.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.domain.work import Attempt, AttemptState
 
-_PRICE: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,4})?)\s*([A-Z]{3}|[€$£])\s*")
+_PRICE: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,4})?)\s*([A-Z]{3}|[€$£])\s*", re.ASCII)
 _ENOUGH: Final = 4
 _NEWEST: Final = 200
 _SPREAD: Final = 2

@@ -53,6 +53,11 @@ class DayEvidence:
     compared: Compared | None = None
 
     @property
+    def folder(self) -> str:
+        """The shadow folder with the rows, relative to the published table's folder."""
+        return shadow_folder(self.unit, self.attempt)
+
+    @property
     def passed(self) -> bool:
         """Whether no blocking verdict failed."""
         return not any(v.refuses for v in self.verdicts)
@@ -87,6 +92,16 @@ class DayFault:
     day: dt.date
     fault: Fault
     detail: str = ""
+
+    @property
+    def words(self) -> str:
+        """The reason as people read it."""
+        return f"{self.fault.value}: {self.detail}" if self.detail else self.fault.value
+
+
+def shadow_folder(unit: str, attempt: int) -> str:
+    """Where an attempt of a unit keeps its rows, relative to the published table's folder."""
+    return f"_shadow/{unit}/{attempt}"
 
 
 def unit_hash(evidence: Iterable[DayEvidence]) -> str:

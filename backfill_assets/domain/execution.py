@@ -28,8 +28,11 @@ from backfill_assets.domain.names import NAME_PATTERN
 from backfill_assets.domain.sizes import SIZE_PATTERN, format_size, parse_size
 from backfill_assets.domain.windows import WINDOW_PATTERN, TimeWindow, covers_the_day, parse_window
 
+MOST_AT_ONCE = 100
+MOST_IN_A_BATCH = 10_000
 _SETTING = "spark.sql."
 _TIME_ZONE = "spark.sql.session.timeZone"  # every session has UTC, or days would move
+_SECRET = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
 _PACE = r"\s*(\d{1,4}) batch(?:es)? per (second|minute|hour|day|\d{1,6}\s*[smhd])\s*"
 
 
@@ -52,7 +55,7 @@ def parse_pace(value: object) -> MinProgress:
     """
     if isinstance(value, MinProgress):
         return value
-    match = re.fullmatch(_PACE, value) if isinstance(value, str) else None
+    match = re.fullmatch(_PACE, value, re.ASCII) if isinstance(value, str) else None
     pace = match and MinProgress(
         int(match[1]), parse_duration(match[2] if match[2][0].isdecimal() else f"1{match[2][0]}")
     )
@@ -82,6 +85,9 @@ def _session_settings(value: object) -> dict[str, str]:
         if not str(name).startswith(_SETTING) or name == _TIME_ZONE:
             text = f"{where}: only settings of a session can be set, which begin with {_SETTING}, and not {_TIME_ZONE}"
             faults.append(((str(name),), f"{text}; drop it"))
+        elif _SECRET.search(str(name)):
+            text = f"{where}: it looks like a secret, and this file, its plan and the ledger are read by many; drop it, and "
+            faults.append(((str(name),), f"{text}let whoever runs Spark set it there"))
         elif not isinstance(setting, (str, int, float)):
             faults.append(((str(name),), f"{where}: write a text, a number, true or false"))
     if faults:
@@ -135,10 +141,12 @@ class Budget(_Part):
 class Execution(_Part):
     """How the days are worked through."""
 
-    partitions_per_batch: Annotated[int, Field(ge=1, le=10_000)] = Field(
+    partitions_per_batch: Annotated[int, Field(ge=1, le=MOST_IN_A_BATCH)] = Field(
         default=7, description="Days of one dataset in one Spark pass, which is one checkpoint."
     )
-    max_concurrency: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="Batches at work at once.")
+    max_concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = Field(
+        default=1, description="Batches at work at once."
+    )
     pause_during_live_pipeline: bool = Field(default=True, description="No batch starts while a live run is at work.")
     blackout_windows: tuple[Window, ...] = Field(default=(), description="No batch starts in these.")
     canary: Canary | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import StrEnum
@@ -35,6 +36,9 @@ ROW_CHANGE = "expected_row_change"
 Expectations = Mapping[str, Change | Mapping[str, Change]]
 """By metric (or column) of the target, or by dataset and metric (or column)."""
 _Fault = tuple[tuple[str, ...], str]
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,99}")
+"""What names of metrics may look like: the name of a column, and a word before or behind it."""
+_SHOWN = 60
 _NAME = f"^{NAME_PATTERN.pattern}$"
 _CHANGE_SCHEMA: Final[JsonDict] = {"type": "string", "description": "unchanged, any, -50% or '-1.5% to -0.8%'"}
 _CHANGES_SCHEMA: Final[JsonDict] = {
@@ -60,7 +64,9 @@ def _expectations(value: object, info: ValidationInfo) -> Expectations:
     faults: list[_Fault] = []
     found: dict[str, Change | Mapping[str, Change]] = {}
     for name, entry in value.items():
-        if isinstance(entry, Mapping):
+        if strange := _strange(name, entry):
+            faults.append(((), f"{key}: {strange} is the name of no {what} and no dataset; use a-z, 0-9 and _"))
+        elif isinstance(entry, Mapping):
             found[name] = {metric: _change((name, metric), text, (key, faults)) for metric, text in entry.items()}
             if not entry:
                 faults.append(((name,), f"{key}.{name} names no {what}; name one, or drop it"))
@@ -69,6 +75,12 @@ def _expectations(value: object, info: ValidationInfo) -> Expectations:
     if faults:
         raise MisfitError(faults)
     return found
+
+
+def _strange(name: object, entry: object) -> str:
+    """The first name that nothing can have, as it may be shown; the others are looked for in the catalog."""
+    names = (name, *(entry if isinstance(entry, Mapping) else ()))
+    return next((repr(str(one)[:_SHOWN]) for one in names if not _WORD.fullmatch(str(one))), "")
 
 
 def _change(path: tuple[str, ...], value: object, place: tuple[str, list[_Fault]]) -> Change:

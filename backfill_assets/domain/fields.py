@@ -12,12 +12,15 @@ from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from backfill_assets.domain.days import checked_day
 from backfill_assets.domain.durations import format_duration, parse_duration
 from backfill_assets.domain.errors import InvalidNameError
-from backfill_assets.domain.names import NAME_PATTERN, checked_name
+from backfill_assets.domain.names import NAME_PATTERN, checked_name, hidden_in
 
-_PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)\s*%")
+_PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)\s*%", re.ASCII)
 _LONGEST_LINE = 300
+_SCRIPTS = {"LATIN", "CYRILLIC", "GREEK"}
+"""Scripts with letters that look the same."""
 _CONTROLS = {"Cc", "Zl", "Zp"}
 
 
@@ -64,7 +67,25 @@ def _line(value: str) -> str:
     controls = any(unicodedata.category(character) in _CONTROLS for character in value)
     if controls or not value.strip() or len(value) > _LONGEST_LINE:
         raise ValueError(f"write one line of text, at most {_LONGEST_LINE} characters")
+    if hidden := hidden_in(value):
+        raise ValueError(f"it holds {hidden[1]}, which one cannot see; remove it")
     return value
+
+
+def _who(value: str) -> str:
+    for word in value.split():
+        scripts = _SCRIPTS & {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
+        if len(scripts) > 1:
+            mixed = " and ".join(sorted(script.title() for script in scripts))
+            raise ValueError(f"it mixes {mixed} letters, which look the same; write the name in one script")
+    return value
+
+
+def _distance(value: object) -> Decimal:
+    # Texts are refused, for Python reads digits of all scripts and underscores as numbers.
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ValueError("write a number, such as 0.01")  # noqa: TRY004  # pydantic reports no other
+    return value if isinstance(value, Decimal) else Decimal(str(value))
 
 
 def _above_zero(value: dt.timedelta) -> dt.timedelta:
@@ -93,7 +114,16 @@ Line = Annotated[
     str, AfterValidator(_line), WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_LINE})
 ]
 """One line of text."""
+Who = Annotated[Line, AfterValidator(_who)]
+"""A person, a team or a role."""
+Day = Annotated[dt.date, AfterValidator(checked_day)]
+"""A day that a history can have."""
 Period = Annotated[Duration, AfterValidator(_above_zero)]
 """A duration above zero."""
-Distance = Annotated[Decimal, Field(ge=0, allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": 0})]
-"""How far two numbers may lie apart: zero or more, finite."""
+Distance = Annotated[
+    Decimal,
+    BeforeValidator(_distance),
+    Field(ge=0, allow_inf_nan=False, max_digits=36, decimal_places=18),
+    WithJsonSchema({"type": "number", "minimum": 0}),
+]
+"""How far two numbers may lie apart: zero or more, finite, with up to 18 digits on each side of the point, as SQL can hold them."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from backfill_assets.domain.fields import Name
+from backfill_assets.domain.paths import RelativePath
 
 _WIDEST_DECIMAL = 38
-_TYPE = re.compile(r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)")
+_TYPE = re.compile(
+    r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)", re.ASCII
+)
 
 
 def _column_type(value: str) -> str:
@@ -28,17 +30,9 @@ def _column_type(value: str) -> str:
     return value.replace(" ", "")
 
 
-def _relative_path(value: str) -> str:
-    path = PurePosixPath(value)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value or "\x00" in value:
-        raise ValueError("use a path relative to the sources folder, without '..'")
-    return value
-
-
 ColumnType = Annotated[
     str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
 ]
-RelativePath = Annotated[str, AfterValidator(_relative_path)]
 
 
 class Part(BaseModel):
@@ -62,6 +56,15 @@ class CsvOptions(Part):
     delimiter: Annotated[str, Field(min_length=1, max_length=2)] = ","
     quote: Annotated[str, Field(min_length=1, max_length=1)] = '"'
     null_value: str = ""
+
+    @model_validator(mode="after")
+    def _tells_cells_apart(self) -> Self:
+        signs = self.delimiter.replace("\\t", "\t")
+        if not signs.replace("\t", "").isprintable() or "\\" in signs + self.quote or not self.quote.isprintable():
+            raise ValueError("delimiter and quote: write signs that one can see, or \\t, and no backslash else")
+        if self.quote in signs:
+            raise ValueError(f"delimiter and quote are both {self.quote!r}; choose another one for one of them")
+        return self
 
 
 class Reference(Part):

@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from backfill_assets.domain.checks_config import CheckConfig
 from backfill_assets.domain.consistency import RESERVED_TABLES
 from backfill_assets.domain.fields import Distance, Name
-from backfill_assets.domain.files import Part, Reference, RelativePath
+from backfill_assets.domain.files import Part, Reference
+from backfill_assets.domain.paths import RelativePath
 
 if TYPE_CHECKING:
     from backfill_assets.domain.dataset import Dataset

@@ -11,7 +11,7 @@ from typing import Final
 from backfill_assets.domain.comparison import RowChange, RowCounts, SchemaChange
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.measurement import Figures
-from backfill_assets.domain.names import in_words, number_of
+from backfill_assets.domain.names import in_words, number_of, visible
 
 TOP_ROWS: Final = 10
 """So many changed rows are shown of each measure."""
@@ -130,7 +130,7 @@ def _dataset(one: DatasetDiff) -> Iterator[str]:
             f"### {_code(one.dataset)}: could not be computed",
             "",
             "```",
-            one.fault.replace("```", "'''"),
+            "\n".join(map(visible, one.fault.replace("```", "'''").split("\n"))),
             "```",
             "",
         )
@@ -243,9 +243,8 @@ def _is_another(old: Decimal | None, new: Decimal | None) -> bool:
 
 
 def _cell(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain.translate(_ESCAPED)
+    return visible(" ".join(text.split())).translate(_ESCAPED)
 
 
 def _code(name: str) -> str:
-    return f"`{name.replace('`', '')}`"
+    return f"`{visible(name).replace('`', '')}`"

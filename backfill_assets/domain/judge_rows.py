@@ -26,9 +26,10 @@ def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChang
     if not published:
         return SchemaChange()
     declared = {name: column.type for name, column in dataset.columns.items()}
+    expected_to_lack = {*AUDIT_COLUMNS, *dataset.dropped_columns}
     return SchemaChange(
         added={name: kind for name, kind in declared.items() if name not in published},
-        removed={n: kind for n, kind in published.items() if n not in declared and n not in AUDIT_COLUMNS},
+        removed={n: kind for n, kind in published.items() if n not in declared and n not in expected_to_lack},
         retyped={
             name: f"{published[name]} → {kind}" for name, kind in declared.items() if published.get(name, kind) != kind
         },
@@ -69,7 +70,7 @@ def judge_compared(
     """The finding of a check of columns or rows on one day."""
     match kind:
         case CheckKind.schema:
-            return _schema(compared.schema)
+            return _schema(dataset, compared.schema)
         case CheckKind.seams:
             return judge_seams(compared.seams)
         case CheckKind.rows | CheckKind.columns:
@@ -113,13 +114,17 @@ def _must_stay(measure: str, dataset: Dataset) -> bool:
     return config.blocks and not config.tolerance
 
 
-def _schema(schema: SchemaChange) -> Finding:
+def _schema(dataset: Dataset, schema: SchemaChange) -> Finding:
     parts = [f"adds {name} ({kind})" for name, kind in schema.added.items()]
     parts += [f"lacks {name} ({kind})" for name, kind in schema.removed.items()]
     parts += [f"changes {name} ({kinds})" for name, kinds in schema.retyped.items()]
     refused = bool(schema.removed or schema.retyped)
-    remedy = "a column of a published table can only be added: keep it as it was, or publish under a new dataset name"
-    expected = "every column of the published table, with its type"
+    remedy = (
+        "a column of a published table keeps its type; keep it as it was, publish under a new dataset name, or, if "
+        "nothing is to fill it any more, name it in dropped_columns of dataset.yaml"
+    )
+    but = f" but {', '.join(dataset.dropped_columns)}" if dataset.dropped_columns else ""
+    expected = f"every column of the published table{but}, with its type"
     return Finding(not refused, expected, "; ".join(parts) or "all of them", note=remedy if refused else "")
 
 

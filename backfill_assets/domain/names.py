@@ -3,12 +3,63 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from backfill_assets.domain.errors import InvalidNameError
 
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """Lower-case ASCII letters, digits and underscores; begins with a letter; at most 63 characters."""
+
+_HIDDEN = re.compile(
+    "[\x85\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+    "|\r(?!\n)"
+)
+"""Marks that turn the direction of text, end a line for some programs only, or show nothing; joiners of letters are none."""
+
+_SHOWN = 100
+_LONGEST_ERROR = 300
+_JOINERS = "\u200c\u200d"
+"""They are part of how letters and emoji are written."""
+
+
+def hidden_in(text: str) -> tuple[int, str] | None:
+    """Where a text first holds a character that makes it say something else than one sees, and its name for people."""
+    found = _HIDDEN.search(text)
+    if found is None:
+        return None
+    name = unicodedata.name(found[0], "a control character")
+    return found.start(), f"U+{ord(found[0]):04X} ({name})"
+
+
+def visible(text: str) -> str:
+    """The text with every character that a terminal would act on, or not show, written as an escape.
+
+    For names that others have chosen: of files above all, which may hold whatever bytes they like.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _JOINERS else c.encode("unicode_escape").decode() for c in text)
+
+
+def in_one_line(error: object) -> str:
+    """What a library says of an error, in one line that can be shown: it may quote the file that it could not read."""
+    return visible(" ".join(str(error).split()))[:_LONGEST_ERROR]
+
+
+NOT_SHOWN = "a URL (not shown: it may hold a secret)"
+_ANY_URL = re.compile(r"[A-Za-z][\w.+-]*://[^\s']+")
+_SECRET_URL = re.compile(r"(https?|sc|jdbc[^/]*|postgres[^/]*)://|://[^/]*@|://.*[?;]", re.IGNORECASE)
+
+
+def may_hold_secret(text: str) -> bool:
+    """Whether a text is a URL of a kind that carries tokens, passwords or secret paths; messages do not show it."""
+    return bool(_SECRET_URL.search(text))
+
+
+def without_secrets(text: str) -> str:
+    """The text with every URL in it that may hold a secret left out."""
+    return _ANY_URL.sub(lambda found: NOT_SHOWN if may_hold_secret(found[0]) else found[0], text)
 
 
 def in_words(names: Sequence[str]) -> str:
@@ -33,6 +84,6 @@ def checked_name(value: str, what: str) -> str:
     """
     if not NAME_PATTERN.fullmatch(value):
         raise InvalidNameError(
-            f"{what} {value!r} is not a safe name: use a-z, 0-9 and _, begin with a letter, at most 63 characters"
+            f"{what} {value[:_SHOWN]!r} is not a safe name: use a-z, 0-9 and _, begin with a letter, at most 63 characters"
         )
     return value

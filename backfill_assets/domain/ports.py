@@ -11,6 +11,7 @@ from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.findings import DayFindings
+from backfill_assets.domain.health import Lock
 from backfill_assets.domain.proof_ports import ProofLedger
 from backfill_assets.domain.release import DataFile, Manifest, ReleaseState, TableCommit
 from backfill_assets.domain.retention import StoredFile
@@ -203,6 +204,10 @@ class ReleaseLedger(Protocol):
         """
         ...
 
+    def locks(self) -> tuple[Lock, ...]:
+        """Locks that are held, or whose holder died before it let go, by name."""
+        ...
+
 
 class Ledger(UnitLedger, WorkLedger, ReleaseLedger, CampaignLedger, ProofLedger, Protocol):
     """The control state, whole."""
@@ -237,7 +242,7 @@ class PublishedTable(Protocol):
         ...
 
     def shadow_files(self, folder: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[DataFile, ...]]:
-        """The active files of a shadow, their paths made relative to the published table."""
+        """The active files of a shadow, safe from a power cut from now on; their paths are relative to the published table."""
         ...
 
     def prepare(self, shadow_folder: str) -> None:
@@ -253,6 +258,10 @@ class PublishedTable(Protocol):
 
     def committed(self, release: str) -> int | None:
         """The version in which a release was committed, if it was."""
+        ...
+
+    def set_aside_torn(self) -> bool:
+        """Put the newest commit aside if a power cut has left only a part of it; whether it was so."""
         ...
 
     def missing_files(self, files: Iterable[DataFile]) -> tuple[DataFile, ...]:

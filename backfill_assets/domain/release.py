@@ -13,7 +13,6 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from backfill_assets.domain.canonical import canonical_json, digest
-from backfill_assets.domain.days import format_days
 
 
 @dataclass(frozen=True)
@@ -200,9 +199,3 @@ def plan_rollback(
         else:
             rewritten.append(swap.day)
     return RollbackPlan(tuple(swaps), tuple(rewritten))
-
-
-def describe(manifest: Manifest) -> str:
-    """One line for people."""
-    verb = {ReleaseKind.publish: "publishes", ReleaseKind.rollback: f"rolls back {manifest.undoes} for"}[manifest.kind]
-    return f"{manifest.release} {verb} {manifest.dataset} {format_days(s.day for s in manifest.days)}"

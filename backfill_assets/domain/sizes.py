@@ -12,7 +12,7 @@ _UNITS = {"B": 1} | {
 }
 SIZE_PATTERN = r"\s*(\d{1,19}(?:\.\d{1,3})?)\s*([KMGTP]i?B|B)\s*"
 """What a size looks like in YAML."""
-_PATTERN = re.compile(SIZE_PATTERN)
+_PATTERN = re.compile(SIZE_PATTERN, re.ASCII)
 _LARGEST = 10**18
 
 

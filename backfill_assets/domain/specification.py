@@ -25,11 +25,11 @@ from pydantic import (
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.contract import Clause, Contract
-from backfill_assets.domain.days import day_range
+from backfill_assets.domain.days import MOST_DAYS, day_range
 from backfill_assets.domain.errors import MisfitError
 from backfill_assets.domain.execution import Budget, Canary, Execution, MinProgress, Window
 from backfill_assets.domain.expectations import ROW_CHANGE, Validation
-from backfill_assets.domain.fields import Line, Name, Period, TimeZone
+from backfill_assets.domain.fields import Day, Line, Name, Period, TimeZone, Who
 from backfill_assets.domain.names import NAME_PATTERN
 
 __all__ = [
@@ -113,8 +113,8 @@ class Notice(StrEnum):
 class SourceRange(_Part):
     """The days to recompute, both ends included."""
 
-    start: dt.date
-    end: dt.date
+    start: Day
+    end: Day
 
     @field_validator("end")
     @classmethod
@@ -122,6 +122,8 @@ class SourceRange(_Part):
         start = info.data.get("start")
         if start is not None and end < start:
             raise ValueError(f"it is before start {start}; swap them")
+        if start is not None and (end - start).days >= MOST_DAYS:
+            raise ValueError(f"these are {(end - start).days + 1:,} days; write at most {MOST_DAYS:,}")
         return end
 
     @property
@@ -165,7 +167,7 @@ class ApprovalRule(_Part):
     """Who has to approve the evidence before anything is published."""
 
     required: bool
-    by: tuple[Line, ...] = Field(
+    by: tuple[Who, ...] = Field(
         default=(), validate_default=True, description="Users, or roles of BACKFILL_ASSETS_ROLES."
     )
     not_owner: bool = Field(default=False, description="Neither the owner nor whoever launched may approve.")
@@ -207,7 +209,7 @@ class Specification(_Part):
     """A reviewed correction of history."""
 
     backfill_id: Annotated[str, AfterValidator(_id), WithJsonSchema({"type": "string", "pattern": f"^{ID_PATTERN}$"})]
-    owner: Line
+    owner: Who
     source_range: SourceRange
     target: Target
     reason: Reason

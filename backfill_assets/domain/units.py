@@ -84,7 +84,8 @@ class Unit:
 class Launch:
     """What is known of a launch when one of its steps asks for its unit: the days by dataset that it will build.
 
-    Every step of a launch knows the same targets, whichever dataset it works on.
+    Every step of a launch knows the same targets, whichever dataset it works on. `since` is when it was made: what has been
+    released of its days after that, it finds done.
     """
 
     targets: Mapping[str, frozenset[dt.date]]
@@ -92,6 +93,7 @@ class Launch:
     named_unit: str | None = None
     live: bool = False
     late_data: LateData = LateData.hold
+    since: dt.datetime | None = None
 
     @property
     def days(self) -> frozenset[DatasetDay]:
@@ -122,9 +124,10 @@ def assign_unit(
 ) -> Join | Open:
     """Decide which unit a launch belongs to; pure, so that the ledger can decide and act in one transaction.
 
-    `opened` is the unit that this very launch opened before, or the one its tag names; `claims` maps claimed days of the
-    launch to the open unit that claimed them; `held` maps days on hold to the reason; `live_units` are those of the
-    claiming units that a live run opened: its retry goes on with them.
+    `opened` is the unit that this very launch opened before, the one its tag names, or, of a launch whose days are free, the
+    one that released them after it was made; `claims` maps claimed days of the launch to the open unit that claimed them;
+    `held` maps days on hold to the reason; `live_units` are those of the claiming units that a live run opened: its retry
+    goes on with them.
 
     Raises:
         UnitError: the tag names no such unit, one that was discarded or rolled back, or one without these days.

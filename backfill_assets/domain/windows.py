@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 _CLOCK = r"([01]?\d|2[0-3]):([0-5]\d)"
 WINDOW_PATTERN = rf"\s*{_CLOCK}\s*-\s*(?:{_CLOCK}|(24:00))\s*"
 """What a window looks like in YAML."""
-_PATTERN = re.compile(WINDOW_PATTERN)
+_PATTERN = re.compile(WINDOW_PATTERN, re.ASCII)
 _DAY = dt.timedelta(days=1)
 _TICK = dt.timedelta(microseconds=1)
 

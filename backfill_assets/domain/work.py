@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.domain.evidence import DatasetDay, shadow_folder
 from backfill_assets.domain.release import Manifest, ReleaseState
 
 
@@ -78,7 +78,12 @@ class Attempt:
     @property
     def folder(self) -> str:
         """The shadow folder, relative to the published table's folder."""
-        return f"_shadow/{self.unit}/{self.number}"
+        return shadow_folder(self.unit, self.number)
+
+    def spent(self, now: dt.datetime) -> dt.timedelta:
+        """How long it has taken so far; one whose worker died counts until its lease ended."""
+        end = self.ended_at or min(now, self.lease_until)
+        return max(end - self.started_at, dt.timedelta(0))
 
 
 UNKNOWN_ORIGIN = "unknown"

@@ -9,6 +9,10 @@ from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.errors import LayoutError
 from backfill_assets.domain.names import checked_name
 
+SET_ASIDE = "_set_aside"
+"""Folder of the warehouse into which damaged commits go."""
+_SHOWN = 200
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -38,6 +42,10 @@ class Layout:
         """Folder of the table `data_releases`; raises like `raw_path`."""
         return below(self.warehouse, DATA_RELEASES)
 
+    def aside_path(self, place: str) -> Path:
+        """Folder for the damaged commits of the table at a place such as `published/sales`; raises like `raw_path`."""
+        return below(self.warehouse, f"{SET_ASIDE}/{place}")
+
     def preview_note(self, dataset: str) -> Path:
         """File that says which unit the preview of a dataset shows; raises like `raw_path`."""
         return self._table("_previews", dataset)
@@ -58,12 +66,17 @@ def below(root: Path, relative: str) -> Path:
     """Resolve a path that must lie below `root`, links followed.
 
     Raises:
-        LayoutError: it is empty, absolute or leads out of `root`.
+        LayoutError: it is empty, absolute, goes round in a circle of links, or leads out of `root`.
     """
     home = root.resolve()
-    path = (home / relative).resolve()
+    try:
+        path = (home / relative).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise LayoutError(
+            f"{relative[:_SHOWN]!r} is no path below {root}: {error}; name a file or a folder there"
+        ) from None
     if path == home or not path.is_relative_to(home) or ".." in Path(relative).parts:
         raise LayoutError(
-            f"{relative!r} leads out of {root}; name something below that folder, without '..' and without links out of it"
+            f"{relative[:_SHOWN]!r} leads out of {root}; name something below that folder, without '..' and without links out of it"
         )
     return path

@@ -12,6 +12,9 @@ from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.rows import Rows
 from backfill_assets.ledger.schema import deliveries, staged_days
 
+# The method `deliveries` hides the table of that name inside the class.
+_DELIVERIES = deliveries
+
 
 class DeliveryRows(Rows):
     """The deliveries and staged days of the ledger."""
@@ -46,7 +49,3 @@ class DeliveryRows(Rows):
             query = select(staged_days).where(these).order_by(staged_days.c.day)
             rows = connection.execute(query).mappings().all()
         return {row["day"]: StagedDay(**row) for row in rows if row["day"] in asked}
-
-
-# The method `deliveries` hides the table of that name inside the class.
-_DELIVERIES = deliveries

@@ -36,6 +36,15 @@ class LockPace:
 DEFAULT_PACE: Final = LockPace()
 
 
+@dataclass(frozen=True)
+class _Hold:
+    """A lock as it was found: each renewal makes it another one."""
+
+    holder: str
+    token: int
+    until: dt.datetime | None
+
+
 class LeasedLock:
     """One named lock, as one holder sees it."""
 
@@ -66,32 +75,40 @@ class LeasedLock:
     def _take(self, wait: dt.timedelta) -> int:
         # The wait is in real seconds: the clock port may stand still.
         deadline = time.monotonic() + wait.total_seconds()
+        seen: tuple[object, float] = (None, 0.0)
         while True:
             with self._database.write() as connection:
-                taken = self._try(connection)
+                taken = self._try(connection, self._silent(seen))
             if isinstance(taken, int):
                 return taken
+            if taken != seen[0]:
+                seen = (taken, time.monotonic())
             left = deadline - time.monotonic()
             if left <= 0:
                 raise LedgerError(
-                    f"lock {self._name!r}: held by {taken}, and not free within {wait.total_seconds():g} s; "
+                    f"lock {self._name!r}: held by {taken.holder}, and not free within {wait.total_seconds():g} s; "
                     "wait for it to finish, or end it: "
                     f"a dead holder loses the lock after {self._pace.lease.total_seconds():g} s"
                 )
             time.sleep(min(left, self._pace.poll.total_seconds() * _random.uniform(0.5, 1.5)))
 
-    def _try(self, connection: Connection) -> int | str:
+    def _silent(self, seen: tuple[object, float]) -> object:
+        """The hold that nobody has renewed for a whole lease of watching: its holder is dead, even if clocks were set back."""
+        hold, since = seen
+        return hold if time.monotonic() - since >= self._pace.lease.total_seconds() else None
+
+    def _try(self, connection: Connection, silent: object) -> int | _Hold:
         now = self._clock.now()
         mine = {"holder": worker_name(), "until": now + self._pace.lease}
         row = connection.execute(select(locks).where(locks.c.name == self._name)).mappings().one_or_none()
         if row is None:
             connection.execute(insert(locks).values(name=self._name, token=1, **mine))
             return 1
-        if row["until"] is not None and row["until"] > now:
-            return str(row["holder"])
-        token = int(row["token"]) + 1
-        connection.execute(update(locks).where(locks.c.name == self._name).values(token=token, **mine))
-        return token
+        hold = _Hold(str(row["holder"]), int(row["token"]), row["until"])
+        if hold.until is not None and hold.until > now and hold != silent:
+            return hold
+        connection.execute(update(locks).where(locks.c.name == self._name).values(token=hold.token + 1, **mine))
+        return hold.token + 1
 
     def _keep(self, token: int, ended: threading.Event) -> None:
         while not ended.wait(self._pace.renew.total_seconds()):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, true, update
 
 from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.health import Lock
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import Manifest, ReleaseState
 from backfill_assets.domain.units import UnitState
@@ -16,7 +17,7 @@ from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.locks import LeasedLock
 from backfill_assets.ledger.rows import Rows
-from backfill_assets.ledger.schema import releases, units
+from backfill_assets.ledger.schema import locks, releases, units
 from backfill_assets.ledger.units import load_unit, set_state
 
 _TABLE = releases
@@ -112,6 +113,12 @@ class ReleaseRows(Rows, ReleaseLedger):
         within `wait`.
         """
         return LeasedLock(self._database, self._clock, self._lock_pace, name).held(wait)
+
+    def locks(self) -> tuple[Lock, ...]:
+        """Locks that are held, or whose holder died before it let go, by name."""
+        held = select(locks).where(locks.c.until.is_not(None)).order_by(locks.c.name)
+        with self._database.read() as connection:
+            return tuple(Lock(row.name, row.holder, row.until) for row in connection.execute(held))
 
 
 def _state(connection: Connection, release: str) -> Row[str, str]:

@@ -15,6 +15,7 @@ from backfill_assets.domain.days import format_days, slices
 from backfill_assets.domain.errors import ClaimedDaysError, UnitError
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.ports import UnitLedger
+from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import (
     Join,
     Launch,
@@ -29,7 +30,7 @@ from backfill_assets.domain.work import AttemptState, Hold
 from backfill_assets.ledger.codec import contract_to_text, unit_from_row
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.rows import Rows
-from backfill_assets.ledger.schema import attempts, claims, holds, unit_days, units
+from backfill_assets.ledger.schema import attempts, claims, holds, releases, unit_days, units
 
 
 class UnitRows(Rows, UnitLedger):
@@ -38,7 +39,8 @@ class UnitRows(Rows, UnitLedger):
     def assign(self, launch: Launch, proposal: Unit) -> Unit:
         """Join or open a unit for a launch (`assign_unit`), claims and all, in one transaction.
 
-        A joined unit may be over if this very launch opened it before.
+        A joined unit may be over if this very launch opened it before, or if its release was made after the launch and
+        holds all days of it: one of two launches of the same days finds them done by the other.
 
         Raises:
             UnitError: the launch's tag names no unit that will do, or `proposal` does not fit the launch.
@@ -50,6 +52,8 @@ class UnitRows(Rows, UnitLedger):
             named, before = units.c.id == launch.named_unit, units.c.opened_by == launch.opened_by
             opened = next(iter(_load(connection, named if launch.named_unit else before)), None)
             taken = _taken(connection, launch.targets)
+            if opened is None and not taken:
+                opened = _released_since(connection, launch)
             held = {h.target: h.reason for name, days in launch.targets.items() for h in _holds(connection, name, days)}
             live = {u for u in set(taken.values()) if launch.live and load_unit(connection, u).live}
             match assign_unit(launch, opened, taken, held, frozenset(live)):
@@ -184,6 +188,15 @@ def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Unit, ..
         targets[unit][dataset].append(day)
     rows = connection.execute(select(units).where(wanted).order_by(units.c.opened_at.desc(), units.c.id.desc()))
     return tuple(unit_from_row(row, targets[row["id"]]) for row in rows.mappings())
+
+
+def _released_since(connection: Connection, launch: Launch) -> Unit | None:
+    """The unit that released all days of a launch after this was made; a live launch always builds what it finds."""
+    if launch.since is None or launch.live or launch.named_unit is not None:
+        return None
+    done = (releases.c.state == ReleaseState.finalized.value) & (releases.c.created_at >= launch.since)
+    wanted = (units.c.state == UnitState.published.value) & units.c.id.in_(select(releases.c.unit).where(done))
+    return next((unit for unit in _load(connection, wanted) if launch.days <= set(unit.days)), None)
 
 
 def _claims(connection: Connection, dataset: str, days: Collection[dt.date]) -> dict[dt.date, str]:

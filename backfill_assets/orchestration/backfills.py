@@ -35,6 +35,15 @@ mutation Launch($params: LaunchBackfillParams!) {
 """
 
 
+# What `dagster-graphql` does, with the variables from a file: ten thousand days are more than a command line may hold.
+_ASK = """
+import sys
+from pathlib import Path
+from dagster_graphql.cli import cli
+cli([*sys.argv[2:], "--variables", Path(sys.argv[1]).read_text(encoding="utf-8")], obj={})
+"""
+
+
 class LaunchError(BackfillError):
     """Raised when Dagster does not take a backfill."""
 
@@ -95,7 +104,9 @@ def graphql(query: str, variables: Mapping[str, Any], webserver: str | None = No
     answer = _ask_webserver(webserver, query, variables) if webserver else _ask_instance(query, variables)
     if answer.get("errors"):
         raise LaunchError(f"Dagster could not answer: {answer['errors'][0].get('message', answer['errors'][0])}")
-    data: dict[str, Any] = answer["data"]
+    data = answer.get("data")
+    if not isinstance(data, dict):
+        raise LaunchError("what answered is no Dagster webserver; see that --webserver names one")
     return data
 
 
@@ -103,19 +114,26 @@ def _ask_webserver(webserver: str, query: str, variables: Mapping[str, Any]) -> 
     url = webserver.rstrip("/") + "/graphql"
     try:
         response = requests.post(url, json={"query": query, "variables": variables}, timeout=60)
-        answer: dict[str, Any] = response.json()
+        answer = response.json()
     except (requests.RequestException, ValueError) as error:
-        raise LaunchError(f"no Dagster webserver answers at {webserver} ({error}); start it with: make dev") from None
-    return answer
+        # A user and a password may stand in the URL, and the library's text quotes it.
+        secret = "@" in webserver
+        where, why = (
+            ("the URL named (not shown: it may hold a password)", type(error).__name__)
+            if secret
+            else (webserver, error)
+        )
+        raise LaunchError(f"no Dagster webserver answers at {where} ({why}); start it with: make dev") from None
+    return answer if isinstance(answer, dict) else {}
 
 
 def _ask_instance(query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        document, out = Path(folder, "query.graphql"), Path(folder, "answer.json")
+        document, given, out = (Path(folder, name) for name in ("query.graphql", "variables.json", "answer.json"))
         document.write_text(query, encoding="utf-8")
+        given.write_text(json.dumps(variables), encoding="utf-8")
         command = [
-            str(Path(sys.executable).with_name("dagster-graphql")), "--file", str(document),
-            "--variables", json.dumps(variables), "--output", str(out), *_workspace(),
+            sys.executable, "-P", "-c", _ASK, str(given), "--file", str(document), "--output", str(out), *_workspace()
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # our own arguments
         if done.returncode or not out.exists():

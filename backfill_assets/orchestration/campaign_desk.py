@@ -55,7 +55,7 @@ def desk_of(application: Application, instance: dg.DagsterInstance, webserver: s
         application.ledger, application.catalog, application.clock, application.ids, application.identity,
         conductor, application.planner.plan, tell,
     )  # fmt: skip
-    standings = Standings(application.ledger, application.publisher, gatekeeper)
+    standings = Standings(application.ledger, application.publisher, gatekeeper, application.settings.roles or None)
     return Desk(control, conductor, gatekeeper, standings)
 
 

@@ -1,8 +1,8 @@
 """The main steps of a campaign as jobs, for those who work in the Dagster UI; the commands use the same use cases."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import dagster as dg
 from pydantic import Field
@@ -14,6 +14,7 @@ from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.domain.units import shown_days
+from backfill_assets.lakehouse.layout import below
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
@@ -21,6 +22,7 @@ from backfill_assets.orchestration.reporting import report_rollback
 from backfill_assets.orchestration.storage import batched_events
 from backfill_assets.orchestration.unit_report import tell
 
+_PLAIN: Mapping[object, Any] = {str: dg.String, int: dg.Int, bool: dg.Bool}
 ConfigT = TypeVar("ConfigT", bound=dg.Config)
 
 
@@ -93,7 +95,7 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
     def job(
         name: str, about: str, config: type[ConfigT], act: Callable[[dg.OpExecutionContext, Application, ConfigT], None]
     ) -> dg.JobDefinition:
-        @dg.op(name=f"{name}_op", config_schema=config.to_fields_dict(), out=dg.Out(dg.Nothing))
+        @dg.op(name=f"{name}_op", config_schema=_plain_fields(config), out=dg.Out(dg.Nothing))
         def step(context: dg.OpExecutionContext) -> None:
             # Read anew: the models may have been corrected since this code location was loaded.
             act(context, Application(application.settings), config(**context.op_config))
@@ -121,10 +123,27 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
     ]
 
 
+def _plain_fields(config: type[dg.Config]) -> dict[str, dg.Field]:
+    """The fields of a config, with values that stand for themselves.
+
+    Dagster's own would also take `{env: NAME}`: whoever launches a job could read any variable in its refusal.
+    """
+    return {
+        name: dg.Field(
+            _PLAIN[field.annotation],
+            is_required=field.is_required(),
+            description=field.description,
+            **({} if field.is_required() else {"default_value": field.default}),
+        )
+        for name, field in config.model_fields.items()
+    }
+
+
 def _plan(context: dg.OpExecutionContext, application: Application, config: Planning) -> None:
     settings = application.settings
     freezer = Freezer(application.planner, application.identity, settings.computes, settings.state)
-    campaign, file = freezer.freeze(Path(config.file))
+    # Whoever launches a job must not have any file of the machine read to them.
+    campaign, file = freezer.freeze(below(Path.cwd(), config.file))
     context.log.info(f"{explain(campaign.plan)}\nplan {campaign.plan.fingerprint[:SHOWN_DIGITS]} is frozen in {file}")
 
 

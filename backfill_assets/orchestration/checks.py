@@ -15,6 +15,7 @@ from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.orchestration.building import build
 from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
 from backfill_assets.orchestration.leases import kept_lease
@@ -83,29 +84,50 @@ def _evidence(
     application: Application,
     unit: Unit,
     loaded: LoadedDataset,
-    days: Sequence[dt.date],
+    days: tuple[dt.date, ...],
 ) -> tuple[DayEvidence, ...]:
-    name, run = loaded.dataset.name, context.run.run_id
-    attempt = _attempt(application, unit, name, run)
-    if attempt is not None and unit.state is UnitState.open:
-        lease = kept_lease(application.ledger, attempt, application.settings.lease)
-        with application.session(work_tag(context, "checks", name)) as spark, lease:
-            application.road.validate(spark, unit, attempt)
-            application.ledger.end_attempt(attempt.number, AttemptState.done)
-    stored = application.ledger.evidence(unit.id)
-    missing = [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]
-    if missing:
+    name = loaded.dataset.name
+    if unit.state is UnitState.open:
+        own = _attempt(application, unit, name, context.run.run_id)
+        attempt = own or _retried(context, application, unit, name, days)
+        if attempt is not None:
+            lease = kept_lease(application.ledger, attempt, application.settings.lease)
+            with application.session(work_tag(context, "checks", name)) as spark, lease:
+                application.road.validate(spark, unit, attempt)
+                application.ledger.end_attempt(attempt.number, AttemptState.done)
+    if missing := _unchecked(application, unit, name, days):
         raise EvidenceError(
             f"shadow/{name} {format_days(missing)} has not been built in unit {unit.id}; "
             f"materialize shadow/{name} for these days together with its checks"
         )
+    stored = application.ledger.evidence(unit.id, name, days)
     return tuple(stored[name, day] for day in days)
+
+
+def _unchecked(application: Application, unit: Unit, name: str, days: Sequence[dt.date]) -> list[dt.date]:
+    """The days that no check has judged in this unit."""
+    stored = application.ledger.evidence(unit.id, name, days)
+    return [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]
 
 
 def _attempt(application: Application, unit: Unit, name: str, run: str) -> Attempt | None:
     running = application.ledger.attempts(unit.id, AttemptState.running)
     mine = [a for a in running if a.run == run and a.dataset == name]
     return mine[-1] if mine else None
+
+
+def _retried(
+    context: dg.AssetCheckExecutionContext, application: Application, unit: Unit, name: str, days: tuple[dt.date, ...]
+) -> Attempt | None:
+    """What the retry of a run builds anew for its checks.
+
+    A retry repeats only the steps that had not ended. The shadow was ready when its worker died, but nobody may give
+    evidence for the dead.
+    """
+    if context.run.parent_run_id is None or not _unchecked(application, unit, name, days):
+        return None
+    build(context, application, name, unit, days)
+    return _attempt(application, unit, name, context.run.run_id)
 
 
 def again(application: Application, unit: Unit, days: Collection[dt.date]) -> str:

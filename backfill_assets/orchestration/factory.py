@@ -18,7 +18,7 @@ from backfill_assets.orchestration.jobs import prove_job, publish_job
 from backfill_assets.orchestration.live import late_deliveries, live_pipelines
 from backfill_assets.orchestration.outdated import upstream_current
 from backfill_assets.orchestration.release_assets import published_asset
-from backfill_assets.orchestration.resources import WarmSparkResource, published_table
+from backfill_assets.orchestration.resources import published_table, warm_spark
 from backfill_assets.orchestration.road_assets import road_assets
 from backfill_assets.orchestration.sensors import dead_workers
 from backfill_assets.settings import Settings
@@ -44,7 +44,7 @@ def definitions_of(application: Application) -> dg.Definitions:
         _log.warning("dataset not loaded: %s", fault)
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = []
     checks: list[dg.AssetChecksDefinition] = []
-    resources: dict[str, LazyPySparkResource | DeltaTableResource] = {"pyspark": WarmSparkResource.of(application)}
+    resources: dict[str, LazyPySparkResource | DeltaTableResource] = {"pyspark": warm_spark(application)}
     for name, loaded in application.datasets.items():
         assets += [*road_assets(loaded, application), published_asset(loaded, application)]
         checks.append(shadow_checks(loaded, application))

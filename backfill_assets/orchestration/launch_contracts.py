@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
-import yaml
 
+from backfill_assets.catalog.reading import content_of, decoded
+from backfill_assets.catalog.strict_yaml import read_yaml
 from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import ContractError
+from backfill_assets.domain.errors import ContractError, DatasetError, LayoutError
 from backfill_assets.domain.measurement import metric_names
 from backfill_assets.domain.units import CONTRACT_TAG, Unit
+from backfill_assets.lakehouse.layout import below
 from backfill_assets.orchestration.names import op_name
+
+_SHOWN = 100
 
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
@@ -97,22 +101,41 @@ def _by_dataset(content: object, datasets: Mapping[str, Dataset]) -> Mapping[str
 
 
 def _tagged(tag: str) -> object:
+    where = f"tag {CONTRACT_TAG}: {tag[:_SHOWN]!r}"
     if tag.lstrip().startswith(("{", "[")):
         try:
-            return json.loads(tag)
-        except ValueError as error:
-            raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} is not JSON ({error}); mend it or name a file") from None
-    here = Path.cwd().resolve()
-    path = (here / tag).resolve()
-    if path.suffix not in {".yaml", ".yml"} or here not in path.parents:
-        raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} must name a .yaml file below the folder of the code location")
+            return json.loads(tag, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            raise ContractError(f"{where} is not JSON ({error}); mend it or name a file") from None
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not YAML"
-        raise ContractError(f"tag {CONTRACT_TAG}: {tag!r} cannot be read ({reason}); mend or rename it") from None
-    return content.get("expected_change") if isinstance(content, Mapping) and "expected_change" in content else content
+        path = below(Path.cwd(), tag)
+    except LayoutError:
+        path = None
+    if path is None or path.suffix not in {".yaml", ".yml"}:
+        raise ContractError(f"{where} must name a .yaml file below the folder of the code location")
+    try:
+        document = read_yaml(decoded(content_of(path)))
+    except DatasetError as error:
+        message, line = error.args
+        raise ContractError(f"{where}{f', line {line}' if line else ''}: {message}") from None
+    if document.faults:
+        line, _, message = document.faults[0]
+        raise ContractError(f"{where}, line {line}: {message}")
+    content = document.value
+    if not isinstance(content, Mapping) or "expected_change" not in content:
+        return content
+    other = next((key for key in content if key != "expected_change"), None)
+    if other is not None:
+        raise ContractError(f"{where}: unknown key {other[:_SHOWN]!r} beside expected_change; remove it")
+    return content["expected_change"]
 
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands there twice; keep one of them")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
@@ -84,10 +84,47 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         named_unit=target.tags.get(UNIT_TAG),
         live=live,
         late_data=LateData.publish if passes else LateData.hold,
+        since=_made_at(context),
     )
-    unit = application.ledger.assign(launch, _proposal(application, launch, declared, released=released))
+    unit = _assigned(context, application, launch, _proposal(application, launch, declared, released=released))
     _refuse_by_hand(unit, target)
     return updated(application, unit, declared, released=released)
+
+
+def _made_at(context: Context) -> dt.datetime | None:
+    backfill_id = context.run.tags.get(BACKFILL_TAG)
+    backfill = context.instance.get_backfill(backfill_id) if backfill_id else None
+    if backfill is not None:
+        return dt.datetime.fromtimestamp(backfill.backfill_timestamp, dt.UTC)
+    record = context.instance.get_run_record_by_id(context.run.run_id)
+    return record.create_timestamp if record is not None else None
+
+
+def _assigned(context: Context, application: Application, launch: Launch, proposal: Unit) -> Unit:
+    """The unit of a launch: also one of another launch that has released these days since this one was made.
+
+    That is so only while nothing has moved since; otherwise this launch has work of its own to do.
+    """
+    unit = application.ledger.assign(launch, proposal)
+    if unit.state is UnitState.open or launch.named_unit is not None or unit.opened_by == launch.opened_by:
+        return unit
+    same = proposal.contract.hash in {Contract().hash, unit.contract.hash}
+    if same and all(application.road.stands(unit, name, tuple(sorted(days))) for name, days in launch.targets.items()):
+        context.log.info(f"unit {unit.id} has released these days since this launch was made, and nothing moved")
+        return unit
+    _refuse_in_part(context, unit)
+    return application.ledger.assign(replace(launch, since=None), proposal)
+
+
+def _refuse_in_part(context: Context, unit: Unit) -> None:
+    """Keep a backfill some runs of which found their days built in another unit from opening one that they will not complete."""
+    backfill_id = context.run.tags.get(BACKFILL_TAG)
+    ended_well = dg.RunsFilter(tags={BACKFILL_TAG: backfill_id or ""}, statuses=[dg.DagsterRunStatus.SUCCESS])
+    if backfill_id and context.instance.get_runs(ended_well, limit=1):
+        raise UnitError(
+            f"unit {unit.id} has released {shown_days(unit.days)} while backfill {backfill_id} was at work on them, and "
+            "deliveries, code, contract or the published table have moved since; launch the same days once more"
+        )
 
 
 def _proposal(application: Application, launch: Launch, declared: Declared | None, *, released: bool) -> Unit:

@@ -57,7 +57,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
                 context.log_event(event)
             report_outdated(context.instance, application, outcomes, own)
         if own <= told:
-            # The step of another dataset of the unit has released all, and said so.
+            # Another run of this launch, or the step of another dataset of the unit, has released all, and said so.
             return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
@@ -104,15 +104,26 @@ def released_events(
 def _told(
     context: dg.AssetExecutionContext, outcomes: Sequence[Released | AlreadyReleased]
 ) -> set[tuple[str, dt.date]]:
-    """Days of which the run that made the release has told Dagster; all of them, unless it died in between."""
-    return {
-        (name, day)
-        for outcome in outcomes
-        if isinstance(outcome, AlreadyReleased)
-        for name, days in outcome.days.items()
-        for day, release in last_said(context.instance, asset_key("published", name), days, RELEASE_METADATA).items()
-        if release == outcome.release
-    }
+    """Days of which Dagster has been told already; all of them, unless the run that made the release died in between.
+
+    Of this launch's own days only what the launch said itself: Dagster takes a backfill's days for done by events of its
+    own runs, and for failed if another launch has released them.
+    """
+    told: set[tuple[str, dt.date]] = set()
+    for outcome in outcomes:
+        if not isinstance(outcome, AlreadyReleased):
+            continue
+        for name, target in targets_of(context, tuple(outcome.days)).items():
+            key, days = asset_key("published", name), outcome.days[name]
+            releases = last_said(context.instance, key, days, RELEASE_METADATA)
+            launches = last_said(context.instance, key, days, LAUNCH_METADATA)
+            own = set(target.days) if target.published else set()
+            told |= {
+                (name, day)
+                for day in days
+                if releases.get(day) == outcome.release and (day not in own or launches.get(day) == target.launched_by)
+            }
+    return told
 
 
 def _units(

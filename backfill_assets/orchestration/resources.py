@@ -6,32 +6,31 @@ import os
 
 from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
-from pydantic import PrivateAttr
 
 from backfill_assets.application import Application
 from backfill_assets.lakehouse.engine.endpoint import client_environment
 from backfill_assets.lakehouse.engine.server import SparkServer
 
 
-class WarmSparkResource(LazyPySparkResource):
-    """A Spark session on the warm server, for assets of your own: `context.resources.pyspark.spark_session`."""
+def warm_spark(application: Application) -> LazyPySparkResource:
+    """A Spark session on the warm server, for assets of your own: `context.resources.pyspark.spark_session`.
 
-    _application: Application | None = PrivateAttr(default=None)
+    Neither the server nor a session is started before somebody asks for it.
+    """
 
-    @classmethod
-    def of(cls, application: Application) -> WarmSparkResource:
-        """The resource for an application; neither the server nor a session is started by this."""
-        resource = cls(spark_config={})
-        resource._application = application
-        return resource
+    # Dagster makes another object of this class for each run: what is no config has to belong to the class.
+    class WarmSparkResource(LazyPySparkResource):
+        """A Spark session on the warm server."""
 
-    def _init_session(self) -> None:
-        if self._spark_session is None and self._application is not None:
-            endpoint = SparkServer(self._application.settings).ensure()
-            # Spark's own client reads the token from here; in the configuration it would show up in the UI.
-            os.environ.update(client_environment(endpoint))
-            session = LazyPySparkResource(spark_config={"spark.remote": endpoint.url})
-            self._spark_session = session.spark_session
+        def _init_session(self) -> None:
+            if self._spark_session is None:
+                endpoint = SparkServer(application.settings).ensure()
+                # Spark's own client reads the token from here; in the configuration it would show up in the UI.
+                os.environ.update(client_environment(endpoint))
+                session = LazyPySparkResource(spark_config={"spark.remote": endpoint.full_url})
+                self._spark_session = session.spark_session
+
+    return WarmSparkResource(spark_config={})
 
 
 def published_table(application: Application, dataset: str) -> DeltaTableResource:

@@ -13,13 +13,11 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.inputs import by_delivery_day, deliveries_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Delivery
+from backfill_assets.orchestration.building import build
 from backfill_assets.orchestration.campaign_runs import build_in_batches, campaign_of, in_batches
-from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
-from backfill_assets.orchestration.leases import kept_lease
+from backfill_assets.orchestration.launches import target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, partitions_of, policy_of
 
-_BETWEEN_STEPS = 10
-"""How many leases long the way from the shadow to its checks may take."""
 AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
 
 SHADOW_CONFIG = {
@@ -122,7 +120,7 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
         days = days_of(context.partition_keys)
         loaded.dataset.check_days(days)
         unit = unit_of(context, application, loaded.dataset)
-        built = _build(context, application, loaded, unit, days)
+        built = _build(context, application, name, unit, days)
         for day in days:
             metadata = {"unit": unit.id, "built": "anew" if day in built else "kept: its evidence still holds"}
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
@@ -148,29 +146,14 @@ def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
 
 
 def _build(
-    context: dg.AssetExecutionContext,
-    application: Application,
-    loaded: LoadedDataset,
-    unit: Unit,
-    days: tuple[dt.date, ...],
+    context: dg.AssetExecutionContext, application: Application, name: str, unit: Unit, days: tuple[dt.date, ...]
 ) -> tuple[dt.date, ...]:
     if unit.state is not UnitState.open:
         context.log.info(f"unit {unit.id} is {unit.state.value}: nothing is left to build")
         return ()
-    name, ledger, lease = loaded.dataset.name, application.ledger, application.settings.lease
     if campaign_of(context) is not None:
         return build_in_batches(context, application, name, unit, days)
-    todo = application.road.days_to_build(unit, name, days)
-    context.log.info(f"unit {unit.id}: building {format_days(todo)} of {format_days(days)}")
-    if not todo:
-        return ()
-    with application.session(work_tag(context, "shadow", name)) as spark:
-        attempt = ledger.start_attempt(unit.id, name, todo, context.run_id, lease)
-        with kept_lease(ledger, attempt, lease):
-            application.road.build(spark, unit, attempt)
-        # Until the checks begin, Dagster stores an event per day; nobody renews the lease meanwhile.
-        ledger.renew(attempt.number, lease * _BETWEEN_STEPS)
-    return todo
+    return build(context, application, name, unit, days)
 
 
 def _admitted_days(

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
+
+if TYPE_CHECKING:
+    from backfill_assets.reports.writing import Reports
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,18 @@ def tell(application: Application, unit: Unit, warn: Callable[[str], object], *,
         review = application.reviews.of(unit.id)
         sentence = review.judgement.sentence
         if not unit.live or len(unit.days) > 1:
-            # Altair and the scripts of the charts take longer to load than most steps to run.
-            from backfill_assets.reports.writing import Reports  # noqa: PLC0415
-
-            reports = Reports(application.settings.reports, application.settings.reports_url)
+            reports = reports_of(application)
             written = (reports.written_since(review) if again else None) or reports.write(review)
             page, address = str(written), reports.address(written)
     return Told(sentence, page, address)
+
+
+def reports_of(application: Application) -> Reports:
+    """The folder of reports that the settings name."""
+    # Altair and the scripts of the charts take longer to load than most steps to run.
+    from backfill_assets.reports.writing import Reports  # noqa: PLC0415
+
+    return Reports(application.settings.reports, application.settings.reports_url)
 
 
 @contextmanager

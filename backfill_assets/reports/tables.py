@@ -142,7 +142,7 @@ def _looked_at(review: Review, level: Level) -> str:
             )
         case Level.certificate:
             days = sum(len(proof.certificate.days) for proof in review.certificates)
-            return f"{days:,} days computed anew" if review.certificates else ""
+            return f"{days:,} of {len(review.days):,} days computed anew" if review.certificates else ""
 
 
 def checks_of(concerns: Sequence[Concern]) -> tuple[CheckRow, ...]:

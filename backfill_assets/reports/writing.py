@@ -15,10 +15,11 @@ from urllib.parse import quote
 from backfill_assets.domain.errors import LayoutError
 from backfill_assets.domain.metrics import Metrics
 from backfill_assets.domain.review import Review, as_json
+from backfill_assets.reports.folder import JSON, UNFINISHED
 from backfill_assets.reports.page import render_index, render_review
 
 PAGE: Final = "index.html"
-JSON: Final = "review.json"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -83,7 +84,7 @@ def _plain(unit: str) -> str:
 def _write(path: Path, text: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
+        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=UNFINISHED, delete=False) as file:
             file.write(text)
         # A private file until here: whoever serves the folder has to be able to read it.
         Path(file.name).chmod(0o644)

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -26,13 +25,13 @@ from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backf
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
+from benchmarks.installation import MODULE, answers, daemon_command, webserver_command
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASETS = Path(__file__).parent / "datasets"
 LAB_VARIABLE = "BACKFILL_ASSETS_TEST_LAB"
 # Run limits under which chunks of one backfill meet each other at the release.
 MEETING: Mapping[str, Any] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
-MODULE = ("-m", "backfill_assets.definitions")
 Rows = Sequence[tuple[int, int]]
 
 
@@ -62,6 +61,7 @@ class Lab:
             **(variables or {}),
         }
         self.url = ""
+        self.module = MODULE
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def set_up(self, renamed: tuple[str, str] | None = None, run_limits: Mapping[str, Any] = MEETING) -> None:
@@ -88,27 +88,25 @@ class Lab:
         with dg.DagsterInstance.from_config(str(self.home)):
             pass
         self.start_daemon()
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        command = [
-            str(Path(sys.executable).with_name("dagster-webserver")),
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(port),
-            *MODULE,
-        ]
-        self._spawn(command, "webserver.log")
-        wait_for(self._answers, "the webserver to answer", 180)
+        self.start_webserver()
 
     def start_daemon(self) -> None:
         """Start the daemon, for the first time or after it was killed."""
-        self._spawn([sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *MODULE], "daemon.log")
+        self._spawn(daemon_command(self.module), "daemon.log")
 
     def kill_daemon(self) -> None:
         """End the daemon by SIGKILL; run workers that are at work go on."""
-        self._processes["daemon.log"].kill()
-        self._processes["daemon.log"].wait()
+        self._kill("daemon.log")
+
+    def start_webserver(self) -> None:
+        """Start the webserver, for the first time or after it was killed, and wait until it answers."""
+        command, self.url = webserver_command(self.module)
+        self._spawn(command, "webserver.log")
+        wait_for(lambda: answers(self.url), "the webserver to answer", 180)
+
+    def kill_webserver(self) -> None:
+        """End the webserver by SIGKILL, whatever it is about to answer."""
+        self._kill("webserver.log")
 
     def stop(self) -> None:
         """End daemon and webserver."""
@@ -202,14 +200,19 @@ class Lab:
 
     def run(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one of the virtual environment's programs in this installation."""
-        program = str(Path(sys.executable).with_name(command[0]))
-        return subprocess.run(
-            [program, *command[1:]],
+        with self.begun(*command, cwd=cwd, **environ) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def begun(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.Popen[str]:
+        """The same, without waiting for its end."""
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name(command[0])), *command[1:]],
             cwd=cwd or self.root,
             env={**os.environ, **self.environ, **environ},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
@@ -226,16 +229,15 @@ class Lab:
         assert old in text, (path, old)
         path.write_text(text.replace(old, new), encoding="utf-8")
 
-    def _spawn(self, command: list[str], log: str) -> None:
-        # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
-        with (self.root / log).open("ab") as out:
-            environ = {**os.environ, **self.environ}
-            self._processes[log] = subprocess.Popen(command, cwd=self.root, env=environ, stdout=out, stderr=out)
+    def _kill(self, log: str) -> None:
+        self._processes[log].kill()
+        self._processes[log].wait()
 
-    def _answers(self) -> bool:
-        with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.url}/server_info", timeout=5).ok
-        return False
+    def _spawn(self, command: Sequence[str], log: str) -> None:
+        # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
+        environ = {**os.environ, **self.environ}
+        with (self.root / log).open("ab") as out:
+            self._processes[log] = subprocess.Popen(command, cwd=self.root, env=environ, stdout=out, stderr=out)
 
 
 def content(table: DeltaTable) -> dict[dt.date, dict[int, int]]:
@@ -296,9 +298,3 @@ def _filled_in(config: Any, environ: Mapping[str, str]) -> Any:
             return environ[config["env"]]
         return {key: _filled_in(value, environ) for key, value in config.items()}
     return [_filled_in(item, environ) for item in config] if isinstance(config, list) else config
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -27,6 +27,7 @@ from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, started, wait_for
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
 from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
+from backfill_assets_tests.told import Told
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
@@ -90,7 +91,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def assert_built_once(lab: Lab, name: str, days: Days) -> None:
+def assert_built_once(told: Told, lab: Lab, name: str, days: Days) -> None:
     """Each day has passed exactly once, and readers see none of it."""
     done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
     assert done == dict.fromkeys(days, 1)
@@ -98,6 +99,7 @@ def assert_built_once(lab: Lab, name: str, days: Days) -> None:
     assert (seen.good, seen.state) == (len(days), CampaignState.validated)
     assert not set(lab.published(DATASET)) & set(days)
     assert not [r for r in lab.application.ledger.releases(DATASET) if r.manifest.unit == seen.campaign.unit]
+    told.found(f"{len(days)} days of {name} passed once each, none is published")
 
 
 def goes_on(lab: Lab, name: str) -> None:
@@ -109,7 +111,8 @@ def goes_on(lab: Lab, name: str) -> None:
     reaches(lab, "validated", name)
 
 
-def test_a_killed_command_and_a_killed_run_worker_need_nobody(lab: Lab) -> None:
+def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: Lab) -> None:
+    told.injected("kill -9 of `backfill launch --watch`, then of a run worker in the middle of a batch")
     name = "faults-workers"
     days = planned(lab, name, dt.date(2024, 9, 1), 4)
     program = str(Path(sys.executable).with_name("backfill"))
@@ -124,12 +127,13 @@ def test_a_killed_command_and_a_killed_run_worker_need_nobody(lab: Lab) -> None:
     reaches(lab, "validated", name)
     (lost,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
-    assert_built_once(lab, name, days)
+    assert_built_once(told, lab, name, days)
 
 
 def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(
-    lab: Lab, spark_server: SparkServer
+    told: Told, lab: Lab, spark_server: SparkServer
 ) -> None:
+    told.injected("kill -9 of the daemon after the first batch, of the Spark server in the middle of the fourth")
     name = "faults-servers"
     days = planned(lab, name, dt.date(2024, 9, 11), 6)
     backfill(lab, "launch", name)
@@ -144,10 +148,11 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_buil
     goes_on(lab, name)
     (failed,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert failed.state in {AttemptState.failed, AttemptState.lost}
-    assert_built_once(lab, name, days)
+    assert_built_once(told, lab, name, days)
 
 
-def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(lab: Lab) -> None:
+def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(told: Told, lab: Lab) -> None:
+    told.injected("a live run in the middle of a campaign")
     name, today = "faults-live", dt.date(2024, 9, 30)
     days = planned(lab, name, dt.date(2024, 9, 21), 6)
     lab.deliver(DATASET, today, [(1, 7)])
@@ -170,10 +175,11 @@ def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(lab: Lab) -
     starts = [attempt.started_at.timestamp() for attempt in shadows(lab, name)]
     assert [start for start in starts if began <= start <= ended] == []
     assert [start for start in starts if start > ended], "the campaign was over too soon to prove anything"
-    assert_built_once(lab, name, days)
+    assert_built_once(told, lab, name, days)
 
 
-def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(lab: Lab) -> None:
+def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(told: Told, lab: Lab) -> None:
+    told.injected("a live run that never ends")
     name = "faults-floor"
     days = planned(lab, name, dt.date(2024, 10, 1), 3, min_progress=f"1 batch per {FLOOR.seconds}s")
     with lab.instance as instance:
@@ -195,4 +201,4 @@ def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(lab: Lab)
     starts = [attempt.started_at for attempt in batches]
     assert len(shadows(lab, name, AttemptState.done)) == len(days)
     assert min(later - one for one, later in pairwise(starts)) >= FLOOR
-    assert_built_once(lab, name, days)
+    assert_built_once(told, lab, name, days)

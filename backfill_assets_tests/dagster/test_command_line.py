@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 
 from backfill_assets.domain.days import day_range
@@ -49,8 +50,8 @@ def test_a_range_is_one_run_then_published_rolled_back_and_published_again(lab: 
     again = lab.run("backfill", "publish", unit)
     assert again.returncode == 0, again.stderr
     assert amounts(lab, "orders", DAYS) == dict.fromkeys(DAYS, 10)
-    healthy = lab.run("backfill", "doctor")
-    assert healthy.returncode == 0, healthy.stdout
+    healthy = lab.run("backfill", "doctor", "--json")
+    assert (healthy.returncode, json.loads(healthy.stdout)) == (0, []), healthy.stdout
 
 
 def test_a_missing_day_fails_by_name_and_is_no_silent_success(lab: Lab) -> None:

@@ -1,21 +1,22 @@
 """The shared server: who gets in, and what can be seen of it from outside."""
 
-from __future__ import annotations
-
 import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import psutil
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
+from backfill_assets.application import Application
 from backfill_assets.domain.errors import EngineError, ServerLostError
 from backfill_assets.lakehouse.engine.client import Answer, ask, take_session
-from backfill_assets.lakehouse.engine.endpoint import Endpoint, client_environment
+from backfill_assets.lakehouse.engine.endpoint import TOKEN_VARIABLE, Endpoint, client_environment
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.orchestration.resources import warm_spark
 from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_settings
 
@@ -58,6 +59,61 @@ def test_the_token_is_in_no_process_list_and_in_no_log(spark_settings: Settings,
     assert token not in repr(spark_server.status())
 
 
+def test_the_server_listens_on_this_machine_only(spark_server: SparkServer) -> None:
+    pid = spark_server.status().pid
+    assert pid is not None
+    found = psutil.Process(pid).net_connections(kind="inet")
+    listening = {c.laddr.ip.removeprefix("::ffff:") for c in found if c.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+
+
+def test_the_token_reaches_no_event_no_error_message_and_no_output(
+    spark_settings: Settings, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = SparkServer(spark_settings).ensure().token
+    assert token is not None
+    # Dagster's resource sets it, for this process only.
+    monkeypatch.setenv(TOKEN_VARIABLE, "")
+    application = Application(spark_settings)
+
+    @dg.op(out=dg.Out(dg.Nothing))
+    def fails_in_the_model(context: dg.OpExecutionContext) -> None:
+        with application.session(f"token-{context.run_id}") as spark:
+            spark.sql("SELECT no_such_column FROM range(3)").collect()
+
+    @dg.op(out=dg.Out(dg.Nothing))
+    def fails_in_the_server(context: dg.OpExecutionContext) -> None:
+        with application.session(f"token-{context.run_id}") as spark:
+            spark.sql("SELECT raise_error('on purpose')").collect()
+
+    @dg.op(out=dg.Out(dg.Nothing), required_resource_keys={"pyspark"})
+    def fails_in_dagsters_resource(context: dg.OpExecutionContext) -> None:
+        spark = context.resources.pyspark.spark_session
+        try:
+            spark.sql("SELECT 1 / 0").collect()
+        finally:
+            spark.stop()
+
+    @dg.op(out=dg.Out(dg.Nothing))
+    def is_refused(context: dg.OpExecutionContext) -> None:
+        take_session(replace(SparkServer(spark_settings).ensure(), token=f"{token}x"), context.run_id)
+
+    @dg.job(resource_defs={"pyspark": warm_spark(application)}, executor_def=dg.in_process_executor)
+    def everything() -> None:
+        fails_in_the_model(), fails_in_the_server(), fails_in_dagsters_resource(), is_refused()
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        done = everything.execute_in_process(instance=instance, raise_on_error=False)
+        kept = "\n".join(str(record.event_log_entry) for record in instance.get_records_for_run(done.run_id).records)
+    assert {event.step_key for event in done.all_events if event.is_step_failure} == {
+        "fails_in_the_model", "fails_in_the_server", "fails_in_dagsters_resource", "is_refused"
+    }  # fmt: skip
+    assert all(word in kept for word in ("no_such_column", "on purpose", "DIVIDE_BY_ZERO", "refuses our token"))
+    out, err = capfd.readouterr()
+    assert token not in kept + out + err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+
+
 def test_a_url_makes_a_client_of_that_server_and_starts_none(spark_server: SparkServer, tmp_path: Path) -> None:
     endpoint = spark_server.ensure()
     settings = engine_settings(tmp_path / "warehouse", spark_url=f"{endpoint.url}/;token={endpoint.token}")
@@ -68,7 +124,8 @@ def test_a_url_makes_a_client_of_that_server_and_starts_none(spark_server: Spark
     assert remote.status().state is ServerState.REMOTE
     with pytest.raises(EngineError, match="BACKFILL_ASSETS_SPARK_URL"):
         remote.stop()
-    assert not (tmp_path / "warehouse").exists()
+    # Of a server elsewhere there is a note at most.
+    assert not (tmp_path / "warehouse" / "_engine").exists()
 
 
 def test_dagsters_spark_resource_reaches_the_server(spark_server: SparkServer, monkeypatch: pytest.MonkeyPatch) -> None:

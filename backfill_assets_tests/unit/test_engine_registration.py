@@ -5,6 +5,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from backfill_assets.lakehouse.engine.configuration import (
 )
 from backfill_assets.lakehouse.engine.endpoint import Endpoint, client_environment
 from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
+from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets.settings import Settings
 
@@ -89,6 +91,52 @@ def test_a_server_registered_by_another_host_is_neither_used_nor_replaced_nor_st
             action()
     assert server.status().state is ServerState.ELSEWHERE
     assert folder.registration.exists()
+
+
+def _remote(tmp_path: Path, url: str = "sc://spark.example.org:15002") -> SparkServer:
+    return SparkServer(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": url}))
+
+
+@pytest.mark.parametrize("host", [None, "elsewhere.example.org"])
+def test_a_remote_server_is_refused_while_an_embedded_one_runs_in_the_warehouse(
+    settings: Settings, tmp_path: Path, host: str | None
+) -> None:
+    _folder(settings).write(_registration(ProcessRef.of(os.getpid()), host))
+    with pytest.raises(ForeignServerError, match=r"lose commits \(docs/storage\.md\).*backfill spark stop"):
+        _remote(tmp_path).ensure()
+    assert _remote(tmp_path).note.at_work() is None
+
+
+def test_a_url_of_the_embedded_server_itself_names_no_second_one(settings: Settings, tmp_path: Path) -> None:
+    _folder(settings).write(_registration(ProcessRef.of(os.getpid())))
+    same = _remote(tmp_path, "sc://localhost:15002")
+    assert same.ensure() == Endpoint("sc://localhost:15002")
+    assert same.note.at_work() is None
+    with pytest.raises(ForeignServerError, match="lose commits"):
+        _remote(tmp_path, "sc://localhost:15003").ensure()
+
+
+def test_a_dead_embedded_server_keeps_no_remote_one_out(settings: Settings, tmp_path: Path) -> None:
+    _folder(settings).write(_registration(ProcessRef(pid=os.getpid(), started=0.0)))
+    assert _remote(tmp_path).ensure() == Endpoint("sc://spark.example.org:15002")
+
+
+def test_of_two_servers_only_the_one_at_work_is_used_until_its_work_is_over(settings: Settings, tmp_path: Path) -> None:
+    one, other = _remote(tmp_path), _remote(tmp_path, "sc://other.example.org:15002/;token=hunter2")
+    endpoint = one.ensure()
+    for refused in (other, SparkServer(settings)):
+        with pytest.raises(
+            ForeignServerError, match=r"sc://spark\.example\.org:15002 works in .*lose commits"
+        ) as caught:
+            refused.ensure()
+        assert "hunter2" not in str(caught.value)
+    assert one.ensure() == endpoint
+    one.keep_busy(endpoint)
+    os.utime(one.note.path, (0, time.time() - FRESH_SECONDS - 1))
+    assert other.ensure().url == "sc://other.example.org:15002"
+    assert "hunter2" not in one.note.path.read_text()
+    with pytest.raises(ForeignServerError, match=r"other\.example\.org"):
+        one.ensure()
 
 
 def test_a_damaged_registration_is_refused_without_showing_its_token(settings: Settings) -> None:

@@ -59,7 +59,10 @@ def test_the_chunk_is_a_number_of_days_or_all(text: str, expected: object) -> No
         ("SPARK_IDLE", "soon", "number and s, m, h or d"),
         ("QUERY_TIMEOUT", "0s", "above zero"),
         ("QUERY_TIMEOUT", "400d", "365d"),
-        ("WAREHOUSE", "s3://bucket/lake", "not a URL"),
+        ("WAREHOUSE", "s3://bucket/lake", "commits would be lost"),
+        ("WAREHOUSE", "gs://bucket/lake", "commits would be lost"),
+        ("WAREHOUSE", "ftp://host/lake", "not a URL"),
+        ("SOURCES", "s3://bucket/files", "not a URL"),
     ],
 )
 def test_a_bad_value_is_refused_with_variable_value_and_remedy(variable: str, value: str, remedy: str) -> None:
@@ -92,6 +95,13 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("not a folder")
     with pytest.raises(SettingsError, match="it is a file"):
         Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake")})
+
+
+def test_a_warehouse_behind_links_that_lead_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(tmp_path / "one")
+    with pytest.raises(SettingsError, match=r"BACKFILL_ASSETS_WAREHOUSE: .*its links cannot be followed"):
+        Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "one" / "lake")})
 
 
 def test_every_setting_says_which_variable_sets_it() -> None:

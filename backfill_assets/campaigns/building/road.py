@@ -14,7 +14,7 @@ from backfill_assets.campaigns.building.neighbours import Neighbours
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import UnitError
-from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, faults_of
+from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_rows import schema_change
@@ -141,6 +141,22 @@ class Road:
             faults += faults_of((name, day), evidence.get((name, day)), required, now)
         return tuple(faults)
 
+    def stands(self, unit: Unit, name: str, days: Days) -> bool:
+        """Whether readers see what a unit has released of these days, and building them now would bring nothing else.
+
+        Raises:
+            SourceError: a file fits two days at once.
+            LayoutError: a link leads out of the sources folder.
+        """
+        if self.datasets[name].dataset.source is not None and self.days_to_land(name, days):
+            return False
+        if {fault.fault for fault in self.faults(unit, name, days)} - {Fault.published_moved}:
+            return False
+        active, evidence = self.tables[name].active(days), self.ledger.evidence(unit.id, name, days)
+        return all(
+            layout_digest(active.get(day, ())) == layout_digest(evidence[name, day].shadow_files) for day in days
+        )
+
     def build(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> None:
         """Build the shadow of an attempt's days and note what it rests on, as evidence that still lacks verdicts.
 
@@ -189,8 +205,7 @@ class Road:
         shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
         upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
-        deliveries = by_delivery_day(self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
-        staged, contract = self.ledger.staged(name, days), unit.contract.of(name)
+        source, contract = self._source(name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         seams = Neighbours(self.ledger, self.datasets, self.layout).seams(spark, unit, name, sides)
         question = Question(attempt.folder, attempt.number, sides, contract)
@@ -199,8 +214,7 @@ class Road:
             evidence = []
             for day in days:
                 side = sides[day]
-                source = source_state(loaded.dataset, day, deliveries, staged)
-                measured = DayMeasurement(day, side.shadow, side.published, side.staging, source, upstreams[day])
+                measured = DayMeasurement(day, side.shadow, side.published, side.staging, source[day], upstreams[day])
                 published = layout_digest(active.get(day, ()))
                 basis = replace(pending[day].basis, published=published, contract=contract.hash)
                 verdicts = judge(loaded.dataset, measured, contract, compared[day])
@@ -212,6 +226,12 @@ class Road:
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
         self.ledger.add_evidence(attempt.number, done)
         return done
+
+    def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
+        dataset = self.datasets[name].dataset
+        deliveries = by_delivery_day(self.ledger.deliveries(name, dataset.delivery_days(days)))
+        staged = self.ledger.staged(name, days)
+        return {day: source_state(dataset, day, deliveries, staged) for day in days}
 
     def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
         stored = self.ledger.evidence(unit.id, attempt.dataset, attempt.days)

@@ -56,7 +56,7 @@ class UpstreamPlaces:
         places: dict[str, list[dt.date]] = {PUBLISHED: [day for day in days if day not in good]}
         for day, found in good.items():
             if found.shadow_files:
-                places.setdefault(f"_shadow/{found.unit}/{found.attempt}", []).append(day)
+                places.setdefault(found.folder, []).append(day)
         return UpstreamDays(self.datasets[upstream], {place: tuple(found) for place, found in places.items()})
 
 

@@ -12,6 +12,7 @@ from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import Manifest, ReleaseKind
 from backfill_assets.domain.retention import restorable_until
@@ -20,7 +21,8 @@ from backfill_assets.domain.work import ReleaseRecord
 
 _LOG: Final = logging.getLogger(__name__)
 _RELEASES: Final = "releases"
-_WAIT: Final = dt.timedelta(seconds=30)
+# Longer than a lease, as for the table of releases.
+_WAIT: Final = dt.timedelta(seconds=90)
 
 
 @dataclass(frozen=True)
@@ -41,22 +43,17 @@ class Aftermath:
         """Tell of these releases; true where the table `data_releases` had to be written again."""
         try:
             self._journal([self.ledger.release(name) for name in releases])
-        except Exception:  # noqa: BLE001  # whatever it is: the release is true, and must not look as if it were not
-            _LOG.warning(
-                "releases %s are true, but not in their campaign's journal", ", ".join(releases), exc_info=True
-            )
+        except Exception as error:  # noqa: BLE001  # whatever it is: the release is true, and must not look as if it were not
+            _warn(f"releases {', '.join(releases)} are true, but not in their campaign's journal", error)
         try:
             # A release seals the shadows that a preview of its unit reads.
             self.tidy()
-        except Exception:  # noqa: BLE001  # the same
-            _LOG.warning("previews of units that are over could not be dropped; drop them later", exc_info=True)
+        except Exception as error:  # noqa: BLE001  # the same
+            _warn("previews of units that are over could not be dropped; drop them later", error)
         try:
             return self.data_releases.refresh()
-        except Exception:  # noqa: BLE001  # the same
-            _LOG.warning(
-                "the table data_releases could not be written and is behind the ledger; mend it with: backfill reconcile",
-                exc_info=True,
-            )
+        except Exception as error:  # noqa: BLE001  # the same
+            _warn("the table data_releases is behind the ledger; mend it with: backfill reconcile", error)
             return False
 
     def _journal(self, records: Sequence[ReleaseRecord]) -> None:
@@ -105,6 +102,11 @@ class Aftermath:
                 f"{until:%Y-%m-%d %H:%M} UTC undo it with: backfill rollback {manifest.release} --reason '…'"
             )
         return "\n".join(lines)
+
+
+def _warn(what: str, error: Exception) -> None:
+    # What is foreseen says itself what to do; only the rest needs its trace.
+    _LOG.warning("%s (%s)", what, error, exc_info=not isinstance(error, BackfillError))
 
 
 def _entry(campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> JournalEntry:

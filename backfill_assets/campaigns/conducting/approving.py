@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
-from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
+from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence, own_people
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.domain.approval import Roles, approver_of, require_another
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.domain.ports import Clock, Identity, Ledger
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 
@@ -23,16 +22,8 @@ _WAIT = dt.timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class PendingApproval:
-    """What waits for approval: the days, and the hash of their evidence; both empty where all is approved."""
-
-    hash: str
-    days: tuple[DatasetDay, ...]
-
-
-@dataclass(frozen=True)
 class Approving:
-    """Shows what is to be approved and records who has approved it.
+    """Records who has approved what.
 
     `roles` says who is in which role, `drift` what of a campaign's code or specification has moved since its plan.
     """
@@ -43,26 +34,6 @@ class Approving:
     identity: Identity
     roles: Roles
     drift: Callable[[Campaign], str]
-
-    def unapproved(self, unit_id: str) -> tuple[DatasetDay, ...]:
-        """The days of a unit that have evidence which nobody has approved as it is now.
-
-        Raises:
-            UnitError: there is no such unit.
-        """
-        unit = self.ledger.unit(unit_id)
-        return approved(self.ledger, unit, current_evidence(self.ledger, unit)).unapproved
-
-    def pending_approval(self, unit_id: str) -> PendingApproval:
-        """The hash that an approver names, and the days that it stands for.
-
-        Days that were approved and have kept their evidence are no part of it: after a recomputation only the new ones.
-
-        Raises:
-            UnitError: there is no such unit.
-        """
-        unit = self.ledger.unit(unit_id)
-        return self._pending(unit, current_evidence(self.ledger, unit))
 
     def approve(self, campaign_id: str, evidence: str, *, by: str = "", reason: str = "") -> Approval:
         """Approve what waits for approval; `evidence` is its hash, `by` the name or role in which the user approves.
@@ -88,11 +59,11 @@ class Approving:
             found = current_evidence(self.ledger, unit)
             if lacking := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
                 raise ApprovalError(f"campaign {campaign.id}: {lacking}")
-            pending = self._pending(unit, found)
-            self._require_hash(campaign, pending, evidence)
-            days = {day: found[day].hash for day in pending.days}
-            given = Approval(unit.id, pending.hash, name, self.identity.name(), self.clock.now(), days)
-            detail = {"evidence": pending.hash, "by": name, "days": len(days)}
+            waiting = approved(self.ledger, unit, found, self.roles)
+            self._require_hash(campaign, waiting, evidence)
+            days = {day: found[day].hash for day in waiting.unapproved}
+            given = Approval(unit.id, waiting.pending, name, self.identity.name(), self.clock.now(), days)
+            detail = {"evidence": waiting.pending, "by": name, "days": len(days)}
             entry = JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail)
             self.ledger.approve(given, entry)
         return given
@@ -110,22 +81,18 @@ class Approving:
 
     def _approver(self, campaign: Campaign, unit: Unit, by: str) -> str:
         specification, user = campaign.specification, self.identity.name()
-        own = {specification.owner: "owns this campaign", unit.by: "launched this campaign"}
         name = approver_of(specification.approval, by, user, self.roles)
-        require_another(specification.approval, user, own, self.roles)
+        require_another(specification.approval, user, own_people(campaign, unit), self.roles)
         return name
 
-    def _pending(self, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) -> PendingApproval:
-        days = approved(self.ledger, unit, evidence).unapproved
-        return PendingApproval(unit_hash(evidence[day] for day in days) if days else "", days)
-
-    def _require_hash(self, campaign: Campaign, pending: PendingApproval, named: str) -> None:
-        if not pending.days:
+    def _require_hash(self, campaign: Campaign, waiting: Approved, named: str) -> None:
+        if not waiting.unapproved:
             last = [e for e in self.ledger.journal(campaign.id) if e.action is Action.approved]
             done = f" ({last[-1]})" if last else ""
             raise ApprovalError(f"campaign {campaign.id}: all of its evidence is approved already{done}")
-        if named != pending.hash:
+        if named != waiting.pending:
             raise ApprovalError(
                 f"campaign {campaign.id}: {named[:16]!r} is not the hash of the evidence that waits for approval "
-                f"({shown_days(pending.days)}); look at it again and name the hash that is shown: backfill status {campaign.id}"
+                f"({shown_days(waiting.unapproved)}); look at it again and name the hash that is shown: "
+                f"backfill status {campaign.id}"
             )

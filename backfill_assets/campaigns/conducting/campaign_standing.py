@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.conducting.drift import uncompared
-from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper, spent_on
+from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.domain.approval import Roles
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.domain.certificate import Certificate
-from backfill_assets.domain.evidence import DatasetDay, DayFault, Fault, unit_hash
+from backfill_assets.domain.evidence import DatasetDay, DayFault, Fault
 from backfill_assets.domain.gate import Decision, Traffic, admit
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.units import Unit, UnitState
@@ -73,7 +74,7 @@ class Standing:
     @property
     def spent(self) -> dt.timedelta:
         """The time of its batches, added up."""
-        return sum((spent_on(batch, self.traffic.now) for batch in self.batches), dt.timedelta(0))
+        return sum((batch.spent(self.traffic.now) for batch in self.batches), dt.timedelta(0))
 
 
 _WORDS = {Fault.missing: "missing", Fault.incomplete: "missing", Fault.failed: "failed"}
@@ -82,11 +83,12 @@ _RANK = {"stale": 1, "failed": 2, "missing": 3}
 
 @dataclass(frozen=True)
 class Standings:
-    """Takes standings; reads only."""
+    """Takes standings; reads only. `roles` say whose approvals count, if this process knows of any."""
 
     ledger: Ledger
     publisher: Publisher
     gatekeeper: Gatekeeper
+    roles: Roles | None = None
 
     def of(self, campaign_id: str) -> Standing:
         """The standing of a campaign.
@@ -101,7 +103,8 @@ class Standings:
         faults = self.publisher.missing(campaign.unit) if waits else ()
         evidence = self.ledger.evidence(campaign.unit) if waits else {}
         complete = waits and not faults
-        waiting = approved(self.ledger, unit, evidence).unapproved if unit is not None and complete else ()
+        waiting = approved(self.ledger, unit, evidence, self.roles) if unit is not None and complete else None
+        unapproved = waiting.unapproved if waiting is not None else ()
         traffic, journal = self.gatekeeper.traffic(campaign), self.ledger.journal(campaign_id)
         certificates = certificates_of(self.ledger, campaign.unit, evidence)
         steps = [entry.action for entry in journal if entry.action in STEPS]
@@ -109,11 +112,11 @@ class Standings:
         stale = bool(faults) and steps[-1:] in ([Action.validated], [Action.stale])
         return Standing(
             campaign=campaign,
-            state=state_of(campaign, unit, complete=complete, approved=not waiting, stale=stale),
+            state=state_of(campaign, unit, complete=complete, approved=not unapproved, stale=stale),
             unit=unit,
             faults=faults,
-            evidence=unit_hash(evidence[day] for day in waiting) if waiting else "",
-            unapproved=waiting,
+            evidence=waiting.pending if waiting is not None else "",
+            unapproved=unapproved,
             batches=self.ledger.attempts(campaign.unit) if campaign.unit else (),
             traffic=traffic,
             decision=admit(campaign, traffic),

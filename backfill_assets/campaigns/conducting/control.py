@@ -147,13 +147,13 @@ class Control:
         """Turn the knobs that are named, the other stays as it is; batches that start from now on go by them.
 
         Raises:
-            CampaignError: the campaign is over, a knob is below one, or somebody else changed the campaign at once.
+            CampaignError: the campaign is over, a knob is out of its bounds, or somebody else changed the campaign at once.
         """
         allowed = _RESUMABLE | {Phase.planned}
         campaign = self._found(campaign_id, allowed, "set")
         turned = campaign.turned(max_concurrency=max_concurrency, partitions_per_batch=partitions_per_batch)
-        if min(turned.knobs.max_concurrency, turned.knobs.partitions_per_batch) < 1:
-            raise CampaignError(f"campaign {campaign_id}: max_concurrency and partitions_per_batch begin at 1")
+        if turned.knobs.fault:
+            raise CampaignError(f"campaign {campaign_id}: {turned.knobs.fault}")
         entry = self._entry(campaign, Action.set, reason, **campaign.knobs.turned_to(turned.knobs))
         return self.ledger.change_campaign(turned, allowed, entry)
 

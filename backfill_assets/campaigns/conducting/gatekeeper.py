@@ -93,15 +93,9 @@ class Gatekeeper:
             in_flight=sum(a.state is AttemptState.running and a.lease_until > now for a in attempts),
             bytes_today=sum(a.bytes_read for a in attempts if a.started_at >= midnight),
             next_bytes=self._bytes(batch) if batch else 0,
-            spent=sum((spent_on(a, now) for a in attempts), dt.timedelta(0)),
+            spent=sum((a.spent(now) for a in attempts), dt.timedelta(0)),
             drift=drift_of(campaign, self.catalog.code),
         )
 
     def _bytes(self, batch: Batch) -> int:
         return self.workload.bytes_read(batch.dataset, batch.days, batch.layer)
-
-
-def spent_on(attempt: Attempt, now: dt.datetime) -> dt.timedelta:
-    """How long an attempt has taken so far; one whose worker died counts until its lease ended."""
-    end = attempt.ended_at or min(now, attempt.lease_until)
-    return max(end - attempt.started_at, dt.timedelta(0))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.survey import Obstacles, Sanction, Survey
+from backfill_assets.domain.approval import Roles
 from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.errors import ApprovalError, RollbackError
-from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import Manifest, ReleaseKind, plan_rollback
 from backfill_assets.domain.units import Unit, UnitState, shown_days
@@ -27,8 +27,9 @@ class CampaignGuard:
     """Asked by the publisher of every unit; those that belong to no campaign pass.
 
     `drift` says what of a campaign's code or specification has moved since its plan; `always` are the datasets that
-    nothing is published of without approval, whatever a specification says; `outside_window` is the reason why a release
-    may come outside the publish window; without one it may not.
+    nothing is published of without approval, whatever a specification says; `roles` says who is in which role where this
+    runs, and an approval counts only if whoever gave it may give it by that, too; `outside_window` is the reason why a
+    release may come outside the publish window; without one it may not.
     """
 
     ledger: Ledger
@@ -36,6 +37,7 @@ class CampaignGuard:
     clock: Clock
     drift: Callable[[Campaign], str]
     always: frozenset[str] = frozenset()
+    roles: Roles = field(default_factory=dict)
     outside_window: str = ""
 
     def __call__(self, survey: Survey) -> Sanction:
@@ -56,7 +58,7 @@ class CampaignGuard:
         if refusals:
             raise refusals[0]
         days = campaign.specification.source_range
-        names = approved(self.ledger, survey.unit, survey.evidence).approvers
+        names = approved(self.ledger, survey.unit, survey.evidence, self.roles).approvers
         return Sanction(campaign.id, ", ".join(names), f"{days.start}..{days.end}", certificates)
 
     def refusals(self, campaign: Campaign, survey: Survey) -> tuple[ApprovalError | RollbackError, ...]:
@@ -115,16 +117,16 @@ class CampaignGuard:
         rule = campaign.specification.approval
         if not rule.required and not self.always & set(survey.unit.targets):
             return None
-        days = approved(self.ledger, survey.unit, survey.evidence).unapproved
-        if not days:
+        found = approved(self.ledger, survey.unit, survey.evidence, self.roles)
+        if not found.unapproved:
             return None
-        # Where evidence is lacking, a hash of the rest would be refused.
-        known = [survey.evidence[day] for day in days if day in survey.evidence]
-        named = f" --evidence {unit_hash(known)}" if len(known) == len(days) else ""
+        # Where evidence is missing, failed or stale, a hash of the rest would be refused.
+        named = "" if survey.faults else f" --evidence {found.pending}"
         return ApprovalError(
-            f"campaign {campaign.id}: nobody has approved the evidence of {shown_days(days)} as it is now; "
+            f"campaign {campaign.id}: nobody has approved the evidence of {shown_days(found.unapproved)} as it is now; "
             f"see: backfill status {campaign.id}, then: backfill approve {campaign.id}{named}"
             + (f" (by {', '.join(rule.by)})" if rule.by else "")
+            + (_void(found.void) if found.void else "")
         )
 
     def _window(self, campaign: Campaign) -> ApprovalError | None:
@@ -200,6 +202,13 @@ def _contract(campaign: Campaign, unit: Unit) -> ApprovalError | None:
     return ApprovalError(
         f"campaign {campaign.id}: unit {unit.id} was checked against another expected change of {', '.join(other)} than its "
         f"specification names; what is expected stands there (validation). Go on with: backfill resume {campaign.id}"
+    )
+
+
+def _void(signatures: Sequence[str]) -> str:
+    return (
+        f". The approval of {', '.join(signatures)} does not count here: by BACKFILL_ASSETS_ROLES of the process that publishes "
+        "they may not give it"
     )
 
 

@@ -141,7 +141,7 @@ class Prover:
             return self._published(name, days, inputs)
         evidence = self.ledger.evidence(unit.id, name, days)
         return {
-            day: _Shown(f"_shadow/{e.unit}/{e.attempt}", e.measured.shadow.fingerprint)
+            day: _Shown(e.folder, e.measured.shadow.fingerprint)
             for (_, day), e in evidence.items()
             if e.verdicts and (e.basis.code, origin_of(e.basis.inputs, e.basis.upstream)) == (code, inputs[day])
         }

@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.campaigns.releasing.steps import taken_back
 from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.certificate import Certificate, standing_certificates
 from backfill_assets.domain.comparison import DayComparison, GoldenCounts, RowChange, RowCounts
@@ -18,7 +17,7 @@ from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, Fault
 from backfill_assets.domain.levels import Concern, Level
 from backfill_assets.domain.plan import Estimate
-from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.review import (
     Agreement,
     Command,
@@ -86,7 +85,7 @@ def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFaul
         passed=sum(verdict.passed for verdict in verdicts),
         checks=len(verdicts),
         evidence=evidence.hash if evidence is not None else "",
-        why=tuple(f"{fault.fault.value}{f': {fault.detail}' if fault.detail else ''}" for fault in faults),
+        why=tuple(fault.words for fault in faults),
         live=key in standing.live,
     )
 
@@ -202,16 +201,11 @@ def _together(days: Sequence[GoldenDay]) -> GoldenCounts:
 def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.datetime, price: Price | None) -> Effort:
     """What was estimated against what it took: batches and rows as the plan counts them, seconds and bytes over all layers."""
     done = [a for a in attempts if a.state is AttemptState.done and a.layer == "shadow"]
-    seconds = sum(_seconds(attempt, now) for attempt in attempts)
+    seconds = sum(attempt.spent(now).total_seconds() for attempt in attempts)
     rows, read = sum(a.rows for a in done), sum(a.bytes_read for a in attempts)
     actual = Estimate(rows, read, len(done), round(seconds, 1), price.of(seconds) if price is not None else "")
     waited = sum(a.waited.total_seconds() for a in attempts)
     return Effort(campaign.plan.estimate if campaign is not None else None, actual, waited)
-
-
-def _seconds(attempt: Attempt, now: dt.datetime) -> float:
-    end = attempt.ended_at or min(now, attempt.lease_until)
-    return max((end - attempt.started_at).total_seconds(), 0.0)
 
 
 def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:
@@ -240,15 +234,16 @@ def of_reaches(reaches: Iterable[Reach]) -> tuple[Concern, ...]:
 
 
 def commands_for(
-    unit: Unit, hashes: tuple[str, str], releases: Sequence[ReleaseRecord], *, refused: bool = False
+    unit: Unit, hashes: tuple[str, str], undoable: Sequence[str], *, refused: bool = False
 ) -> tuple[Command, ...]:
     """What somebody may want to do next.
 
     `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
-    where that is not so. `refused` says that a release would be refused nevertheless.
+    where that is not so; `undoable` are the releases that can be rolled back. `refused` says that a release would be
+    refused nevertheless.
     """
     whole, pending = hashes
-    undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable(releases)]
+    undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable]
     give_up = Command("give it up", f"backfill discard {unit.handle}")
     # Only an open unit can go on or be given up; what was rolled back and has moved since is launched as a new one.
     if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not whole):
@@ -263,15 +258,3 @@ def commands_for(
     found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))
     later = Command("roll back, once it is published", "backfill rollback RELEASE --reason '…'")
     return *found, *(undo or [later])
-
-
-def undoable(records: Sequence[ReleaseRecord]) -> tuple[str, ...]:
-    """The publications that a rollback could undo, newest first."""
-    gone = {r.manifest.undoes for r in records if r.state is ReleaseState.finalized} | taken_back(records)
-    return tuple(
-        r.manifest.release
-        for r in records
-        if r.state is ReleaseState.finalized
-        and r.manifest.kind is ReleaseKind.publish
-        and r.manifest.release not in gone
-    )

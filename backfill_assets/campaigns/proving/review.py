@@ -79,6 +79,11 @@ class Reviews:
             CampaignError: the campaign has not been launched, so that there is nothing to review.
             UnitError: there is no campaign, no unit and no release of that name.
         """
+        with suppress(UnitError):
+            return self.ledger.unit(target).id
+        with suppress(UnitError):
+            return self.ledger.release(target).manifest.unit
+        # Last, for all plans have to be read.
         for campaign in self.ledger.campaigns():
             if campaign.id == target:
                 if not campaign.unit:
@@ -87,15 +92,9 @@ class Reviews:
                         f"backfill status {target}"
                     )
                 return campaign.unit
-        with suppress(UnitError):
-            return self.ledger.unit(target).id
-        try:
-            return self.ledger.release(target).manifest.unit
-        except UnitError:
-            raise UnitError(
-                f"there is no campaign, no unit and no release {target!r}; see: backfill list, backfill status, "
-                "backfill releases"
-            ) from None
+        raise UnitError(
+            f"there is no campaign, no unit and no release {target!r}; see: backfill list, backfill status, backfill releases"
+        )
 
     def of(self, target: str) -> Review:
         """The review of a campaign, a unit, or the unit of a release, as it stands now.
@@ -150,7 +149,7 @@ class _Reviewing:
             reaches=self.reaches,
             releases=self.made,
             commands=commands_for(
-                unit, (self._whole, self.pending), self.records, refused=bool(self.obstacles.refusals)
+                unit, (self._whole, self.pending), self._undoable, refused=bool(self.obstacles.refusals)
             ),
         )
 
@@ -247,21 +246,15 @@ class _Reviewing:
             proven = {proof.certificate.dataset for proof in self.proofs}
             certified += [of_lacking_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
         unloaded = of_unloaded(self._unloaded) if self._waits else ()
-        return (
-            *unloaded,
-            *of_verdicts(self.evidence, checks),
-            *of_reaches(self.reaches),
-            *of_seams(unjudged),
-            *certified,
-        )
+        found = of_verdicts(self.evidence, checks)
+        return (*unloaded, *found, *of_reaches(self.reaches), *of_seams(unjudged), *certified)
 
     @cached_property
     def pending(self) -> str:
         """The hash of what waits for an approval; empty where nothing does, or nothing could be approved."""
         if not self._whole or not self.unit.campaign:
             return ""
-        left = approved(self.reviews.ledger, self.unit, self.evidence).unapproved if self._approval_needed else ()
-        return unit_hash(self.evidence[day] for day in left) if left else ""
+        return approved(self.reviews.ledger, self.unit, self.evidence).pending if self._approval_needed else ""
 
     @cached_property
     def agreements(self) -> tuple[Agreement, ...]:
@@ -280,6 +273,12 @@ class _Reviewing:
     @property
     def _unloaded(self) -> tuple[str, ...]:
         return tuple(name for name in sorted(self.unit.targets) if name not in self.reviews.tables)
+
+    @property
+    def _undoable(self) -> tuple[str, ...]:
+        now = self.reviews.clock.now()
+        undoable = frozenset[str]().union(*(shown.undoable(now) for shown in self.shown.values()))
+        return tuple(r.manifest.release for r in self.records if r.manifest.release in undoable)
 
     @property
     def _whole(self) -> str:

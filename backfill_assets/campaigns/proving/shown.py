@@ -15,6 +15,7 @@ from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.measurement import ROW_COUNT, Figures
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, layout_digest
+from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.review import DayState
 from backfill_assets.domain.series import Surroundings
 from backfill_assets.domain.units import Unit
@@ -44,11 +45,27 @@ class Shown:
         return self.ledger.releases(self.dataset, states={ReleaseState.finalized})
 
     @cached_property
+    def standing(self) -> Mapping[dt.date, Manifest]:
+        """The publication of each day that has not been rolled back, as `effective` has it."""
+        return effective(self.records)
+
+    def undoable(self, now: dt.datetime) -> frozenset[str]:
+        """The publications of the unit that a rollback could undo, at least for some of their days."""
+        standing, kept = {manifest.release for manifest in self.standing.values()}, self.table.keep_for
+        return frozenset(
+            record.manifest.release
+            for record in self.records
+            if record.manifest.release in standing
+            and record.manifest.unit == self.unit.id
+            and record.committed_at is not None
+            and now <= restorable_until(record.committed_at, kept)
+        )
+
+    @cached_property
     def origins(self) -> Mapping[dt.date, tuple[Manifest, DaySwap]]:
         """The publication that each day shows, and what it did to it; days that show what none has brought lack."""
-        standing = effective(self.records)
-        swaps = {m.release: {swap.day: swap for swap in m.days} for m in standing.values()}
-        found = {day: (manifest, swaps[manifest.release][day]) for day, manifest in standing.items()}
+        swaps = {m.release: {swap.day: swap for swap in m.days} for m in self.standing.values()}
+        found = {day: (manifest, swaps[manifest.release][day]) for day, manifest in self.standing.items()}
         return {
             day: (manifest, swap)
             for day, (manifest, swap) in found.items()

@@ -7,23 +7,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.releasing.steps import is_rollback
-from backfill_assets.domain.approval import approvers, unapproved
-from backfill_assets.domain.campaign import Action, Approval, JournalEntry
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.domain.approval import Roles, approvers, may_approve, signature, unapproved
+from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.domain.ports import Ledger
-from backfill_assets.domain.units import Unit
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import ReleaseRecord
 
 _RULES = frozenset({"approval", "validation"})
 """Keys of a specification that an approval is given under."""
+_RELEASABLE = frozenset({UnitState.open, UnitState.rolled_back})
 
 
 @dataclass(frozen=True)
 class Approved:
-    """The days whose present evidence nobody has approved, and who approved the rest."""
+    """The days whose present evidence nobody has approved, who approved the rest, and whose approvals do not count.
+
+    `pending` is the hash that an approver names for the unapproved days, which after a recomputation are only the new
+    ones; empty where all is approved.
+    """
 
     unapproved: tuple[DatasetDay, ...]
+    pending: str
     approvers: tuple[str, ...]
+    void: tuple[str, ...] = ()
 
 
 def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvidence]:
@@ -32,8 +39,17 @@ def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvide
     return {target: known[target] for target in unit.days if target in known}
 
 
-def approved(ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) -> Approved:
-    """What is approved of this evidence.
+def own_people(campaign: Campaign, unit: Unit) -> Mapping[str, str]:
+    """The campaign's own people, and what each of them is to it."""
+    return {campaign.specification.owner: "owns this campaign", unit.by: "launched this campaign"}
+
+
+def approved(
+    ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence], roles: Roles | None = None
+) -> Approved:
+    """What is approved of this evidence; with `roles`, only by those who may approve by them and the specification.
+
+    Of what is released the approvals of then stand, whoever has left a role since.
 
     A rollback withdraws the approvals of its days, and a specification that expects another change, or wants others to
     approve, those of all days: they have to be given again.
@@ -41,10 +57,15 @@ def approved(ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEviden
     edges, campaign = dict(withdrawn(ledger.releases(unit=unit.id))), ledger.campaign_of(unit.id)
     if campaign is not None and (ruled := _ruled_anew(ledger.journal(campaign.id))):
         edges |= {day: max(edges.get(day, ruled), ruled) for day in evidence}
-    given = ledger.approvals(unit.id)
+    every = given = ledger.approvals(unit.id)
+    if campaign is not None and roles is not None and unit.state in _RELEASABLE:
+        rule, own = campaign.specification.approval, own_people(campaign, unit)
+        given = tuple(one for one in every if may_approve(rule, one, own, roles))
     left = unapproved(evidence, given, edges)
     standing = {day: e for day, e in evidence.items() if day not in left}
-    return Approved(left, approvers(standing, _standing(given, edges)))
+    pending = unit_hash(evidence[day] for day in left) if left else ""
+    void = tuple(dict.fromkeys(signature(one) for one in every if one not in given))
+    return Approved(left, pending, approvers(standing, _standing(given, edges)), void)
 
 
 def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, dt.datetime]:

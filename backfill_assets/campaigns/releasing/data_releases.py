@@ -10,7 +10,8 @@ from backfill_assets.domain.data_releases import by_name, differing, is_of, proj
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.reader_ports import ReleasesTable
 
-_WAIT = dt.timedelta(seconds=30)
+# Longer than a lease: whoever comes after somebody who died in the middle of it gets the lock.
+_WAIT = dt.timedelta(seconds=90)
 
 
 @dataclass(frozen=True)

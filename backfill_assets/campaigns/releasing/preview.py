@@ -72,5 +72,5 @@ def _shadows(evidence: Sequence[DayEvidence]) -> dict[str, list[dt.date]]:
     places: dict[str, list[dt.date]] = {}
     for found in evidence:
         if found.shadow_files:
-            places.setdefault(f"_shadow/{found.unit}/{found.attempt}", []).append(found.day)
+            places.setdefault(found.folder, []).append(found.day)
     return places

@@ -16,6 +16,7 @@ from backfill_assets.campaigns.releasing.steps import (
     Checkpoint,
     Finisher,
     last_publish,
+    moment,
     no_after,
     no_checkpoint,
     publish_locks,
@@ -112,6 +113,7 @@ class Publisher:
 
         Raises:
             UnitError: there is no such unit, it was discarded, or days of it were rolled back since it was published.
+            ClaimedDaysError: it was rolled back whole, and another unit has claimed days of it since.
             EvidenceError: evidence is missing, failed, stale or not the approved one; names days and remedy.
             ApprovalError: its campaign does not allow it now.
             PreconditionError: a table or shadow is not what the release needs.
@@ -180,7 +182,7 @@ class Publisher:
 
     def _prepare(self, survey: Survey) -> bool:
         shadows = {
-            (name, f"_shadow/{evidence.unit}/{evidence.attempt}")
+            (name, evidence.folder)
             for (name, _), evidence in survey.evidence.items()
             if evidence.shadow_files or survey.versions[name] < 0
         }
@@ -189,7 +191,7 @@ class Publisher:
         return any(self.tables[name].version() != version for name, version in survey.versions.items())
 
     def _manifests(self, survey: Survey, sanction: Sanction, reason: str) -> tuple[Manifest, ...]:
-        at, by, evidence = self.clock.now(), self.identity.name(), survey.hash
+        at, by, evidence = moment(self.ledger, self.clock), self.identity.name(), survey.hash
         return tuple(
             Manifest(
                 release=self.ids.new("r"),
@@ -257,6 +259,8 @@ class Publisher:
                 f"unit {unit.id} was published, and of it {shown_days(undone)} was rolled back since. A unit is released "
                 "whole or not at all, and the rest of this one still stands; launch these days anew for a new unit"
             )
+        # Whoever published it may have been stopped before the last step.
+        self._finisher.seal([r.manifest for r in records])
         versions = {r.manifest.release: r.version for r in records if r.version is not None}
         return _outcome(AlreadyReleased, unit.id, [r.manifest for r in records], versions)
 

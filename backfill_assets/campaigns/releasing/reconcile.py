@@ -128,6 +128,9 @@ class Reconcile:
         if not any(r.state is ReleaseState.intent for r in records):
             return []
         manifests = [r.manifest for r in records]
+        for manifest in manifests:
+            # What a power cut has left of a commit keeps the whole table from being read.
+            self.tables[manifest.dataset].set_aside_torn()
         versions = {m.release: self.tables[m.dataset].committed(m.release) for m in manifests}
         true = {release: version for release, version in versions.items() if version is not None}
         finisher = Finisher(self.ledger, self.tables, self.clock)

@@ -68,6 +68,13 @@ def require_tables(tables: Mapping[str, PublishedTable], datasets: Iterable[str]
             )
 
 
+def moment(ledger: Ledger, clock: Clock) -> dt.datetime:
+    """Now, or just after the newest release if a clock was set back: the order of releases says what lies upon what."""
+    newest = max((head.committed_at for head in ledger.heads().values() if head.committed_at), default=None)
+    now = clock.now()
+    return now if newest is None or now >= newest else newest + dt.timedelta(microseconds=1)
+
+
 def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
     """The unit, or none in a ledger that lost it."""
     try:
@@ -166,7 +173,7 @@ class Finisher:
             manifest,
             release=manifest.release + _UNDO,
             kind=ReleaseKind.rollback,
-            created_at=self.clock.now(),
+            created_at=moment(self.ledger, self.clock),
             days=tuple(DaySwap(s.day, s.add, s.remove, s.evidence) for s in manifest.days),
             reason="another dataset of the unit could not be released",
             undoes=manifest.release,

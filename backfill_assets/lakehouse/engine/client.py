@@ -40,7 +40,7 @@ def channel_builder(endpoint: Endpoint, session_id: str) -> DefaultChannelBuilde
     """Prepare a connection of its own to `endpoint` for the session `session_id` (a UUID)."""
     # A company's proxy is never the way to a server on this machine.
     options = [("grpc.enable_http_proxy", 0)] if endpoint.embedded else None
-    builder = DefaultChannelBuilder(endpoint.url, options)
+    builder = DefaultChannelBuilder(endpoint.full_url, options)
     builder.set("session_id", session_id)
     # Part of a session's identity on the server: taken from $USER it would differ between shell and daemon.
     if builder.userId is None:

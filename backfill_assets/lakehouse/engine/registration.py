@@ -151,9 +151,9 @@ class EngineFolder:
 
     def _foreign_user(self) -> ForeignServerError:
         return ForeignServerError(
-            f"{self.root} belongs to another user. Two Spark servers on one warehouse lose commits: use a "
-            "warehouse of your own (BACKFILL_ASSETS_WAREHOUSE), or one server for both by "
-            "BACKFILL_ASSETS_SPARK_URL."
+            f"{self.root} belongs to another user. Two Spark servers on one warehouse lose commits (docs/storage.md): "
+            "use a warehouse of your own (BACKFILL_ASSETS_WAREHOUSE), or let that user stop their server and remove the "
+            "folder, and both name one server by BACKFILL_ASSETS_SPARK_URL."
         )
 
 

@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from backfill_assets.domain.errors import EngineError, ForeignServerError
 from backfill_assets.lakehouse.engine.client import Answer, ask
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.launch import start_server, start_watcher, wait_until_ready
 from backfill_assets.lakehouse.engine.registration import EngineFolder, Registration
+from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS, RemoteNote
 from backfill_assets.settings import Settings
+
+_LOSE: Final = "Two Spark servers on one warehouse lose commits (docs/storage.md)"
+_EMBEDDED: Final = "the embedded server"
 
 
 class ServerState(Enum):
@@ -46,17 +51,22 @@ class SparkServer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.folder = EngineFolder(settings.warehouse)
+        self.note = RemoteNote(settings.warehouse)
 
     def ensure(self) -> Endpoint:
         """Give the endpoint of the running server; starts the embedded one if none runs.
 
-        Many processes may call this at once, exactly one starts a server. Raises `EngineError`:
-        `JavaError`, `PortTakenError`, `ForeignServerError` or `ServerStartError`.
+        Many processes may call this at once, exactly one starts a server. A second server is refused while another one
+        works in this warehouse, because commits would be lost. Raises `EngineError`: `JavaError`, `PortTakenError`,
+        `ForeignServerError` or `ServerStartError`.
         """
         if self._settings.spark_url is not None:
-            return Endpoint.remote(self._settings.spark_url)
+            return self._alone(Endpoint.remote(self._settings.spark_url))
         with self.folder.locked():
-            registration = self._adopted() or self._started()
+            registration = self._adopted()
+            if registration is None:
+                self._refuse_second(_EMBEDDED)
+                registration = self._started()
             self.folder.touch()
         return registration.endpoint
 
@@ -95,13 +105,59 @@ class SparkServer:
             self._end(registration)
             return ran
 
+    def keep_busy(self, endpoint: Endpoint) -> None:
+        """Say that a session of the server is open: an embedded one must not idle out, none other may begin to work.
+
+        Raises:
+            OSError: the disk is full, or another user said it last.
+        """
+        (self.folder if endpoint.embedded else self.note).touch()
+
+    def _alone(self, remote: Endpoint) -> Endpoint:
+        with self.note.locked():
+            if self._refuse_beside_embedded(remote):
+                return remote
+            self._refuse_second(remote.url)
+            before = self.note.at_work()
+            self.note.write(remote.url)
+            try:
+                # Once more: an embedded one registers itself first and reads the note then.
+                self._refuse_beside_embedded(remote)
+            except ForeignServerError:
+                if before is None:
+                    self.note.remove()
+                raise
+        return remote
+
+    def _refuse_beside_embedded(self, remote: Endpoint) -> bool:
+        """Refuse a server beside the embedded one; whether it is that one itself."""
+        registration = self.folder.read() if self.folder.root.exists() else None
+        if registration is None or _dead(registration):
+            return False
+        if _same_server(registration, remote):
+            return True
+        raise ForeignServerError(
+            f"BACKFILL_ASSETS_SPARK_URL names {remote.url}, but the embedded server of this warehouse runs on "
+            f"{registration.host} (process {registration.server.pid}, since {registration.started_at:%Y-%m-%d %H:%M} UTC). "
+            f"{_LOSE}: stop it there with `backfill spark stop`, the variable unset, or unset the variable here, too."
+        )
+
+    def _refuse_second(self, wanted: str) -> None:
+        at_work = self.note.at_work()
+        if at_work is not None and at_work != wanted:
+            raise ForeignServerError(
+                f"The Spark server {at_work} works in {self._settings.warehouse} or has within the last {FRESH_SECONDS} s, so "
+                f"{wanted} must not: {_LOSE}. Let all use one server (BACKFILL_ASSETS_SPARK_URL; of a campaign also "
+                "execution.compute), or wait until the other one's work is over."
+            )
+
     def _own(self) -> Registration | None:
         registration = self.folder.read()
         if registration is not None and registration.host != socket.gethostname():
             raise ForeignServerError(
                 f"The Spark server of this warehouse is registered by the host {registration.host} "
                 f"(process {registration.server.pid}, since {registration.started_at:%Y-%m-%d %H:%M} UTC), "
-                f"this host is {socket.gethostname()}. Two servers on one warehouse lose commits: stop it "
+                f"this host is {socket.gethostname()}. {_LOSE}: stop it "
                 "there with `backfill spark stop`, or set BACKFILL_ASSETS_SPARK_URL to one server for both. "
                 f"If that host is gone for good, delete {self.folder.registration}."
             )
@@ -133,6 +189,8 @@ class SparkServer:
         try:
             registration = start_watcher(self._settings, self.folder, registration)
             wait_until_ready(self.folder, registration)
+            # Once more: a remote one writes its note first and looks for a registration then.
+            self._refuse_second(_EMBEDDED)
         except BaseException:
             self._end(registration)
             raise
@@ -149,6 +207,17 @@ class SparkServer:
             return datetime.fromtimestamp(self.folder.last_used.stat().st_mtime, UTC)
         except FileNotFoundError:
             return None
+
+
+def _same_server(registration: Registration, remote: Endpoint) -> bool:
+    """Whether a URL names the embedded server of this very host."""
+    here = {"localhost", "127.0.0.1", "::1", socket.gethostname()}
+    return registration.host == socket.gethostname() and remote.port == registration.port and remote.host in here
+
+
+def _dead(registration: Registration) -> bool:
+    """Whether a server is known to have ended; of another host's nothing is known."""
+    return registration.host == socket.gethostname() and registration.server.find() is None
 
 
 def _state(registration: Registration) -> ServerState:

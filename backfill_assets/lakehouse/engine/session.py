@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, NoReturn, cast
 
@@ -26,13 +26,20 @@ from backfill_assets.domain.errors import (
 )
 from backfill_assets.lakehouse.engine.client import channel_builder, release_session, take_session
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
-from backfill_assets.lakehouse.engine.registration import EngineFolder
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.settings import Settings
 
 _TICK_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 15.0
-_TAKEN_OVER: Final = ("INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_CHANGED")
+_TAKEN_OVER: Final = "INVALID_HANDLE.SESSION_CLOSED"
+_STARTED_AGAIN: Final = (
+    "INVALID_HANDLE.SESSION_CHANGED",
+    "Received incorrect server side session identifier",
+    "[NO_ACTIVE_SESSION]",  # Spark's client closes itself when it is answered by another session than its own
+    "StatusCode.UNAUTHENTICATED",  # the embedded server has another token each time
+)
+_WENT_AWAY: Final = ("statuscode.unavailable", "failed to connect")
+_GO_ON: Final = "What has passed its checks stays: start the rest again, a unit or a campaign with backfill resume."
 
 
 @contextlib.contextmanager
@@ -48,13 +55,13 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
 
     Raises `EngineError`: what `SparkServer.ensure` raises; `QueryTimeoutError` at the end of the
     block if an operation in it ran longer than `settings.query_timeout`; `SessionTakenOverError`
-    if a newer attempt took over; `ServerLostError` if the server went away.
+    if a newer attempt took over; `ServerLostError` if the server went away, or another one came in its place.
     """
     server = SparkServer(settings)
     endpoint = server.ensure()
     operations = _Operations(_checked(tag))
     session = _connect(endpoint, tag, operations)
-    keeper = _Keeper(session, operations, settings.query_timeout, server.folder if endpoint.embedded else None)
+    keeper = _Keeper(session, operations, settings.query_timeout, lambda: server.keep_busy(endpoint))
     try:
         keeper.start()
         for name, value in {**(conf or {}), "spark.sql.session.timeZone": "UTC"}.items():
@@ -99,19 +106,19 @@ class _Operations(ConnectSession.Hook):
 
 
 class _Keeper(threading.Thread):
-    """Keeps the server from idling out under an open session, and interrupts operations that run too long."""
+    """Keeps the server for an open session, and interrupts operations that run too long."""
 
     def __init__(
         self,
         session: ConnectSession,
         operations: _Operations,
         timeout: timedelta,
-        folder: EngineFolder | None,
+        keep_busy: Callable[[], None],
     ) -> None:
         super().__init__(name=f"spark-session-{session.session_id}", daemon=True)
         self._session = session
         self._operations = operations
-        self._folder = folder
+        self._keep_busy = keep_busy
         self._ended = threading.Event()
         self.timeout = timeout
         self._timed_out = False
@@ -119,9 +126,8 @@ class _Keeper(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(_TICK_SECONDS):
-            if self._folder is not None:
-                with contextlib.suppress(OSError):  # a full disk must not end the watch over the operations
-                    self._folder.touch()
+            with contextlib.suppress(OSError):  # a full disk must not end the watch over the operations
+                self._keep_busy()
             for operation in self._operations.older_than(self.timeout.total_seconds()):
                 self._interrupt(operation)
 
@@ -193,16 +199,28 @@ def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper
             "interrupted. Set BACKFILL_ASSETS_QUERY_TIMEOUT to more, or give the run fewer days."
         ) from error
     text = str(error)
-    if any(mark in text for mark in _TAKEN_OVER):
+    if _TAKEN_OVER in text:
         raise SessionTakenOverError(
             f"The Spark session of {tag} was ended by a newer attempt, or by the server after an hour "
             "without work. Nothing that it had not finished counts; leave the work to the newer attempt, "
             "or start it again."
         ) from error
-    if "StatusCode.UNAVAILABLE" in text or "failed to connect" in text.lower():
+    if any(mark in text for mark in _STARTED_AGAIN):
         raise ServerLostError(
-            f"The Spark server at {endpoint.url} went away while {tag} used it. If it ran out of "
-            "memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
-            "server.log in the warehouse's _engine folder."
+            f"The Spark server at {endpoint.url} was started again while {tag} used it, or its token was changed: nothing that "
+            f"this session had not finished counts. {_GO_ON}"
+        ) from error
+    if any(mark in text.lower() for mark in _WENT_AWAY):
+        raise ServerLostError(
+            f"The Spark server at {endpoint.url} went away while {tag} used it. {_GO_ON} {_remedy(endpoint)}"
         ) from error
     raise error
+
+
+def _remedy(endpoint: Endpoint) -> str:
+    if not endpoint.embedded:
+        return "See to it first: somebody else runs this server (BACKFILL_ASSETS_SPARK_URL)."
+    return (
+        "A server starts by itself then. If this one ran out of memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
+        "server.log (or server.log.1) in the warehouse's _engine folder."
+    )

@@ -9,9 +9,12 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
+from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.data_releases import ReleaseRow
 from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.durable import set_aside_torn, sync
 
 _ARROW: Final = {
     "published_at": pa.timestamp("us", "UTC"),
@@ -30,12 +33,16 @@ class DeltaReleasesTable:
 
     def __init__(self, layout: Layout) -> None:
         self._root = layout.data_releases_path()
+        self._aside = layout.aside_path(DATA_RELEASES)
 
     def read(self) -> tuple[ReleaseRow, ...] | None:
-        """All rows; none while there is no table, or one with other columns."""
+        """All rows; none while there is no table, or one that cannot be read or has other columns."""
         if not DeltaTable.is_deltatable(str(self._root)):
             return None
-        found = DeltaTable(self._root).to_pyarrow_table()
+        try:
+            found = DeltaTable(self._root).to_pyarrow_table()
+        except DeltaError:
+            return None
         if set(found.column_names) != set(_SCHEMA.names):
             return None
         return tuple(ReleaseRow(**row) for row in found.select(_SCHEMA.names).cast(_SCHEMA).to_pylist())
@@ -43,6 +50,7 @@ class DeltaReleasesTable:
     def write(self, rows: Sequence[ReleaseRow]) -> None:
         """Replace the table by these rows, in one commit."""
         self._root.parent.mkdir(parents=True, exist_ok=True)
+        set_aside_torn(self._root, self._aside, sync)
         write_deltalake(
             self._root,
             pa.Table.from_pylist([asdict(row) for row in rows], schema=_SCHEMA),

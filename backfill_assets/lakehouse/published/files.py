@@ -7,12 +7,14 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from backfill_assets.domain.errors import PreconditionError
+from backfill_assets.domain.errors import PreconditionError, StorageError
 from backfill_assets.domain.release import DataFile
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.lakehouse.layout import below
+from backfill_assets.lakehouse.published.durable import sync
 from backfill_assets.lakehouse.published.log import LOG, SEALED
 
 SHADOW = "_shadow"
@@ -60,7 +62,11 @@ def _is_linked(home: Path, path: str, known: dict[str, bool]) -> bool:
 
 
 def seal(shadow: Path) -> None:
-    """Rename a shadow's log, so that no engine takes the folder for a table; doing it again changes nothing."""
+    """Rename a shadow's log, so that no engine takes the folder for a table; doing it again changes nothing.
+
+    Raises:
+        StorageError: the folder may not be written to.
+    """
     if (shadow / SEALED).exists():
         return
     try:
@@ -68,7 +74,12 @@ def seal(shadow: Path) -> None:
     except FileNotFoundError:
         # Nothing was written into this shadow, or another process sealed it this very moment.
         return
-    _sync_folder(shadow)
+    except OSError as error:
+        raise StorageError(
+            f"{shadow / LOG} cannot be renamed ({error.strerror}), which is the last step of its release: readers see it "
+            "already; let this user write there, and repeat the command"
+        ) from error
+    sync(shadow)
 
 
 def stored(root: Path) -> tuple[StoredFile, ...]:
@@ -99,15 +110,27 @@ def delete(root: Path, paths: Iterable[str]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file whole or not at all, and durably.
+
+    Raises:
+        StorageError: the disk is full, or nobody may write there.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(path)
-    _sync_folder(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror}); make room there or let this user write, "
+            "and repeat the command: it goes on where this one ended"
+        ) from error
 
 
 def _size(home: Path, path: str) -> int:
@@ -149,11 +172,3 @@ def _folders_in(folder: Path) -> Iterable[Path]:
 
 def _depth(folder: Path) -> int:
     return len(folder.parts)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def read_shadow(shadow: Path) -> ShadowLog | None:
     """Replay the log of a shadow; none if it has no log.
 
     Raises:
-        PreconditionError: commits are missing, so that the replay would be a guess.
+        PreconditionError: commits are missing or cannot be read, so that the replay would be a guess.
     """
     folder = shadow_log_folder(shadow)
     if folder is None:
@@ -80,10 +80,17 @@ def read_shadow(shadow: Path) -> ShadowLog | None:
             f"{folder}: expected the commits 0 to {found[-1][0] if found else 0}, found {[v for v, _ in found]}; "
             "build these days again"
         )
+    try:
+        return _replayed([commit for _, commit in found])
+    except (KeyError, ValueError) as error:
+        raise PreconditionError(f"{folder}: its commits cannot be read ({error}); build these days again") from error
+
+
+def _replayed(found: Sequence[Path]) -> ShadowLog:
     metadata: Action = {}
     protocol: Action = {}
     adds: dict[str, Action] = {}
-    for _, commit in found:
+    for commit in found:
         metadata = next(actions(commit, "metaData"), metadata)
         protocol = next(actions(commit, "protocol"), protocol)
         for removed in actions(commit, "remove"):

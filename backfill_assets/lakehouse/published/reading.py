@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import parse_day
 from backfill_assets.domain.errors import PreconditionError, TimeTravelError
-from backfill_assets.domain.release import CommitKind, DataFile, TableCommit
+from backfill_assets.domain.release import CommitKind, DataFile, Manifest, TableCommit
 from backfill_assets.lakehouse.published.files import plain_path
 from backfill_assets.lakehouse.published.log import ShadowLog, stats_texts
 from backfill_assets.lakehouse.published.stats import published_stats
@@ -23,7 +25,31 @@ from backfill_assets.lakehouse.published.stats import published_stats
 SCHEMA_COMMIT = "backfill_assets_schema"
 """Key of the commits by which this project itself creates the table or adds columns."""
 
+_ORNAMENT = re.compile(r"\x1b\[\d+m|↳")
+_FRAME = re.compile(r"\d+: ")
+
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
+
+
+def open_table(root: Path) -> DeltaTable:
+    """The table at its newest version.
+
+    Raises:
+        PreconditionError: its log cannot be read.
+    """
+    try:
+        return DeltaTable(root)
+    except DeltaError as error:
+        raise PreconditionError(
+            f"{root}: its Delta log cannot be read ({said(error)}); if a power cut has left a release's commit "
+            "incomplete, backfill reconcile puts that aside; otherwise see: backfill doctor"
+        ) from error
+
+
+def said(error: Exception) -> str:
+    """What an error of delta-rs says, on one line, without the stack of its own code."""
+    lines = (_ORNAMENT.sub("", line).strip() for line in str(error).splitlines())
+    return ": ".join(takewhile(lambda line: not _FRAME.match(line), lines)) or type(error).__name__
 
 
 def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
@@ -65,7 +91,7 @@ def files_at(root: Path, dataset: Dataset, version: int) -> FilesByDay:
         table = DeltaTable(root, version=version)
     except DeltaError as error:
         raise TimeTravelError(
-            f"{root}: its log no longer knows version {version} ({error}); read the newest version, which has all days"
+            f"{root}: its log no longer knows version {version} ({said(error)}); read the newest version, which has all days"
         ) from error
     return active_files(table, root, dataset)
 
@@ -98,6 +124,20 @@ def commits_of(table: DeltaTable) -> tuple[TableCommit, ...]:
     """The commits that the log still knows, newest first."""
     found = (_commit(entry) for entry in table.history())
     return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A manifest stored beside the table.
+
+    Raises:
+        PreconditionError: it cannot be read.
+    """
+    try:
+        return Manifest.from_json(path.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreconditionError(
+            f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
+        ) from error
 
 
 def _commit(entry: Mapping[str, Any]) -> TableCommit:

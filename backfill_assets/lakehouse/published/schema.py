@@ -24,6 +24,11 @@ def declared_types(dataset: Dataset) -> Types:
     return {**{name: column.type for name, column in dataset.columns.items()}, **AUDIT_COLUMNS}
 
 
+def without_dropped(types: Types, dataset: Dataset) -> Types:
+    """A table's columns less those that dataset.yaml says nothing fills any more."""
+    return {name: kind for name, kind in types.items() if name not in dataset.dropped_columns}
+
+
 def delta_schema(types: Types) -> Schema:
     """A Delta schema of nullable columns: what must not be null is a matter of the checks, before the release."""
     fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Collection, Iterable
-from pathlib import Path
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import CommitProperties, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import CommitProperties
 
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import PreconditionError, ReadBackError, TableMovedError
+from backfill_assets.domain.errors import (
+    PreconditionError,
+    ReadBackError,
+    TableMovedError,
+)
 from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, TableCommit
 from backfill_assets.domain.retention import EXTRA, StoredFile
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import files, log, preconditions, schema
-from backfill_assets.lakehouse.published.actions import additions, removals
+from backfill_assets.lakehouse.published import durable, files, log, preconditions, schema
+from backfill_assets.lakehouse.published.actions import refused, write
 from backfill_assets.lakehouse.published.reading import (
     SCHEMA_COMMIT,
     FilesByDay,
     active_files,
     commits_of,
     files_at,
+    open_table,
+    read_manifest,
     shadow_files,
 )
 
@@ -34,10 +38,12 @@ RELEASES = "_releases"
 class DeltaPublishedTable:
     """The port `PublishedTable` for one dataset, on a Delta table below the warehouse."""
 
-    def __init__(self, layout: Layout, dataset: Dataset, clock: Clock) -> None:
+    def __init__(self, layout: Layout, dataset: Dataset, clock: Clock, sync: durable.Sync = durable.sync) -> None:
         self._dataset = dataset
         self._clock = clock
+        self._sync = sync
         self._root = layout.published_path(dataset.name)
+        self._aside = layout.aside_path(f"published/{dataset.name}")
         self._last: tuple[tuple[object, ...], FilesByDay] | None = None
 
     @property
@@ -67,13 +73,16 @@ class DeltaPublishedTable:
         return files_at(self._root, self._dataset, version)
 
     def shadow_files(self, folder: str, days: Collection[dt.date]) -> FilesByDay:
-        """The files of a shadow, sealed or not, their paths made relative to the published table.
+        """The files of a shadow, sealed or not, on the disk for good; their paths are relative to the published table.
 
         Raises:
             PreconditionError: the shadow's log is damaged, or it uses what cannot be published.
         """
-        found = log.read_shadow(self._root / files.shadow_folder(folder))
-        return {} if found is None else shadow_files(found, folder, self._dataset, days)
+        read = log.read_shadow(self._root / files.shadow_folder(folder))
+        found = {} if read is None else shadow_files(read, folder, self._dataset, days)
+        # Evidence will speak of these files: they must not be lost, or be zeros, where the evidence is not.
+        durable.sync_shadow(self._root, folder, (f.path for day in found.values() for f in day), self._sync)
+        return found
 
     def prepare(self, shadow_folder: str) -> None:
         """Create the table as dataset.yaml declares it, or add the columns that it lacks; what a shadow has must fit.
@@ -87,18 +96,23 @@ class DeltaPublishedTable:
         self._require_shadow(shadow_folder, declared)
         if not self.exists():
             self._create(declared)
+            durable.sync_commits(self._root, -1, self._sync)
             return
         table = self._open()
         self._require_plain_table(table)
-        found = schema.table_types(table)
+        found = schema.without_dropped(schema.table_types(table), self._dataset)
         new = {name: kind for name, kind in declared.items() if name not in found}
-        remedy = "A column of a published table can only be added: publish under a new dataset name"
+        remedy = (
+            "A column of a published table keeps its type: publish under a new dataset name, or name a column that nothing "
+            "fills any more in dropped_columns of dataset.yaml"
+        )
         schema.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
         if new:
             table.alter.add_columns(
                 schema.delta_fields(new),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
             )
+            durable.sync_commits(self._root, table.version() - 1, self._sync)
 
     def commit(self, manifest: Manifest, base_version: int) -> int:
         """Verify every precondition and commit the manifest on `base_version`; the new version.
@@ -107,6 +121,7 @@ class DeltaPublishedTable:
 
         Raises:
             TableMovedError: the table is no longer at `base_version`.
+            StorageError: the disk is full, or the log's folder may not be written to.
             PreconditionError: says what was expected and what was found.
             ReadBackError: the table read back after the commit is not what the manifest says.
         """
@@ -119,12 +134,13 @@ class DeltaPublishedTable:
         before = self._files_of(table)
         self._verify(manifest, table, before)
         try:
-            self._write(table, manifest)
-        except (CommitFailedError, DeltaError) as error:
+            write(table, manifest, self._dataset, self._clock.now())
+        except (DeltaError, OSError) as error:
             # A hook that runs after the commit may fail as well: the log alone knows.
             if self.committed(manifest.release) is None:
                 self._require_version(self.version(), base_version)
-                raise PreconditionError(f"release {manifest.release}: Delta refused the commit: {error}") from error
+                raise refused(manifest, self._root, error) from error
+        self._keep(manifest, base_version)
         self._read_back(manifest, base_version + 1, before)
         return base_version + 1
 
@@ -132,6 +148,10 @@ class DeltaPublishedTable:
         """The version in which a release was committed, if it was; survives the clean-up of the log."""
         # The transaction identifier carries the version: a commit on a compared base can only become the next one.
         return self._open().transaction_version(release) if self.exists() else None
+
+    def set_aside_torn(self) -> bool:
+        """Put the newest commit aside if a power cut has left only a part of it, which no engine can read; whether it was so."""
+        return durable.set_aside_torn(self._root, self._aside, self._sync)
 
     def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """Those of the files that are not on disk with their size."""
@@ -156,7 +176,7 @@ class DeltaPublishedTable:
         Raises:
             PreconditionError: a manifest cannot be read.
         """
-        return tuple(_manifest(path) for path in sorted((self._root / RELEASES).glob("[!.]*.json")))
+        return tuple(read_manifest(path) for path in sorted((self._root / RELEASES).glob("[!.]*.json")))
 
     def seal(self, folder: str) -> None:
         """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
@@ -184,7 +204,7 @@ class DeltaPublishedTable:
         return last[1]
 
     def _open(self) -> DeltaTable:
-        return DeltaTable(self._root)
+        return open_table(self._root)
 
     def _create(self, declared: schema.Types) -> None:
         keep = f"interval {(self._dataset.retention.keep_for + EXTRA) // dt.timedelta(seconds=1)} seconds"
@@ -233,7 +253,7 @@ class DeltaPublishedTable:
             # What a rollback restores was in this very table; only new files can bring another schema.
             preconditions.require_files_of_the_unit(manifest)
             for folder in sorted({_shadow_of(f) for f in manifest.added}):
-                self._require_written(folder, schema.table_types(table))
+                self._require_written(folder, schema.without_dropped(schema.table_types(table), self._dataset))
         preconditions.require_exactly_the_active_files(manifest, active)
         preconditions.require_new_files(manifest, active)
         preconditions.require_files_on_disk(manifest, self._root)
@@ -243,21 +263,15 @@ class DeltaPublishedTable:
             raise PreconditionError(f"shadow {folder}: expected its log, found none; build these days again")
         self._require_shadow(folder, published)
 
-    def _write(self, table: DeltaTable, manifest: Manifest) -> None:
-        metadata = manifest.metadata()
-        note = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
-        now = int(self._clock.now().timestamp() * 1000)
-        table.create_write_transaction(
-            [*removals(manifest, self._dataset, now), *additions(manifest, self._dataset)],
-            mode="append",
-            schema=table.schema(),
-            partition_by=[self._dataset.partition_column],
-            commit_properties=CommitProperties(
-                custom_metadata={**metadata, "userMetadata": note},
-                app_transactions=[Transaction(manifest.release, table.version() + 1)],
-                max_commit_retries=0,
-            ),
-        )
+    def _keep(self, manifest: Manifest, base_version: int) -> None:
+        # The ledger will say that it is true: it must not be lost where the ledger is not.
+        try:
+            durable.sync_commits(self._root, base_version, self._sync)
+        except OSError as error:
+            raise ReadBackError(
+                f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.strerror}); see that "
+                f"{self._root} can be written to, and run: backfill reconcile"
+            ) from error
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
         table = DeltaTable(self._root, version=version)
@@ -269,15 +283,6 @@ class DeltaPublishedTable:
                 f"release {manifest.release}: version {version} of {self._root} is not what was committed: it lacks {lost} "
                 f"and has {strange} besides; roll it back with: backfill rollback {manifest.release}"
             )
-
-
-def _manifest(path: Path) -> Manifest:
-    try:
-        return Manifest.from_json(path.read_text(encoding="utf-8"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise PreconditionError(
-            f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
-        ) from error
 
 
 def _shadow_of(file: DataFile) -> str:

@@ -87,8 +87,9 @@ def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = Fa
     condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
     types = {field.name: field.dataType for field in old.schema.fields}
     differ = {name: _differs(name, types[name], shape) for name in shape.columns}
-    names = [F.when(is_other, F.lit(name)) for name, is_other in differ.items()]
-    changed = F.array_compact(F.array(*names)) if names else F.array().cast("array<string>")
+    names = [F.when(is_other, name).otherwise("") for name, is_other in differ.items()]
+    # Not `array_compact`, which Spark does not compile.
+    changed = F.array_remove(F.array(*names), "") if names else F.array().cast("array<string>")
     was, comes = F.col(old_column(_MARK)), F.col(new_column(_MARK))
     status = (
         F.when(was.isNull(), ADDED)

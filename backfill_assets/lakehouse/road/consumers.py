@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -16,21 +13,12 @@ from backfill_assets.domain.consumers import Figures
 from backfill_assets.domain.errors import DatasetError
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
+from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.spark_sql import figure, is_numeric, renamed
 
 
-class SparkConsumers:
+class SparkConsumers(OnSpark):
     """The port `ConsumerQueries` on the published tables."""
-
-    def __init__(
-        self,
-        session: Callable[[str], AbstractContextManager[SparkSession]],
-        datasets: Mapping[str, LoadedDataset],
-        layout: Layout,
-    ) -> None:
-        self._session = session
-        self._datasets = datasets
-        self._layout = layout
 
     def figures(self, dataset: str, versions: Sequence[int], through: dt.date) -> Mapping[int, Mapping[str, Figures]]:
         """By version and consumer the figures of its query, over the days up to `through`.
@@ -38,11 +26,10 @@ class SparkConsumers:
         Raises:
             DatasetError: a query of dataset.yaml fails, or returns other than one row of numbers.
         """
-        loaded = self._datasets[dataset]
-        # A tag of this thread's own: a session's newer namesake would end it.
-        with self._session(f"consumers {dataset} {os.getpid()} {threading.get_ident()}") as spark:
+        loaded = self.datasets[dataset]
+        with self.opened(f"consumers {dataset}") as spark:
             return {
-                version: consumer_figures(spark, loaded, self._layout, version, through)
+                version: consumer_figures(spark, loaded, self.layout, version, through)
                 for version in dict.fromkeys(versions)
             }
 

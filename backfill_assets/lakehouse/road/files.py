@@ -6,7 +6,9 @@ import bz2
 import csv as csv_module
 import gzip
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -16,9 +18,13 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import CsvOptions, Format
+from backfill_assets.domain.names import in_one_line, visible
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 _LONGEST_HEADER: Final = 1 << 20
+_MOST_COLUMNS: Final = 10_000
+_SHOWN: Final = 50
+_SHOWN_CHARACTERS: Final = 1_000
 _SEPARATOR: Final = "\x1f"
 _GLOB: Final = frozenset("[]{}*?\\")
 
@@ -43,6 +49,22 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def read_from(shown: str) -> Iterator[None]:
+    """Turn errors of the file system about a file, `shown` to people, into ours: it may vanish after it was listed.
+
+    Raises:
+        SourceError: the file is gone, or cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{visible(shown)}: it was there and cannot be read any more ({error.strerror or error}); see that it is delivered "
+            "whole, under another name until then, and launch again"
+        ) from error
 
 
 def spark_path(path: Path) -> str:
@@ -91,13 +113,32 @@ def _header(path: Path, shown: str, options: CsvOptions) -> tuple[str, ...]:
     opener = cast("Callable[..., Iterable[str]]", {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open))
     try:
         with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:  # type: ignore[attr-defined]
-            lines = iter(lambda: file.readline(_LONGEST_HEADER), "")
-            line = next((text for text in lines if text.strip()), "")
-    except (OSError, EOFError) as error:
-        raise SourceError(f"{shown}: cannot be read: {error}; deliver it again") from error
+            line = _first_line(iter(lambda: file.readline(_LONGEST_HEADER), ""), shown)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
     delimiter = options.delimiter.replace("\\t", "\t")
     row = csv_module.reader([line.replace(delimiter, _SEPARATOR)], delimiter=_SEPARATOR, quotechar=options.quote)
-    return tuple(name.strip().lower() for name in next(row, []))
+    try:
+        names = tuple(name.strip().lower() for name in next(row, []))
+    except csv_module.Error as error:
+        raise SourceError(f"{shown}: its header cannot be read: {in_one_line(error)}; deliver it again") from error
+    if len(names) > _MOST_COLUMNS:
+        raise SourceError(
+            f"{shown}: its header names {len(names):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it anew"
+        )
+    return names
+
+
+def _first_line(lines: Iterator[str], shown: str) -> str:
+    """The first line that is not blank, or nothing; of a file that begins with a megabyte of blanks nobody wants to know."""
+    length = 0
+    for line in lines:
+        length += len(line)
+        if length >= _LONGEST_HEADER:
+            raise SourceError(f"{shown}: its header does not end within {_LONGEST_HEADER >> 20} MiB; deliver it anew")
+        if line.strip():
+            return line
+    return ""
 
 
 def _check_names(found: tuple[str, ...], shown: str, columns: Mapping[str, str]) -> None:
@@ -106,22 +147,29 @@ def _check_names(found: tuple[str, ...], shown: str, columns: Mapping[str, str])
     if missing or twice:
         what = f"lacks {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
         raise SourceError(
-            f"{shown}: its header {what}; expected {', '.join(columns)}; found {', '.join(found)}. "
+            f"{shown}: its header {what}; expected {', '.join(columns)}; found {_listed(found)}. "
             "Deliver it with these columns, or correct columns in dataset.yaml"
         )
+
+
+def _listed(found: tuple[str, ...]) -> str:
+    text = visible(", ".join(found[:_SHOWN]))
+    short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return short + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
 
 
 def _check_parquet(path: Path, shown: str, columns: Mapping[str, str]) -> None:
     try:
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{shown}: is no whole Parquet file: {error}; deliver it again") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # ValueError: names of columns that are no UTF-8.
+        raise SourceError(f"{shown}: is no whole Parquet file: {in_one_line(error)}; deliver it again") from error
     _check_names(tuple(name.lower() for name in schema.names), shown, columns)
     for field in schema:
         declared = columns.get(field.name.lower())
         if declared is not None and not _fits(field.type, declared):
             raise SourceError(
-                f"{shown}: column {field.name}: expected {declared}, found {field.type}. "
+                f"{shown}: column {field.name}: expected {declared}, found {str(field.type)[:_SHOWN_CHARACTERS]}. "
                 "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
             )
 

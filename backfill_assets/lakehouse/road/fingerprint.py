@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import threading
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.spark_sql import spark_type
 from backfill_assets.lakehouse.road.tables import is_table, read_days
 
@@ -25,28 +21,17 @@ _ROWS: Final = "fingerprint:rows"
 _MASK: Final = (1 << 64) - 1
 
 
-class SparkFingerprints:
+class SparkFingerprints(OnSpark):
     """The port `ContentFingerprints` on the published tables."""
-
-    def __init__(
-        self,
-        session: Callable[[str], AbstractContextManager[SparkSession]],
-        datasets: Mapping[str, LoadedDataset],
-        layout: Layout,
-    ) -> None:
-        self._session = session
-        self._datasets = datasets
-        self._layout = layout
 
     def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Fingerprints of the published days, as in `Side.fingerprint`: empty for a day without rows."""
         none = dict.fromkeys(days, "")
-        loaded = self._datasets[dataset]
-        path = self._layout.published_path(dataset)
+        loaded = self.datasets[dataset]
+        path = self.layout.published_path(dataset)
         if not days or not is_table(path):
             return none
-        # A tag of this thread's own: a session's newer namesake would end it.
-        with self._session(f"fingerprints {dataset} {os.getpid()} {threading.get_ident()}") as spark:
+        with self.opened(f"fingerprints {dataset}") as spark:
             partition = loaded.dataset.partition_column
             frame = with_declared_columns(read_days(spark, path, partition, days), loaded.dataset)
             rows = frame.groupBy(partition).agg(*fingerprint_columns(loaded.dataset)).collect()
@@ -65,10 +50,7 @@ def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
 
 def fingerprint_columns(dataset: Dataset) -> list[Column]:
     """Aggregates over the business columns from which `fingerprint_of` makes the fingerprint of a group."""
-    names = sorted(dataset.columns)
-    # A null leaves Spark's hash as it was: without the flags (null, a) and (a, null) would be equal.
-    flags = [F.col(name).isNull() for name in names]
-    hashed = F.xxhash64(*flags, *(normal(F.col(name), dataset.columns[name].type) for name in names))
+    hashed = hash_of(dataset, *sorted(dataset.columns))
     return [
         F.count("*").alias(_ROWS),
         # A sum of 64-bit numbers overflows 64 bits, which Spark refuses.
@@ -77,13 +59,19 @@ def fingerprint_columns(dataset: Dataset) -> list[Column]:
     ]
 
 
-def fingerprint_of(row: Row) -> str:
+def fingerprint_of(row: Row | Mapping[str, Any]) -> str:
     """The fingerprint of a group: number of rows, and sum and exclusive-or of their hashes."""
     return f"{row[_ROWS]}:{int(row[_SUM])}:{row[_XOR] & _MASK:016x}"
 
 
-def normal(column: Column, declared: str) -> Column:
-    """A column of a declared type, with one bit pattern for values that are equal."""
+def hash_of(dataset: Dataset, *names: str) -> Column:
+    """The hash of some declared columns of a row, equal for values that are equal."""
+    # A null leaves Spark's hash as it was: without the flags (null, a) and (a, null) would be equal.
+    flags = [F.col(name).isNull() for name in names]
+    return F.xxhash64(*flags, *(_normal(F.col(name), dataset.columns[name].type) for name in names))
+
+
+def _normal(column: Column, declared: str) -> Column:
     if declared not in ("float", "double"):
         return column
     # Equal to SQL, but not in their bits: 0.0 and -0.0, and the many kinds of NaN.

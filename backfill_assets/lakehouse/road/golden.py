@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.comparison import GoldenCounts
 from backfill_assets.domain.errors import DatasetError, SourceError
 from backfill_assets.domain.golden import Golden, golden_check
+from backfill_assets.domain.names import in_one_line
 from backfill_assets.domain.verdict import Row as SampleRow
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -34,13 +33,13 @@ from backfill_assets.lakehouse.road.compare import (
     new_column,
     old_column,
 )
-from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets.lakehouse.road.files import read_from, sha256_of
 from backfill_assets.lakehouse.road.models import run_query
 from backfill_assets.lakehouse.road.references import read_file, reference_tables
 from backfill_assets.lakehouse.road.samples import plain_value
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import declared_type, first_of_each, in_days, renamed
-from backfill_assets.lakehouse.road.tables import is_table, read_days, read_table
+from backfill_assets.lakehouse.road.tables import held_by_day, is_table, read_days, read_table
 from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
 
 _MOST: Final = 5
@@ -67,36 +66,30 @@ def golden_fingerprints(
     and read without a query, otherwise all of them. A commit that leaves these files alone moves nothing.
 
     Raises:
-        SourceError: a file or table is missing.
+        SourceError: a file or table is missing, vanishes meanwhile, or is none.
+        LayoutError: a link leads out of the sources folder.
     """
     found: dict[dt.date, dict[str, str]] = {day: {} for day in days}
     for name, golden in loaded.dataset.golden.items():
         if golden.file is None and golden.table is None:
             continue
         place = _place(loaded, layout, name)
-        # A query may make anything of a day out of other days.
-        column = loaded.dataset.partition_column if golden.sql is None else ""
-        held = dict.fromkeys(days, sha256_of(place)) if golden.file is not None else _held(place, column, days)
+        if golden.file is not None:
+            with read_from(f"the file of golden source {name}"):
+                held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(place))
+        else:
+            # A query may make anything of a day out of other days.
+            column = loaded.dataset.partition_column if golden.sql is None else ""
+            try:
+                held = held_by_day(place, column, days)
+            except (DeltaError, OSError, ValueError) as error:
+                raise SourceError(
+                    f"{_key(loaded, name)}: {golden.table} is no whole Delta table: {in_one_line(error)}; "
+                    "see that it is delivered whole"
+                ) from error
         for day in days:
             found[day][f"golden:{name}"] = held[day]
     return found
-
-
-def _held(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-    """By day a digest of the files that a table has for it, by `column` if it is partitioned by that."""
-    table = DeltaTable(place)
-    # A column that is added or renamed in the metadata alone changes what is read.
-    known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        # Such a vector takes rows out of a file that keeps its name.
-        return dict.fromkeys(days, digest([*known, table.version()]))
-    by_day = column in table.metadata().partition_columns
-    files: dict[dt.date | None, list[str]] = {}
-    for add in add_actions(table, "path", *(["partition"] if by_day else [])):
-        files.setdefault(add["partition"][column] if by_day else None, []).append(add["path"])
-    if not by_day:
-        return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
-    return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
 def golden_counts(
@@ -112,7 +105,7 @@ def golden_counts(
     tables = _tables(spark, loaded, layout, shadow) if loaded.dataset.golden else {}
     partition = loaded.dataset.partition_column
     for name in loaded.dataset.golden:
-        with renamed(SourceError, _key(loaded, name), also=("FAILED_READ_FILE",)):
+        with renamed(SourceError, _key(loaded, name), also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
             theirs, ours = _sides(spark, loaded, layout, name, (tables, shadow.days))
             # As on the other side: of a key that occurs twice here and once there, one row is missing there.
             rows = matched(theirs, ours, _shape(loaded, name), numbered=True)

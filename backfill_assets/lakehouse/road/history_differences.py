@@ -5,22 +5,19 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import Row, SparkSession
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.comparison import RowChange, RowCounts
 from backfill_assets.domain.history_diff import DayDifference
-from backfill_assets.domain.measurement import NOTHING
+from backfill_assets.domain.measurement import NOTHING, ROW_COUNT
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.compare import ADDED, CHANGED, REMOVED, STATUS, differing
+from backfill_assets.lakehouse.road.compare import differing
 from backfill_assets.lakehouse.road.measure import figures_by_day
 from backfill_assets.lakehouse.road.row_examples import largest_of
-from backfill_assets.lakehouse.road.row_values import Pair, differs_in
+from backfill_assets.lakehouse.road.row_values import Pair, counts_of, tallies_of
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.tables import read_days
-
-_CHANGED_IN = "changed:"
 
 
 def history_differences(
@@ -36,7 +33,8 @@ def history_differences(
     before, after = figures_by_day(old, dataset), figures_by_day(new, dataset)
     pair = Pair(dataset, old, new)
     rows, largest = _rows(pair) if pair.comparable else ({}, ())
-    counts = {day: _counts(rows.get(day), int(before.get(day, NOTHING.metrics)["row_count"] or 0)) for day in days}
+    counts = {day: RowCounts(unchanged=int(before.get(day, NOTHING.metrics)[ROW_COUNT] or 0)) for day in days}
+    counts |= {day: counts_of(tally, counts[day].unchanged) for day, tally in rows.items()}
     found = tuple(
         DayDifference(
             day,
@@ -54,23 +52,8 @@ def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
     rows = differing(pair.old, pair.new, pair.shape, numbered=True).persist()
     try:
         partition = pair.shape.partition
-        tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
-        tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
-        counted = {row[partition]: row for row in _grouped(rows, partition, tallies)}
+        counted = {row[partition]: row for row in rows.groupBy(partition).agg(*tallies_of(pair, {})).collect()}
         largest = largest_of(rows, pair) if counted else {}
     finally:
         rows.unpersist()
     return counted, tuple(change for changes in largest.values() for change in changes)
-
-
-def _grouped(rows: DataFrame, partition: str, tallies: list[Column]) -> list[Row]:
-    return rows.groupBy(partition).agg(*tallies).collect()
-
-
-def _counts(tally: Row | None, published: int) -> RowCounts:
-    if tally is None:
-        return RowCounts(unchanged=published)
-    values = tally.asDict()
-    columns = {n.removeprefix(_CHANGED_IN): found for n, found in values.items() if n.startswith(_CHANGED_IN) and found}
-    added, removed, changed = (int(values[status]) for status in (ADDED, REMOVED, CHANGED))
-    return RowCounts(added, removed, changed, published - removed - changed, columns)

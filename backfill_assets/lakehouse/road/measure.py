@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -75,7 +75,7 @@ def published_figures(
     if not days or not is_table(path):
         return {}
     frame = read_days(spark, path, dataset.partition_column, days)
-    return {day: side.metrics for day, side in _sides(frame, dataset, _sums(frame, dataset)).items()}
+    return {day: side.metrics for day, side in _sides(dataset, (frame, _sums(frame, dataset))).items()}
 
 
 def _shadow(
@@ -88,7 +88,8 @@ def _shadow(
     with renamed(DatasetError, where):
         matched = with_matches(frame, dataset, reference_tables(spark, loaded, layout))
         columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset)]
-        return _sides(matched, dataset, columns)
+        distinct = [*_distinct(frame, dataset), _duplicate_keys(dataset)]
+        return _sides(dataset, (matched, columns), (frame, distinct))
 
 
 def _published(
@@ -99,7 +100,8 @@ def _published(
         return {}
     frame = read_days(spark, path, dataset.partition_column, days)
     columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset)]
-    return _sides(with_declared_columns(frame, dataset), dataset, columns)
+    whole = with_declared_columns(frame, dataset)
+    return _sides(dataset, (whole, columns), (frame, list(_distinct(frame, dataset))))
 
 
 def _staging(
@@ -109,12 +111,13 @@ def _staging(
     if dataset.source is None:
         return {}
     frame = read_staged(spark, loaded, layout, days)
-    return _sides(frame, dataset, _sums(frame, dataset))
+    return _sides(dataset, (frame, _sums(frame, dataset)))
 
 
 def figures_by_day(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Figures]:
     """The metrics of every day of a frame; those of a declared column that it lacks are null."""
-    sides = _sides(with_declared_columns(frame, dataset), dataset, list(_metrics(frame, dataset)))
+    whole = with_declared_columns(frame, dataset)
+    sides = _sides(dataset, (whole, list(_metrics(frame, dataset))), (frame, list(_distinct(frame, dataset))))
     return {day: side.metrics for day, side in sides.items()}
 
 
@@ -155,10 +158,14 @@ def _metrics(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
         column = F.col(name)
         if measure.sum and is_numeric(types[name]):
             yield F.sum(summable(column, types[name])).alias(_METRIC + name)
-        if measure.distinct:
-            yield F.count_distinct(column).alias(f"{_METRIC}distinct_{name}")
         if measure.percentiles and is_numeric(types[name]):
             yield F.percentile(column, list(PERCENTILES.values())).alias(_PERCENTILES + name)
+
+
+def _distinct(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
+    for name, measure in dataset.measures.items():
+        if measure.distinct and name in frame.columns:
+            yield F.count_distinct(F.col(name)).alias(f"{_METRIC}distinct_{name}")
 
 
 def summable(column: Column, kind: T.DataType) -> Column:
@@ -169,9 +176,12 @@ def summable(column: Column, kind: T.DataType) -> Column:
     return column.cast("double" if isinstance(kind, T.FractionalType) else T.DecimalType(38, 0))
 
 
-def _counts(dataset: Dataset) -> Iterator[Column]:
+def _duplicate_keys(dataset: Dataset) -> Column:
     # Of a struct, nulls are values like any other.
-    yield (F.count("*") - F.count_distinct(F.struct(*dataset.key))).alias(_COUNT + "duplicate_keys")
+    return (F.count("*") - F.count_distinct(F.struct(*dataset.key))).alias(_COUNT + "duplicate_keys")
+
+
+def _counts(dataset: Dataset) -> Iterator[Column]:
     for name in dataset.required_columns:
         yield F.count_if(F.col(name).isNull()).alias(f"{_COUNT}nulls:{name}")
     for name, rule in dataset.checks.rules.items():
@@ -181,13 +191,20 @@ def _counts(dataset: Dataset) -> Iterator[Column]:
         yield F.count_if(is_unmatched(name, check)).alias(f"{_COUNT}unmatched:{name}")
 
 
-def _sides(frame: DataFrame, dataset: Dataset, columns: list[Column]) -> dict[dt.date, Side]:
-    rows = frame.groupBy(dataset.partition_column).agg(*columns).collect()
-    return {row[dataset.partition_column]: _side(row, dataset) for row in rows}
+def _sides(dataset: Dataset, *passes: tuple[DataFrame, list[Column]]) -> dict[dt.date, Side]:
+    """What the passes find of each day.
+
+    Distinct values are counted in one of their own: with them, the state of all other aggregates would be shuffled once for
+    each distinct value.
+    """
+    day, found = dataset.partition_column, dict[dt.date, dict[str, Any]]()
+    for frame, columns in passes:
+        for row in frame.groupBy(day).agg(*columns).collect() if columns else ():
+            found.setdefault(row[day], {}).update(row.asDict())
+    return {own: _side(values, dataset) for own, values in found.items()}
 
 
-def _side(row: Row, dataset: Dataset) -> Side:
-    values = row.asDict()
+def _side(values: Mapping[str, Any], dataset: Dataset) -> Side:
     figures = {k.removeprefix(_METRIC): figure(v) for k, v in values.items() if k.startswith(_METRIC)}
     for key in [k for k in values if k.startswith(_PERCENTILES)]:
         found = values[key] or [None] * len(PERCENTILES)
@@ -196,5 +213,5 @@ def _side(row: Row, dataset: Dataset) -> Side:
     return Side(
         metrics={name: figures.get(name) for name in metric_names(dataset)},
         counts={k.removeprefix(_COUNT): v for k, v in values.items() if k.startswith(_COUNT)},
-        fingerprint=fingerprint_of(row) if "fingerprint:rows" in values else "",
+        fingerprint=fingerprint_of(values) if "fingerprint:rows" in values else "",
     )

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.names import visible
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout, below
-from backfill_assets.lakehouse.road.files import columns_in, sha256_of
+from backfill_assets.lakehouse.road.files import columns_in, read_from, sha256_of
 from backfill_assets.lakehouse.road.landing import Found, delivered_rows
 from backfill_assets.lakehouse.road.spark_sql import (
     days_condition,
@@ -69,7 +70,7 @@ def discover(
     is repeated every minute. Whoever lands files passes none.
 
     Raises:
-        SourceError: a file fits two days at once.
+        SourceError: a file fits two days at once, has a name with characters that one cannot see, or vanishes meanwhile.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[str, SourceFile] = {}
@@ -80,12 +81,18 @@ def discover(
             relative = path.relative_to(layout.sources).as_posix()
             if _is_temporary(relative) or not path.is_file():
                 continue
+            if not relative.isprintable():
+                raise SourceError(
+                    f"{visible(relative)}: its name is no UTF-8 or holds characters that one cannot see, here written as "
+                    "escapes; deliver it under another name"
+                )
             if relative in found:
                 raise SourceError(
                     f"{relative}: fits the delivery days {found[relative].day} and {day}; "
                     f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) tell them apart"
                 )
-            found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
+            with read_from(relative):
+                found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
     return tuple(found.values())
 
 
@@ -93,6 +100,9 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
     """Bytes of the files that are there for each of these delivery days; days without any lack.
 
     Looks through the sources once, whatever the number of days, and opens no file.
+
+    Raises:
+        SourceError: a file vanishes meanwhile.
     """
     pattern, wanted = loaded.dataset.landing.path, frozenset(delivery_days)
     # "**/" may stand for no folder at all; how many there are has been decided by glob.
@@ -105,7 +115,8 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
         match = re.match(shape, relative)
         day = days.get(match["day"]) if match else None
         if day is not None and not _is_temporary(relative) and path.is_file():
-            sizes[day] = sizes.get(day, 0) + path.stat().st_size
+            with read_from(relative):
+                sizes[day] = sizes.get(day, 0) + path.stat().st_size
     return sizes
 
 
@@ -126,7 +137,8 @@ def land(
     fresh = [f for f in files if (f.path, f.fingerprint) not in counts and f.size and orders[f.path]]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]
-        with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
+        remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
+        with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
             rows = delivered_rows(spark, loaded.dataset.landing, found, now)
             replace_where(rows, path, DELIVERY_DAY, _exactly(fresh))
         counts = _landed(spark, path, days)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
-import math
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -18,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.canonical import digest, plain
+from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.certificate import INPUT_ROWS, NO_PRINTS, Prints, Recomputation
 from backfill_assets.domain.comparison import RowChange, Value
 from backfill_assets.domain.dataset import Dataset
@@ -40,12 +36,14 @@ from backfill_assets.lakehouse.road.compare import (
 from backfill_assets.lakehouse.road.fingerprint import (
     fingerprint_columns,
     fingerprint_of,
-    normal,
+    hash_of,
     with_declared_columns,
 )
 from backfill_assets.lakehouse.road.history_differences import history_differences
+from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
 from backfill_assets.lakehouse.road.references import reference_tables
+from backfill_assets.lakehouse.road.samples import json_value
 from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow, shadow_path
 from backfill_assets.lakehouse.road.spark_sql import first_of_each, is_numeric
 from backfill_assets.lakehouse.road.staging import as_they_are, staged_rows
@@ -59,21 +57,10 @@ _ROWS, _KEYS = "print:rows", "print:keys"
 _BARE, _KEYED, _SUM = "bare:", "keyed:", "sum:"
 _WIDE: Final = T.DecimalType(38, 0)
 _PLACES: Final = T.DecimalType(38, 10)
-_numbers = itertools.count()
 
 
-class SparkRecomputations:
+class SparkRecomputations(OnSpark):
     """The ports `Recomputations` and `Histories`, with a session of its own for each step."""
-
-    def __init__(
-        self,
-        session: Callable[[str], AbstractContextManager[SparkSession]],
-        datasets: Mapping[str, LoadedDataset],
-        layout: Layout,
-    ) -> None:
-        self._session = session
-        self._datasets = datasets
-        self._layout = layout
 
     def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
         """Compute the days from raw and upstream, staging included, into a folder below the published table.
@@ -82,27 +69,27 @@ class SparkRecomputations:
             ModelError: a model fails, or returns other columns or days than it must.
             SourceError: raw or a reference does not fit what `dataset.yaml` declares.
         """
-        loaded = self._datasets[sampled.dataset]
-        places = [UpstreamDays(self._datasets[name], found) for name, found in sampled.upstream.items()]
+        loaded = self.datasets[sampled.dataset]
+        places = [UpstreamDays(self.datasets[name], found) for name, found in sampled.upstream.items()]
         arrange = _shuffled if INPUT_ROWS in how.settings else as_they_are
-        with self._session(_tag(folder)) as spark:
+        with self.opened(folder) as spark:
             for name, value in how.settings.items():
                 if name != INPUT_ROWS:
                     spark.conf.set(name, value)
-            tables = {**upstream_tables(spark, self._layout, places), **reference_tables(spark, loaded, self._layout)}
+            tables = {**upstream_tables(spark, self.layout, places), **reference_tables(spark, loaded, self.layout)}
             if loaded.dataset.source is not None:
                 read = loaded.dataset.with_lookback(sampled.days)
-                tables["staging"] = staged_rows(spark, loaded, self._layout, read, arrange)
+                tables["staging"] = staged_rows(spark, loaded, self.layout, read, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
             # Nobody reads the audit columns of a scratch shadow.
             target = Target(folder, sampled.days, Audit(_EPOCH, "", loaded.code_version))
-            compute_shadow(spark, loaded, self._layout, target, arranged)
+            compute_shadow(spark, loaded, self.layout, target, arranged)
 
     def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
         """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
-        loaded = self._datasets[dataset]
-        with self._session(_tag(f"prints {dataset}")) as spark:
-            frame = _read(spark, loaded, self._layout, days, place)
+        loaded = self.datasets[dataset]
+        with self.opened(f"prints {dataset}") as spark:
+            frame = _read(spark, loaded, self.layout, days, place)
             found = prints_of(frame, loaded.dataset) if frame is not None else {}
         return {day: found.get(day, NO_PRINTS) for day in days}
 
@@ -110,9 +97,9 @@ class SparkRecomputations:
         self, dataset: str, days: Collection[dt.date], places: tuple[str, str]
     ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
         """Up to twenty rows of each day in which two places differ; `old` is what the first place holds."""
-        loaded = self._datasets[dataset]
-        with self._session(_tag(f"rows {dataset}")) as spark:
-            one, other = (_read(spark, loaded, self._layout, days, place) for place in places)
+        loaded = self.datasets[dataset]
+        with self.opened(f"rows {dataset}") as spark:
+            one, other = (_read(spark, loaded, self.layout, days, place) for place in places)
             if one is None or other is None:
                 return {}
             return differing_rows(one, other, loaded.dataset)
@@ -121,13 +108,13 @@ class SparkRecomputations:
         self, dataset: str, days: Collection[dt.date], folder: str
     ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
         """What a shadow makes of published days; see `history_differences`."""
-        with self._session(_tag(f"differences {dataset}")) as spark:
-            return history_differences(spark, self._datasets[dataset], self._layout, days, folder)
+        with self.opened(f"differences {dataset}") as spark:
+            return history_differences(spark, self.datasets[dataset], self.layout, days, folder)
 
     def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
         """Digests of the files of raw and staging, by table and then day."""
-        loaded, found = self._datasets[dataset], dict[str, Mapping[dt.date, str]]()
-        raw, staging = self._layout.raw_path(dataset), self._layout.staging_path(dataset)
+        loaded, found = self.datasets[dataset], dict[str, Mapping[dt.date, str]]()
+        raw, staging = self.layout.raw_path(dataset), self.layout.staging_path(dataset)
         if is_table(raw):
             found["raw"] = _digests(raw, DELIVERY_DAY)
         for path in sorted(staging.iterdir()) if staging.is_dir() else ():
@@ -154,20 +141,15 @@ def differing_rows(
 ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
     """Up to twenty rows by day in which two frames differ: key, and of what differs `<column>: old` and `<column>: new`."""
     partition = dataset.partition_column
-    key = tuple(dict.fromkeys((partition, *dataset.key)))
-    others = {name: Decimal(0) for name in dataset.columns if name not in key}
+    others = {name: Decimal(0) for name in dataset.columns if name not in {partition, *dataset.key}}
+    shape = Shape(partition, dataset.key, others, to_the_bit=True)
     # Numbered: of a key that occurs twice each row is compared with one.
-    found = differing(old, new, Shape(partition, dataset.key, others, to_the_bit=True), numbered=True)
-    order = [F.col(name) for name in (*key, STATUS)]
+    found = differing(old, new, shape, numbered=True)
+    order = [F.col(name) for name in (*shape.match, STATUS)]
     rows: dict[dt.date, list[Mapping[str, Value]]] = {}
     for row in first_of_each(found, [partition], order, _MOST_ROWS).orderBy(*order).collect():
-        rows.setdefault(row[partition], []).append(_difference(row, key, tuple(others)))
+        rows.setdefault(row[partition], []).append(_difference(row, shape.match, tuple(others)))
     return {day: tuple(members) for day, members in rows.items()}
-
-
-def _tag(about: str) -> str:
-    # Of its own: a session's newer namesake would end it.
-    return f"recompute {about} {os.getpid()} {next(_numbers)}"
 
 
 def _read(
@@ -188,10 +170,7 @@ def _shuffled(table: DataFrame) -> DataFrame:
 
 def _hashes(dataset: Dataset, key: list[str]) -> Iterator[Column]:
     def hashed(*names: str) -> Column:
-        # A null leaves Spark's hash as it was.
-        flags = [F.col(name).isNull() for name in names]
-        values = [normal(F.col(name), dataset.columns[name].type) for name in names]
-        return F.sum(F.xxhash64(*flags, *values).cast(_WIDE))
+        return F.sum(hash_of(dataset, *names).cast(_WIDE))
 
     for name in dataset.columns:
         yield hashed(name).alias(_BARE + name)
@@ -236,14 +215,8 @@ def _difference(row: Row, key: tuple[str, ...], others: tuple[str, ...]) -> Mapp
         **({"old": old_column} if status in {CHANGED, REMOVED} else {}),
         **({"new": new_column} if status in {CHANGED, ADDED} else {}),
     }
-    values = {f"{name}: {side}": _value(row[column(name)]) for name in shown for side, column in sides.items()}
-    return {**{name: _value(row[name]) for name in key}, **values}
-
-
-def _value(value: object) -> Value:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return cast("Value", plain(value))
+    values = {f"{name}: {side}": json_value(row[column(name)]) for name in shown for side, column in sides.items()}
+    return {**{name: json_value(row[name]) for name in key}, **values}
 
 
 def _digests(path: Path, partition: str) -> Mapping[dt.date, str]:

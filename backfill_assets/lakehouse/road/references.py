@@ -11,7 +11,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.files import columns_in, csv_options, positional, sha256_of, spark_path
+from backfill_assets.lakehouse.road.files import columns_in, csv_options, positional, read_from, sha256_of, spark_path
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 
@@ -19,9 +19,9 @@ def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str
     """SHA-256 of every reference file by the reference's name; needs no Spark.
 
     Raises:
-        SourceError: a file is missing.
+        SourceError: a file is missing, or vanishes meanwhile.
     """
-    return {name: sha256_of(_file(loaded, layout, name)) for name in loaded.dataset.references}
+    return {name: _fingerprint(_file(loaded, layout, name), name) for name in loaded.dataset.references}
 
 
 def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
@@ -36,6 +36,11 @@ def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
         name: read_file(spark, reference, _file(loaded, layout, name), reference.path)
         for name, reference in loaded.dataset.references.items()
     }
+
+
+def _fingerprint(file: Path, name: str) -> str:
+    with read_from(f"the file of reference {name}"):
+        return sha256_of(file)
 
 
 def _file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:

@@ -27,16 +27,16 @@ from backfill_assets.lakehouse.road.compare import (
 )
 from backfill_assets.lakehouse.road.measure import Sides
 from backfill_assets.lakehouse.road.row_examples import Broken, largest_of, sampled
-from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, differs_in
+from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, counts_of, tallies_of
 from backfill_assets.lakehouse.road.samples import Samples
 from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.shares import GONE, MOVED, Slices, shares_of
+from backfill_assets.lakehouse.road.shares import CAME, LEFT, MOVED, Shadow, Slices, lone_files, shares_of
 from backfill_assets.lakehouse.road.spark_sql import figure, in_days
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import read_days
 
-_CHANGED_IN: Final = "changed:"
-_BEYOND: Final = "beyond:"
+_FILE: Final = "_source_file"
+
 _Days = tuple[dt.date, ...]
 
 
@@ -110,8 +110,8 @@ def row_differences(
     with ExitStack() as kept:
         rows, tallies = _matched(pair, question, bands, kept)
         joined = _Joined(rows, pair, bands)
-        counts |= {day: _counts(tally, measured[day]) for day, tally in tallies.items()}
-        slices = _slices(spark, loaded, layout, pair, tuple(tallies)) if tallies else None
+        counts |= {day: counts_of(tally, measured[day].published.rows) for day, tally in tallies.items()}
+        slices = _slices(spark, loaded, layout, pair, tallies) if tallies else None
         comparisons = _comparisons(joined, question, tallies, slices) if slices else ()
         yield RowDifferences(counts, comparisons, joined)
 
@@ -156,25 +156,9 @@ def _kept(rows: DataFrame, kept: ExitStack) -> DataFrame:
 
 def _tallies(rows: DataFrame, pair: Pair, bands: Bands) -> Mapping[dt.date, Row]:
     partition = pair.shape.partition
-    tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
-    tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
-    tallies += [
-        F.count_if(differs_in(name) & pair.outside(name, bands)).alias(_BEYOND + name)
-        for name in pair.shape.columns
-        if name in bands
-    ]
+    tallies = tallies_of(pair, bands)
     tallies += [F.sum(F.abs(pair.delta(name))).alias(MOVED + name) for name in pair.measures]
     return {row[partition]: row for row in rows.groupBy(partition).agg(*tallies).collect()}
-
-
-def _counts(tally: Row, measured: Sides) -> RowCounts:
-    values = tally.asDict()
-    columns, beyond = (
-        {name.removeprefix(prefix): n for name, n in values.items() if name.startswith(prefix) and n}
-        for prefix in (_CHANGED_IN, _BEYOND)
-    )
-    added, removed, changed = (int(values[status]) for status in (ADDED, REMOVED, CHANGED))
-    return RowCounts(added, removed, changed, measured.published.rows - removed - changed, columns, beyond)
 
 
 def _comparisons(
@@ -182,8 +166,11 @@ def _comparisons(
 ) -> tuple[DayComparison, ...]:
     pair = joined.pair
     largest = largest_of(joined.rows, pair)
-    new = pair.new.where(in_days(pair.shape.partition, tuple(tallies)))
-    shares = shares_of(_sliceable(joined, slices), new, pair.measures, slices)
+    partly = [
+        day for day, tally in tallies.items() if tally[ADDED] + tally[CHANGED] < question.measured[day].shadow.rows
+    ]
+    shadow = Shadow(pair.new.where(in_days(pair.shape.partition, partly)), partly)
+    shares = shares_of(_sliceable(joined, slices), shadow, pair.measures, slices)
     return tuple(
         DayComparison(
             pair.dataset.name,
@@ -199,14 +186,23 @@ def _comparisons(
     )
 
 
-def _slices(spark: SparkSession, loaded: LoadedDataset, layout: Layout, pair: Pair, days: _Days) -> Slices:
+def _slices(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, pair: Pair, tallies: Mapping[dt.date, Row]
+) -> Slices:
     dataset, match = loaded.dataset, pair.shape.match
     there = {*match, *pair.shape.columns}
     columns = tuple(name for name in dataset.told_apart_by if name in there)
     if dataset.source is None:
-        return Slices(match, columns, None)
-    newest = F.max(F.struct("_delivered_at", "_source_file")).getField("_source_file").alias("_source_file")
-    return Slices(match, columns, read_staged(spark, loaded, layout, days).groupBy(*match).agg(newest))
+        return Slices(match, columns, {}, None)
+    staged = read_staged(spark, loaded, layout, tuple(tallies))
+    files: dict[dt.date, dict[str, int]] = {day: {} for day in tallies}
+    for day, file, rows in staged.groupBy(match[0], _FILE).count().collect():
+        files[day][file] = rows
+    lone = lone_files(files)
+    sought = [day for day, tally in tallies.items() if day not in lone or tally[REMOVED]]
+    newest = F.max(F.struct("_delivered_at", _FILE)).getField(_FILE).alias(_FILE)
+    by_key = staged.where(in_days(match[0], sought)).groupBy(*match).agg(newest) if sought else None
+    return Slices(match, columns, files, by_key)
 
 
 def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
@@ -218,5 +214,5 @@ def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
         for name in compared
     }
     moves = {MOVED + name: F.abs(pair.delta(name)) for name in pair.measures}
-    moves[GONE] = F.when(F.col(STATUS) == REMOVED, 1).when(F.col(STATUS) == ADDED, -1).otherwise(0)
+    moves |= {name: (F.col(STATUS) == status).cast("int") for name, status in ((LEFT, REMOVED), (CAME, ADDED))}
     return joined.rows.select(*pair.shape.match, *(column.alias(name) for name, column in (values | moves).items()))

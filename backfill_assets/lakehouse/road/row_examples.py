@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Final, cast
+from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.domain.comparison import RowChange, Value
+from backfill_assets.domain.comparison import RowChange
 from backfill_assets.lakehouse.road.compare import new_column, old_column
 from backfill_assets.lakehouse.road.row_values import Bands, Pair, differs_in
 from backfill_assets.lakehouse.road.samples import Samples, plain_value
@@ -33,21 +34,19 @@ def largest_of(rows: DataFrame, pair: Pair) -> Mapping[dt.date, tuple[RowChange,
     if not pair.measures:
         return {}
     match, day = pair.shape.match, pair.shape.partition
-    # As text, for the measures have different types and none may lose a digit.
-    moves = [
-        F.struct(
-            F.lit(name).alias(_SUBJECT),
-            pair.number(name, old=True).cast("string").alias(_OLD),
-            pair.number(name, old=False).cast("string").alias(_NEW),
-            F.abs(pair.delta(name)).cast("double").alias(_SIZE),
-        )
-        for name in pair.measures
-    ]
-    moved = rows.select(*match, F.inline(F.array(*moves))).where(F.col(_SIZE) > 0)
     order = [F.desc(_SIZE), *(F.col(name) for name in match)]
+
+    def moved(name: str) -> DataFrame:
+        # As text, for the measures have different types and none may lose a digit.
+        sides = (pair.number(name, old=side).cast("string") for side in (True, False))
+        size = F.abs(pair.delta(name)).cast("double").alias(_SIZE)
+        named = [F.lit(name).alias(_SUBJECT), *(s.alias(n) for s, n in zip(sides, (_OLD, _NEW), strict=True)), size]
+        # Sorted and cut in one: no measure's rows are ever sorted whole.
+        return rows.select(*match, *named).where(F.col(_SIZE) > 0).orderBy(*order).limit(_LARGEST)
+
     found: dict[dt.date, list[RowChange]] = {}
-    for row in first_of_each(moved, [_SUBJECT], order, _LARGEST).orderBy(*order).collect():
-        key = {name: cast("Value", plain_value(row[name])) for name in match if name != day}
+    for row in reduce(DataFrame.unionAll, map(moved, pair.measures)).orderBy(*order).collect():
+        key = {name: plain_value(row[name]) for name in match if name != day}
         change = RowChange(row[_SUBJECT], row[day], key, _number(row[_OLD]), _number(row[_NEW]))
         found.setdefault(change.day, []).append(change)
     return {day: tuple(changes) for day, changes in found.items()}

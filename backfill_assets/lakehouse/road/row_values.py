@@ -9,14 +9,16 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
+from backfill_assets.domain.comparison import RowCounts
 from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
+    CHANGED,
     COLUMNS,
     REMOVED,
     STATUS,
@@ -33,6 +35,8 @@ Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
 """By column the promises about each row, with the days on which they hold."""
 
 _LESS_THAN_ONE: Final = Decimal("0.999999")
+_CHANGED_IN: Final = "changed:"
+_BEYOND: Final = "beyond:"
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,28 @@ class Pair:
 def differs_in(name: str) -> Column:
     """Whether a differing row is on both sides, with other values in a column."""
     return F.array_contains(F.col(COLUMNS), name)
+
+
+def tallies_of(pair: Pair, bands: Bands) -> list[Column]:
+    """Aggregates over differing rows from which `counts_of` counts those of a group."""
+    tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
+    tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
+    return tallies + [
+        F.count_if(differs_in(name) & pair.outside(name, bands)).alias(_BEYOND + name)
+        for name in pair.shape.columns
+        if name in bands
+    ]
+
+
+def counts_of(tally: Row, published: int) -> RowCounts:
+    """The rows of a group by what happens to them, of so many that are published."""
+    values = tally.asDict()
+    columns, beyond = (
+        {name.removeprefix(prefix): n for name, n in values.items() if name.startswith(prefix) and n}
+        for prefix in (_CHANGED_IN, _BEYOND)
+    )
+    added, removed, changed = (int(values[status]) for status in (ADDED, REMOVED, CHANGED))
+    return RowCounts(added, removed, changed, published - removed - changed, columns, beyond)
 
 
 def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]) -> Bands:

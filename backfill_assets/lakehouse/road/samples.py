@@ -6,13 +6,14 @@ import datetime as dt
 import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
-from typing import Final
+from typing import Final, cast
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import plain
+from backfill_assets.domain.comparison import Value
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.verdict import CheckKind, Verdict
 from backfill_assets.domain.verdict import Row as SampleRow
@@ -130,10 +131,15 @@ def _items(row: Row) -> Iterable[tuple[str, object]]:
     return row.asDict().items()
 
 
-def plain_value(value: object) -> object:
+def plain_value(value: object) -> Value:
     """A value of a row as a plain JSON one; long texts are cut."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return value[:_LONGEST_TEXT] + "…"
+    return json_value(value)
+
+
+def json_value(value: object) -> Value:
+    """A value of a row as a plain JSON one, whole; what is no finite number is text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return plain(value)
+    return cast("Value", plain(value))

@@ -107,7 +107,9 @@ def reason(error: PySparkException, lines_before: int = 0) -> str:
 
 
 @contextmanager
-def renamed(kind: type[BackfillError], where: str, lines_before: int = 0, also: tuple[str, ...] = ()) -> Iterator[None]:
+def renamed(
+    kind: type[BackfillError], where: str, lines_before: int = 0, also: tuple[str, ...] = (), remedy: str = ""
+) -> Iterator[None]:
     """Turn Spark's errors about data and SQL, and those that `also` names, into one of ours that begins with `where`.
 
     All others pass as they are.
@@ -119,7 +121,8 @@ def renamed(kind: type[BackfillError], where: str, lines_before: int = 0, also: 
         state = error.getSqlState() or ""
         if not state.startswith(_MODELS_FAULT) and not condition_of(error).startswith(also):
             raise
-        raise kind(f"{where}: {reason(error, lines_before)}") from None
+        text = f"{where}: {reason(error, lines_before)}"
+        raise kind(f"{text.rstrip('. ')}; {remedy}" if remedy else text) from None
 
 
 def figure(value: object) -> Decimal | None:

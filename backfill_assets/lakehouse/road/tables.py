@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from backfill_assets.domain.canonical import digest
 from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
 
@@ -27,6 +28,27 @@ _TRIES: Final = 5
 def is_table(path: Path) -> bool:
     """Whether a Delta table lies in this folder."""
     return any((path / "_delta_log").glob("*.json"))
+
+
+def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+    """By day a digest (hex) of the files that a table has for it, of all where it is not partitioned by `column`.
+
+    Raises:
+        DeltaError: the folder holds no whole Delta table.
+    """
+    table = DeltaTable(place)
+    # A column that is added or renamed in the metadata alone changes what is read.
+    known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # Such a vector takes rows out of a file that keeps its name.
+        return dict.fromkeys(days, digest([*known, table.version()]))
+    by_day = column in table.metadata().partition_columns
+    files: dict[dt.date | None, list[str]] = {}
+    for add in add_actions(table, "path", *(["partition"] if by_day else [])):
+        files.setdefault(add["partition"][column] if by_day else None, []).append(add["path"])
+    if not by_day:
+        return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
+    return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
 def read_table(spark: SparkSession, path: Path) -> DataFrame:

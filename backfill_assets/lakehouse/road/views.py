@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +13,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.files import write_whole
+from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import days_condition, literal, quoted, spark_type
 from backfill_assets.lakehouse.road.tables import is_table, read_table
@@ -24,8 +22,6 @@ DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""
 PREVIEW: Final = "preview"
 """The database that holds the views of datasets as they will be."""
-
-Session = Callable[[str], AbstractContextManager[SparkSession]]
 
 
 def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout: Layout) -> None:
@@ -49,16 +45,11 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
         spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT {columns} FROM delta.{quoted(str(path))}")
 
 
-class SparkPreviews:
+class SparkPreviews(OnSpark):
     """The port `Previews` in the Spark catalog.
 
     Which there are stands in a folder of the warehouse as well: to find that there is none takes no Spark.
     """
-
-    def __init__(self, session: Session, datasets: Mapping[str, LoadedDataset], layout: Layout) -> None:
-        self._session = session
-        self._datasets = datasets
-        self._layout = layout
 
     def show(self, dataset: str, unit: str, days: Sequence[dt.date], shadows: Mapping[str, Sequence[dt.date]]) -> str:
         """Create or renew the view of a dataset; its full name.
@@ -66,13 +57,13 @@ class SparkPreviews:
         It shows the published table outside of `days`, and of these what stands in the unit's `shadows` (folder to days).
         """
         # Noted first: a view that nobody knows of would never be dropped.
-        write_whole(self._layout.preview_note(dataset), unit)
-        with self._opened() as spark:
-            return ensure_preview(spark, self._datasets[dataset], self._layout, unit, (days, shadows))
+        write_whole(self.layout.preview_note(dataset), unit)
+        with self.opened("previews") as spark:
+            return ensure_preview(spark, self.datasets[dataset], self.layout, unit, (days, shadows))
 
     def shown(self) -> Mapping[str, str]:
         """The datasets that have such a view, and the unit that it shows."""
-        folder = self._layout.preview_note(PREVIEW).parent
+        folder = self.layout.preview_note(PREVIEW).parent
         notes = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
         return {note.name: note.read_text(encoding="utf-8") for note in notes}
 
@@ -80,14 +71,10 @@ class SparkPreviews:
         """Drop the views of these datasets; one that is not there is fine."""
         if not datasets:
             return
-        with self._opened() as spark:
+        with self.opened("previews") as spark:
             drop_previews(spark, datasets)
         for name in datasets:
-            self._layout.preview_note(name).unlink(missing_ok=True)
-
-    def _opened(self) -> AbstractContextManager[SparkSession]:
-        # A tag of this thread's own: a session's newer namesake would end it.
-        return self._session(f"previews {os.getpid()} {threading.get_ident()}")
+            self.layout.preview_note(name).unlink(missing_ok=True)
 
 
 def ensure_preview(

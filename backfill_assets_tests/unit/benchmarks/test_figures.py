@@ -55,7 +55,6 @@ def test_what_a_process_used_is_not_lost_when_it_ends() -> None:
         subprocess.run([sys.executable, "-c", BURN], check=True)
     used = meter.between(begin, time.time())
     assert min(used.spark, used.workers) > 0.05
-    assert used.total == used.spark + used.workers
 
 
 def test_nothing_was_used_outside_of_the_samples() -> None:

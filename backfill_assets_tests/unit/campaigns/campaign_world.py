@@ -14,8 +14,10 @@ from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
+from backfill_assets.campaigns.examining.doctor import Doctor
+from backfill_assets.campaigns.examining.repair import Repairer
+from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
-from backfill_assets.campaigns.releasing.doctor import Doctor
 from backfill_assets.campaigns.releasing.preview import Preview
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.reconcile import Reconcile
@@ -106,7 +108,7 @@ class CampaignWorld(World):
         return Aftermath(self.ledger, self.data_releases, tell, lambda name: self.tables[name].keep_for, tidy)
 
     def guard(self) -> CampaignGuard:
-        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift)
+        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, roles=ROLES)
 
     def drift(self, campaign: Campaign) -> str:
         return drift_of(campaign, {name: self.basis.code(name) for name in self.datasets})
@@ -121,7 +123,10 @@ class CampaignWorld(World):
         return Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.aftermath().repairing())
 
     def examiner(self) -> Doctor:
-        return Doctor(self.ledger, self.tables, self.clock, data_releases=self.data_releases)
+        return replace(self.doctor(), data_releases=self.data_releases)
+
+    def repairer(self) -> Repairer:
+        return Repairer(self.examiner(), self.mender(), User("ada"))
 
     def release(self, user: str = "ada") -> CampaignRelease:
         return CampaignRelease(self.ledger, self.guarded(user), self.guard())
@@ -171,8 +176,12 @@ class CampaignWorld(World):
         return campaign, unit
 
     def approve(self, campaign: Campaign, user: str = "anna") -> None:
-        approving = self.approving(user)
-        approving.approve(campaign.id, approving.pending_approval(campaign.unit).hash)
+        self.approving(user).approve(campaign.id, self.approval_of(campaign.unit).pending)
+
+    def approval_of(self, unit_id: str) -> Approved:
+        """What of a unit waits for an approval, and what has one."""
+        unit = self.ledger.unit(unit_id)
+        return approved(self.ledger, unit, current_evidence(self.ledger, unit), ROLES)
 
     def actions(self, campaign: Campaign) -> list[Action]:
         return [entry.action for entry in self.ledger.journal(campaign.id)]

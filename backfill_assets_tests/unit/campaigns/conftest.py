@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
+from backfill_assets_tests.unit.campaigns.site import Site
 from backfill_assets_tests.unit.campaigns.world import World
 
 
@@ -30,3 +31,12 @@ def campaigns(tmp_path: Path) -> Iterator[CampaignWorld]:
     made = CampaignWorld(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A site with a campaign that is planned."""
+    made = Site(tmp_path)
+    made.plan()
+    yield made
+    made.world.close()

@@ -16,33 +16,33 @@ TARGETS = tuple(("sales", d) for d in DAYS)
 
 def test_all_days_wait_for_approval_at_first(campaigns: CampaignWorld) -> None:
     _, unit = campaigns.validated()
-    pending = campaigns.approving().pending_approval(unit.id)
-    assert pending.days == TARGETS == campaigns.approving().unapproved(unit.id)
-    assert pending.hash == unit_hash(campaigns.ledger.evidence(unit.id).values())
-    assert pending.hash == campaigns.guarded().evidence_hash(unit.id)
+    waiting = campaigns.approval_of(unit.id)
+    assert waiting.unapproved == TARGETS
+    assert waiting.pending == unit_hash(campaigns.ledger.evidence(unit.id).values())
+    assert waiting.pending == campaigns.guarded().evidence_hash(unit.id)
 
 
 def test_an_approval_is_stored_with_its_evidence_and_stands_in_the_journal(campaigns: CampaignWorld) -> None:
     campaign, unit = campaigns.validated()
     approving = campaigns.approving("ben")
-    pending = approving.pending_approval(unit.id)
-    given = approving.approve(NAME, pending.hash, reason="looks right")
+    waiting = campaigns.approval_of(unit.id)
+    given = approving.approve(NAME, waiting.pending, reason="looks right")
     assert campaigns.ledger.approvals(unit.id) == (given,)
-    assert (given.by, given.identity, given.evidence) == ("finance-controller", "ben", pending.hash)
+    assert (given.by, given.identity, given.evidence) == ("finance-controller", "ben", waiting.pending)
     assert given.days == {day: e.hash for day, e in campaigns.ledger.evidence(unit.id).items()}
     entry = campaigns.ledger.journal(campaign.id)[-1]
     assert (entry.action, entry.by, entry.reason) == (Action.approved, "ben", "looks right")
-    assert entry.detail["evidence"] == pending.hash
-    assert approving.pending_approval(unit.id).days == ()
+    assert entry.detail["evidence"] == waiting.pending
+    assert campaigns.approval_of(unit.id).unapproved == ()
 
 
 def test_only_days_that_were_built_again_have_to_be_approved_again(campaigns: CampaignWorld) -> None:
     campaign, unit = campaigns.approved()
     campaigns.build(unit, "sales", {DAYS[1]: [3]})
-    pending = campaigns.approving().pending_approval(unit.id)
-    assert pending.days == (TARGETS[1],)
-    assert pending.hash == unit_hash([campaigns.ledger.evidence(unit.id)["sales", DAYS[1]]])
-    assert set(campaigns.approving().approve(NAME, pending.hash).days) == {TARGETS[1]}
+    waiting = campaigns.approval_of(unit.id)
+    assert waiting.unapproved == (TARGETS[1],)
+    assert waiting.pending == unit_hash([campaigns.ledger.evidence(unit.id)["sales", DAYS[1]]])
+    assert set(campaigns.approving().approve(NAME, waiting.pending).days) == {TARGETS[1]}
     assert campaigns.actions(campaign)[-2:] == [Action.approved, Action.approved]
 
 
@@ -53,7 +53,7 @@ def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: Campaig
     for changed, pending in ((["execution", "notify"], ()), (["execution", rules], TARGETS)):
         entry = JournalEntry(NAME, campaigns.clock.now(), "dora", Action.resumed, "", {CHANGED: changed})
         campaigns.ledger.note(entry)
-        assert campaigns.approving().unapproved(unit.id) == pending
+        assert campaigns.approval_of(unit.id).unapproved == pending
     with pytest.raises(ApprovalError, match="nobody has approved"):
         campaigns.release().publish(NAME)
     campaigns.clock.advance(dt.timedelta(minutes=1))
@@ -64,7 +64,7 @@ def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: Campaig
 
 def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(campaigns: CampaignWorld) -> None:
     _, unit = campaigns.validated()
-    seen = campaigns.approving().pending_approval(unit.id).hash
+    seen = campaigns.approval_of(unit.id).pending
     campaigns.build(unit, "sales", {DAYS[1]: [3]})
     for named in (seen, "", "0" * 64):
         with pytest.raises(ApprovalError, match=r"is not the hash of the evidence .*backfill status"):
@@ -75,14 +75,14 @@ def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(cam
 def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: CampaignWorld) -> None:
     _, unit = campaigns.launched()
     campaigns.build(unit, "sales", {DAYS[0]: [1], DAYS[2]: [1]})
-    named = campaigns.approving().pending_approval(unit.id).hash
+    named = campaigns.approval_of(unit.id).pending
     with pytest.raises(EvidenceError, match="sales 2026-01-02 has no evidence"):
         campaigns.approving().approve(NAME, named)
 
 
 def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: CampaignWorld) -> None:
     _, unit = campaigns.validated()
-    named = campaigns.approving().pending_approval(unit.id).hash
+    named = campaigns.approval_of(unit.id).pending
     with pytest.raises(ApprovalError, match="'ada' is not 'finance-controller'"):
         campaigns.approving("ada").approve(NAME, named)
     with pytest.raises(ApprovalError, match="'eve' is not 'finance-controller'"):
@@ -91,7 +91,7 @@ def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: Cam
 
 def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaigns: CampaignWorld) -> None:
     _, unit = campaigns.validated(approval={"required": True, "by": ["ada", "dora", "ben"], "not_owner": True})
-    named = campaigns.approving().pending_approval(unit.id).hash
+    named = campaigns.approval_of(unit.id).pending
     with pytest.raises(ApprovalError, match="ada launched this campaign"):
         campaigns.approving("ada").approve(NAME, named)
     with pytest.raises(ApprovalError, match=r"dora \(in finance-data\) owns this campaign"):
@@ -108,7 +108,7 @@ def test_what_is_approved_already_says_by_whom(campaigns: CampaignWorld) -> None
 @pytest.mark.parametrize("phase", [Phase.stopped, Phase.closed])
 def test_a_campaign_that_is_not_at_that_point_cannot_be_approved(campaigns: CampaignWorld, phase: Phase) -> None:
     campaign, unit = campaigns.validated()
-    named = campaigns.approving().pending_approval(unit.id).hash
+    named = campaigns.approval_of(unit.id).pending
     campaigns.turned(campaign, phase, Action.stopped, by="carl")
     with pytest.raises(CampaignError, match=f"is {phase.value} .*by carl"):
         campaigns.approving().approve(NAME, named)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.ledger import SqlLedger
 from backfill_assets_tests.unit.campaigns.site import CANARIES, DAYS, ID, Site
 
+pytestmark = pytest.mark.slow
+
 
 class DiesBeforeTheCampaignChanges:
     """A ledger whose process ends right before a campaign is changed."""
@@ -36,14 +37,6 @@ class DiesBeforeTheCampaignChanges:
 
 REST = tuple(sorted(set(DAYS) - set(CANARIES)))
 HOUR = dt.timedelta(hours=1)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    made.plan()
-    yield made
-    made.world.close()
 
 
 def test_a_launch_claims_all_days_and_runs_the_canaries_alone(site: Site) -> None:
@@ -179,7 +172,7 @@ def test_of_two_operators_who_turn_a_knob_each_neither_undoes_the_other(site: Si
 
 
 def test_a_knob_below_one_is_refused(site: Site) -> None:
-    with pytest.raises(CampaignError, match="begin at 1"):
+    with pytest.raises(CampaignError, match="write max_concurrency from 1 to 100"):
         site.control.set(ID, "", max_concurrency=0)
 
 

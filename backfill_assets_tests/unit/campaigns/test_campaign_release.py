@@ -25,6 +25,8 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
 from backfill_assets_tests.unit.published.tables import layout
 
+pytestmark = pytest.mark.slow
+
 NIGHT = ["22:00-05:00"]
 BEFORE, AFTER = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 HOUR = dt.timedelta(hours=1)

@@ -17,23 +17,27 @@ from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Release
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.between import between
 from backfill_assets_tests.unit.campaigns.crash import EXIT_CODES, start
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.campaigns.world import World, explained, mended
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 DAYS = [day(0), day(1), day(2)]
 OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 
 
-def die(world: World, what: str, target: str, where: str) -> None:
+def die(told: Told, world: World, what: str, target: str, where: str) -> None:
+    step, _, count = where.partition(":")
+    told.injected(f"kill -9 of a {what} of {', '.join(world.homes)}, after {step} number {count}")
     process = start(world, what, target, where)
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
     # The dead holder's lock runs out.
     world.clock.advance(dt.timedelta(minutes=5))
+    told.found(*explained(world))
 
 
 def exit_codes(processes: Sequence[BaseProcess]) -> list[int | None]:
@@ -61,10 +65,10 @@ def waiting(world: World) -> str:
     ],
 )
 def test_a_publication_is_true_exactly_when_it_is_in_the_delta_log(
-    world: World, where: str, repair: RepairKind | None
+    told: Told, world: World, where: str, repair: RepairKind | None
 ) -> None:
     unit = waiting(world)
-    die(world, "publish", unit, where)
+    die(told, world, "publish", unit, where)
     committed = where in {"commit:1", "finalize:1", "seal:1"}
     assert world.content() == (NEW if committed else OLD)
     assert [r.kind for r in world.reconcile().run()] == ([repair] if repair else [])
@@ -75,41 +79,56 @@ def test_a_publication_is_true_exactly_when_it_is_in_the_delta_log(
     assert world.content() == NEW
     finalized = [r for r in world.ledger.releases(unit=unit) if r.state is ReleaseState.finalized]
     assert [r.manifest.release for r in finalized] == [outcome.release]
-    assert [f for f in world.doctor().examine() if "intended" in f.what] == []
+    mended(world)
 
 
 @pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
-def test_publishing_again_after_a_crash_needs_no_other_command(world: World, where: str) -> None:
+def test_publishing_again_after_a_crash_needs_no_other_command(told: Told, world: World, where: str) -> None:
     unit = waiting(world)
-    die(world, "publish", unit, where)
+    die(told, world, "publish", unit, where)
     outcome = world.publisher().release(unit)
     assert world.content() == NEW
     assert world.ledger.unit(unit).state is UnitState.published
     releases = [c.release for c in world.tables["sales"].history() if c.release]
     assert releases.count(outcome.release) == 1
     assert len(releases) == 2
+    mended(world)
+
+
+@pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
+def test_a_repair_is_enough_after_a_crash_whatever_the_step(told: Told, world: World, where: str) -> None:
+    unit = waiting(world)
+    die(told, world, "publish", unit, where)
+    mended(world)
+    committed = where in {"commit:1", "finalize:1", "seal:1"}
+    assert world.content() == (NEW if committed else OLD)
+    assert world.ledger.unit(unit).state is (UnitState.published if committed else UnitState.open)
+    world.publisher().release(unit)
+    assert world.content() == NEW
+    mended(world)
 
 
 @pytest.mark.parametrize("where", ["intend:1", "commit:1", "finalize:1"])
-def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(world: World, where: str) -> None:
+def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(told: Told, world: World, where: str) -> None:
     unit = waiting(world)
     release = world.publisher().release(unit).release
-    die(world, "rollback", release, where)
+    die(told, world, "rollback", release, where)
     committed = where != "intend:1"
     assert world.content() == (OLD if committed else NEW)
     world.reconcile().run()
     assert world.reconcile().run() == ()
     assert world.ledger.unit(unit).state is (UnitState.rolled_back if committed else UnitState.published)
     assert [h.target[1] for h in world.ledger.holds("sales")] == (DAYS if committed else [])
+    mended(world)
 
 
-def test_half_a_unit_is_taken_back(two: World) -> None:
+def test_half_a_unit_is_taken_back(told: Told, two: World) -> None:
     two.released(OLD, "orders")
     two.released(OLD, "sales")
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
-    die(two, "publish", unit.id, "commit:1")
+    die(told, two, "publish", unit.id, "commit:1")
     assert (two.content("orders"), two.content("sales")) == (NEW, OLD)
     assert {r.kind for r in two.reconcile().run()} == {RepairKind.undone, RepairKind.abandoned}
     assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
@@ -117,6 +136,7 @@ def test_half_a_unit_is_taken_back(two: World) -> None:
     assert two.ledger.unit(unit.id).state is UnitState.open
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+    mended(two)
 
 
 class Died(BaseException):
@@ -149,6 +169,7 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     with pytest.raises(Died):
         replace(two.publisher(damage), ledger=ledger, tables=tables).release(unit.id)
     two.clock.advance(dt.timedelta(minutes=5))
+    explained(two)
     two.reconcile().run()
     assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
     assert two.reconcile().run() == ()
@@ -156,38 +177,41 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     path.with_suffix(".away").rename(path)
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+    mended(two)
 
 
-def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(tmp_path: Path) -> None:
+def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(told: Told, tmp_path: Path) -> None:
     names = ("zones", "sales", "areas")
     world = World(tmp_path, ("zones", "sales<zones", "areas<sales"))
     unit = world.open_unit(dict.fromkeys(names, DAYS))
     for name in names:
         world.build(unit, name, NEW)
-    die(world, "publish", unit.id, "commit:2")
+    die(told, world, "publish", unit.id, "commit:2")
     assert (world.content("zones"), world.content("sales"), world.content("areas")) == (NEW, NEW, {})
     world.reconcile().run()
     assert [world.content(name) for name in names] == [{}, {}, {}]
     undone = [r.manifest.dataset for r in world.ledger.releases(unit=unit.id) if r.manifest.undoes]
     assert list(reversed(undone)) == ["sales", "zones"]
+    mended(world)
     world.close()
 
 
-def test_a_whole_unit_of_two_datasets_is_finished(two: World) -> None:
+def test_a_whole_unit_of_two_datasets_is_finished(told: Told, two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
-    die(two, "publish", unit.id, "commit:2")
+    die(told, two, "publish", unit.id, "commit:2")
     assert [r.kind for r in two.reconcile().run()] == [RepairKind.finalized] * 2
     assert two.ledger.unit(unit.id).state is UnitState.published
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+    mended(two)
 
 
-def test_half_a_unit_that_somebody_rewrote_is_left_alone(two: World) -> None:
+def test_half_a_unit_that_somebody_rewrote_is_left_alone(told: Told, two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
-    die(two, "publish", unit.id, "commit:1")
+    die(told, two, "publish", unit.id, "commit:1")
     write_deltalake(two.homes["orders"], rows_of({day(1): [99]}), mode="append")
     assert {r.kind for r in two.reconcile().run()} == {RepairKind.stuck}
     assert two.content("orders") == NEW | {day(1): [2, 99]}
@@ -241,6 +265,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_manifests(world: World) -> None:
     assert part in after
     found.rollback().execute(release, "the rest too")
     assert found.content() == OLD
+    explained(found)
     found.close()
 
 

@@ -17,6 +17,8 @@ from backfill_assets.domain.release import Manifest, ReleaseState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
 from backfill_assets_tests.unit.published.tables import day, layout
 
+pytestmark = pytest.mark.slow
+
 BEFORE = {d: [1] for d in DAYS}
 
 

@@ -16,6 +16,8 @@ from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry,
 from backfill_assets.domain.errors import ApprovalError
 from backfill_assets_tests.unit.campaigns.site import DAYS, ID, Site
 
+pytestmark = pytest.mark.slow
+
 BOSS = {"required": True, "by": ["boss"]}
 MOVED = r"fix\.yaml is no longer what the plan was made from; .*backfill resume fix-sales; if not, restore the file"
 
@@ -42,8 +44,7 @@ def write(site: Site, **changes: object) -> None:
 
 
 def approve(site: Site, user: str) -> None:
-    approving = site.world.approving(user)
-    approving.approve(ID, approving.pending_approval(site.campaign().unit).hash)
+    site.world.approving(user).approve(ID, site.world.approval_of(site.campaign().unit).pending)
 
 
 def roads(site: Site) -> list[Callable[[], Any]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +18,14 @@ from backfill_assets_tests.unit.campaigns.campaign_world import NAME, CampaignWo
 from backfill_assets_tests.unit.campaigns.site import DAYS, ID, Site
 from backfill_assets_tests.unit.campaigns.test_campaign_control import DiesBeforeTheCampaignChanges
 
+pytestmark = pytest.mark.slow
+
 COMMANDS: dict[str, Callable[[Site], object]] = {
     "pause": lambda site: site.control.pause(ID, "night"),
     "stop": lambda site: site.control.stop(ID, "wrong"),
     "resume": lambda site: site.control.resume(ID),
     "set": lambda site: site.control.set(ID, "", partitions_per_batch=3),
 }
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    made.plan()
-    yield made
-    made.world.close()
 
 
 def published(site: Site) -> str:
@@ -190,7 +183,7 @@ def test_a_resume_takes_over_the_limits_that_were_changed_in_the_specification_a
 
 def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: CampaignWorld) -> None:
     _, unit = campaigns.validated()
-    named = campaigns.approving().pending_approval(unit.id).hash
+    named = campaigns.approval_of(unit.id).pending
     start, told = threading.Barrier(2), list[str]()
 
     def approve(user: str) -> None:

@@ -15,6 +15,8 @@ from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
 
+pytestmark = pytest.mark.slow
+
 AFTER = {d: [2] for d in DAYS}
 ANYTHING = parse_contract({"row_count": "any"}, ["row_count"], dataset="sales")
 

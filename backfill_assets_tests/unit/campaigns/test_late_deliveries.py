@@ -20,6 +20,8 @@ from backfill_assets.lakehouse.road import discover, raw
 from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, loaded
 from backfill_assets_tests.unit.published.tables import day, layout
 
+pytestmark = pytest.mark.slow
+
 D1, D2, D3, D4 = (day(i) for i in range(1, 5))
 
 

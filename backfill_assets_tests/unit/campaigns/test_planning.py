@@ -27,6 +27,8 @@ from backfill_assets.lakehouse.road import delivered_sizes, discover
 from backfill_assets_tests.unit.campaigns.world import LEASE, World
 from backfill_assets_tests.unit.published.tables import day, layout
 
+pytestmark = pytest.mark.slow
+
 RANGE = tuple(day(i) for i in range(10))
 
 

@@ -232,13 +232,23 @@ def test_days_published_anew_after_a_rollback_are_told_and_nothing_is_offered_th
     assert review.commands == ()
 
 
-def test_a_published_unit_that_cannot_go_back_any_more_offers_nothing(world: World) -> None:
+def test_what_can_go_back_is_offered_until_all_of_it_has_gone_back(world: World) -> None:
     unit = built(world, 1, 2)
     release = world.publisher().release(unit.id).releases["sales"]
     world.rollback().execute(release, "a gap", days=frozenset({day(1)}))
     review = reviews(world).of(unit.id)
     assert review.state == "published"
-    assert review.commands == ()
+    assert [c.text for c in review.commands] == [f"backfill rollback {release} --reason '…'"]
+    world.rollback().execute(release, "a gap")
+    review = reviews(world).of(unit.id)
+    assert release not in " ".join(c.text for c in review.commands)
+
+
+def test_no_rollback_is_offered_once_the_releases_window_is_over(world: World) -> None:
+    unit = built(world, 1, 2)
+    world.publisher().release(unit.id)
+    world.clock.advance(world.tables["sales"].keep_for + dt.timedelta(seconds=1))
+    assert reviews(world).of(unit.id).commands == ()
 
 
 def guarded(campaigns: CampaignWorld) -> Reviews:

@@ -11,6 +11,8 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
+pytestmark = pytest.mark.slow
+
 DAYS = [day(0), day(1), day(2)]
 
 

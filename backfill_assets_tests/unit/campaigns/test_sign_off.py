@@ -13,6 +13,8 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
 from backfill_assets_tests.unit.campaigns.test_sweep_and_doctor import date_all, stored
 
+pytestmark = pytest.mark.slow
+
 HOUR = dt.timedelta(hours=1)
 WINDOW = dt.timedelta(days=30)
 MARGIN = dt.timedelta(days=7)

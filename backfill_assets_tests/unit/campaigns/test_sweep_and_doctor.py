@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.campaigns.releasing.doctor import Finding, Gravity
+from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.unit.campaigns.world import LEASE, World
 from backfill_assets_tests.unit.published.tables import content, day, rows_of, write_shadow
+
+pytestmark = pytest.mark.slow
 
 DAYS = [day(0), day(1), day(2)]
 HOUR = dt.timedelta(hours=1)

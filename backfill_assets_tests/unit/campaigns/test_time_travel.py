@@ -16,6 +16,8 @@ from backfill_assets.domain.release import ReleaseKind
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import START, content, day
 
+pytestmark = pytest.mark.slow
+
 KEPT = dt.timedelta(days=37)
 """`retention.keep_for` of the test's datasets, and a week."""
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)

@@ -74,7 +74,7 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: P
 
 def test_of_two_approvals_one_counts_and_the_other_is_told(campaigns: CampaignWorld, tmp_path: Path) -> None:
     campaign, unit = campaigns.validated(approval={"required": True, "by": list(OPERATORS)})
-    seen = campaigns.approving().pending_approval(unit.id).hash
+    seen = campaigns.approval_of(unit.id).pending
 
     def approve(user: str, first_id: int, barrier: threading.Barrier) -> Approval:
         own = CampaignWorld(tmp_path, first_id=first_id)

@@ -18,6 +18,8 @@ from backfill_assets.lakehouse.road.upstream import rows_on
 from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
 from backfill_assets_tests.unit.published.tables import day, layout, rows_of
 
+pytestmark = pytest.mark.slow
+
 D1, D2, D3 = day(1), day(2), day(3)
 
 

@@ -15,6 +15,8 @@ from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitErr
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
 from backfill_assets_tests.unit.published.tables import content, day
 
+pytestmark = pytest.mark.slow
+
 FINANCE = {"finance": Consumer.model_validate({"sql": "SELECT sum(amount) AS total FROM sales", "tolerance": "10%"})}
 EXPECTED = {
     "validation": {"expected_change": {"row_count": "-50%"}},

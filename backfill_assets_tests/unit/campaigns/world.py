@@ -11,7 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
-from backfill_assets.campaigns.releasing.doctor import Doctor
+from backfill_assets.campaigns.examining.doctor import Doctor
+from backfill_assets.campaigns.examining.repair import Repairer
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.reconcile import Reconcile
 from backfill_assets.campaigns.releasing.rollback import Rollback
@@ -21,13 +22,17 @@ from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.dataset import Dataset, LateData, Upstream
 from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.domain.health import Finding, Gravity
+from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets.reports.folder import ReportFolder
 from backfill_assets_tests.unit.published.tables import (
     TestClock,
     content,
@@ -102,14 +107,17 @@ class World:
     A name such as `sales<orders` is a dataset that is built from another one.
     """
 
-    def __init__(self, folder: Path, described: Sequence[str] = ("sales",), first_id: int = 0) -> None:
+    def __init__(
+        self, folder: Path, described: Sequence[str] = ("sales",), first_id: int = 0, clock: TestClock | None = None
+    ) -> None:
         names = [name.split("<")[0] for name in described]
         self.described = tuple(described)
         self.folder = folder
         self.wait = dt.timedelta(seconds=30)
-        self.clock = TestClock()
+        self.clock = clock or TestClock()
         self.ids = CountedIds(first_id)
         self.basis: SetBasis | CurrentBasis = SetBasis()
+        self.events: EventLog | None = None
         self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
         self.homes = {name: layout(folder).published_path(name) for name in names}
         self.tables = {name: DeltaPublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
@@ -132,7 +140,11 @@ class World:
         return Sweep(self.ledger, self.tables, self.clock)
 
     def doctor(self) -> Doctor:
-        return Doctor(self.ledger, self.tables, self.clock)
+        places = (DeltaStoredTables(layout(self.folder)), ReportFolder(self.folder / "reports"))
+        return Doctor(self.ledger, self.tables, self.clock, *places, self.datasets, events=self.events)
+
+    def repairer(self) -> Repairer:
+        return Repairer(self.doctor(), self.reconcile(), Ada())
 
     def open_unit(
         self,
@@ -199,6 +211,20 @@ class World:
 
     def close(self) -> None:
         self.ledger.close()
+
+
+def explained(world: World) -> tuple[Finding, ...]:
+    """Right after a crash the doctor finds nothing that only a backup could mend; what it finds."""
+    found = world.repairer().doctor.examine()
+    assert [str(f) for f in found if f.severity is Gravity.error and f.cure is None] == []
+    return found
+
+
+def mended(world: World) -> None:
+    """After what follows a crash nothing is left but what a repair mends, such as the lock of the dead."""
+    done = world.repairer().repair()
+    assert [str(one) for one in done if one.fault] == []
+    assert [str(f) for f in world.repairer().doctor.examine()] == []
 
 
 class TwoChecks(CurrentBasis):

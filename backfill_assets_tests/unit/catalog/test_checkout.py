@@ -50,7 +50,7 @@ def test_the_datasets_of_a_commit_are_loaded_and_the_working_folder_stays_as_it_
     assert git(datasets, "status", "--short").endswith("fact.sql")
 
 
-@pytest.mark.parametrize("ref", ["no-such-branch", "--help", "HEAD:models"])
+@pytest.mark.parametrize("ref", ["no-such-branch", "HEAD:models"])
 def test_what_is_no_commit_is_refused(datasets: Path, ref: str) -> None:
     with pytest.raises(DatasetError, match=r"is no commit that this clone has"), datasets_at(datasets, ref):
         pass
@@ -73,4 +73,12 @@ def test_a_folder_outside_of_git_and_a_machine_without_git_are_refused(
         pass
     monkeypatch.setenv("PATH", str(outside))
     with pytest.raises(DatasetError, match="git cannot be run"), datasets_at(datasets, "HEAD"):
+        pass
+
+
+def test_a_folder_with_a_link_that_leads_out_of_it_is_refused(datasets: Path) -> None:
+    (datasets / "sales" / "more.sql").symlink_to("/etc/passwd")
+    git(datasets, "add", "-A")
+    git(datasets, "commit", "-qm", "a link")
+    with pytest.raises(DatasetError, match="cannot be laid out"), datasets_at(datasets, "HEAD"):
         pass

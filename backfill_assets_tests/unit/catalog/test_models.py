@@ -105,7 +105,7 @@ def test_a_model_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "fact.sql").write_bytes(b"SELECT '\xff'")
     (fault,) = faults(folder)
-    assert "fact.sql: byte 8 is no UTF-8" in str(fault)
+    assert "fact.sql:1: byte 8 is no UTF-8" in str(fault)
 
 
 def test_a_sql_model_wrong_in_its_third_line_names_that_line(tmp_path: Path) -> None:

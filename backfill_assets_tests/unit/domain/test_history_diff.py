@@ -56,6 +56,16 @@ def test_metrics_rows_and_columns_that_change_stand_in_tables() -> None:
     assert "Nothing changes" not in markdown(found)
 
 
+def test_what_somebody_wrote_into_rows_and_names_does_not_reach_the_terminal_as_a_command() -> None:
+    rows = DatasetDiff("sales", (MOVED,), (change(1, key="\x1b[2J\u202eA"),))
+    text = as_markdown(
+        HistoryDiff("my\x9bbranch", "0" * 40, (rows, DatasetDiff("orders", fault="no \x1b]0;x\n\u202ey")))
+    )
+    assert "shop &#92;x1b&#91;2J&#92;u202eA, id 1" in text
+    assert "no \\x1b]0;x\n\\u202ey\n```" in text
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
 def test_of_each_measure_only_the_ten_rows_that_move_it_most_are_shown() -> None:
     text = markdown(DatasetDiff("sales", (MOVED,), tuple(change(n) for n in range(1, 31))))
     assert text.count("shop A") == 10

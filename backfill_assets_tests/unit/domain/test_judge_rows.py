@@ -139,6 +139,15 @@ def test_only_added_columns_pass_the_schema_contract() -> None:
     assert verdict("schema_contract", GOOD, compared=Compared(RowCounts())).found == "all of them"
 
 
+def test_a_column_may_go_if_the_dataset_says_so() -> None:
+    table = {**{name: column.type for name, column in trips().columns.items()}, "toll": "double"}
+    assert schema_change(trips(), table).removed == {"toll": "double"}
+    said = trips(dropped_columns=["toll"])
+    assert schema_change(said, table) == SchemaChange()
+    found = verdict("schema_contract", GOOD, said, compared=Compared(RowCounts()))
+    assert (found.passed, found.expected) == (True, "every column of the published table but toll, with its type")
+
+
 def test_what_is_promised_of_rows_depends_on_the_day() -> None:
     one_day = contract([{"days": [str(DAY)], "rows": {"fare": "-8% to 0%"}, "metrics": {"tip": "any"}}])
     assert promised_rows(trips(), DAY, one_day) == {"fare": parse_change("-8% to 0%", "")}

@@ -15,9 +15,6 @@ from backfill_assets_tests.unit.ledger.samples import HandClock
 
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[str]:
-    reason = postgres.why_not()
-    if reason is not None:
-        pytest.skip(reason)
     with postgres.cluster() as url:
         yield url
 

@@ -12,10 +12,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 _PLACES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 
-def why_not() -> str | None:
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Run a cluster, or skip the test where none can be started; yields the URL of its first database."""
+    reason = _why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    # Not below pytest's folder: the path of a socket is limited to some 100 characters.
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    user = _unprivileged() if os.geteuid() == 0 else None
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    data = folder / "data"
+    _run("initdb", "-D", str(data), "-U", "ledger", "-A", "trust", "-E", "UTF8", "--no-sync")
+    try:
+        start(folder)
+        yield f"postgresql+psycopg2://ledger:secret@/postgres?host={folder}"
+    finally:
+        _run("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
+        shutil.rmtree(folder)
+
+
+def start(folder: Path) -> None:
+    """Start the server of a cluster, for the first time or after it was killed."""
+    options = f"-c listen_addresses='' -c fsync=off -k {folder}"
+    _run("pg_ctl", "-D", str(folder / "data"), "-o", options, "-l", str(folder / "log"), "-w", "start")
+
+
+def _why_not() -> str | None:
     """Why no cluster can be started here; none if one can."""
     if importlib.util.find_spec("psycopg2") is None:
         return "psycopg2 is not installed (extra `postgres`)"
@@ -24,26 +53,6 @@ def why_not() -> str | None:
     if os.geteuid() == 0 and _unprivileged() is None:
         return "Postgres does not run as root, and there is no user postgres or nobody"
     return None
-
-
-@contextmanager
-def cluster() -> Iterator[str]:
-    """Run a cluster; yields the URL of its first database."""
-    # Not below pytest's folder: the path of a socket is limited to some 100 characters.
-    folder = Path(tempfile.mkdtemp(prefix="pg-"))
-    user = _unprivileged() if os.geteuid() == 0 else None
-    if user is not None:
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    data = folder / "data"
-    _run("initdb", "-D", str(data), "-U", "ledger", "-A", "trust", "-E", "UTF8", "--no-sync")
-    options = f"-c listen_addresses='' -c fsync=off -k {folder}"
-    log = folder / "log"
-    try:
-        _run("pg_ctl", "-D", str(data), "-o", options, "-l", str(log), "-w", "start")
-        yield f"postgresql+psycopg2://ledger:secret@/postgres?host={folder}"
-    finally:
-        _run("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
-        shutil.rmtree(folder)
 
 
 def _run(program: str, *arguments: str) -> None:

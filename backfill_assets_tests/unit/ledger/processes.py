@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
@@ -19,11 +20,19 @@ def fresh_database(cluster: str, name: str) -> str:
     return make_url(cluster).set(database=name).render_as_string(hide_password=False)
 
 
-def together(script: str, url: str, folder: Path, processes: int, turns: int) -> tuple[tuple[str, ...], ...]:
-    """What each process printed; they get url, folder, their number and the turns, and begin once `folder/go` exists."""
+def together(
+    script: str, url: str, folder: Path, processes: int, turns: int, *, within: Sequence[Sequence[str]] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """What each process printed; they get url, folder, their number and the turns, and begin once `folder/go` exists.
+
+    `within` are commands that each of them is run by.
+    """
     command = [sys.executable, "-c", script, url, str(folder)]
+    outer = within or [()] * processes
     started = [
-        subprocess.Popen([*command, str(me), str(turns)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*outer[me], *command, str(me), str(turns)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for me in range(processes)
     ]
     while len(list(folder.glob("ready-*"))) < processes and all(p.poll() is None for p in started):

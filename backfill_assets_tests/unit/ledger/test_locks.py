@@ -58,6 +58,14 @@ def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: SqlL
         pass
 
 
+def test_locks_are_listed_as_long_as_somebody_holds_them(ledger: SqlLedger, other: SqlLedger) -> None:
+    assert ledger.locks() == ()
+    with ledger.lock("b", AT_ONCE), ledger.lock("a", AT_ONCE):
+        assert [lock.name for lock in other.locks()] == ["a", "b"]
+        assert {str(os.getpid()) in lock.holder for lock in other.locks()} == {True}
+    assert other.locks() == ()
+
+
 def test_locks_of_different_names_do_not_meet(ledger: SqlLedger, other: SqlLedger) -> None:
     with ledger.lock("one", AT_ONCE), other.lock("two", AT_ONCE):
         pass

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitE
 from backfill_assets.domain.units import ReleaseMode, UnitState
 from backfill_assets.domain.work import AttemptState
 from backfill_assets.ledger import SqlLedger
-from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_hold, a_launch, a_unit, march
+from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_hold, a_launch, a_manifest, a_unit, march
 
 CONTRACT = Contract((Clause(march(1, 2), {"row_count": Change(Decimal("-0.5"), Decimal("-0.5"))}),))
 OPEN = {UnitState.open}
@@ -228,3 +230,45 @@ def test_holds_are_listed_and_lifted_by_day(ledger: SqlLedger) -> None:
     assert ledger.holds("flights") == tuple(a_hold(day) for day in (*march(1), *march(3)))
     assert ledger.holds("flights", [*march(1), *march(4)]) == (a_hold(march(1)[0]),)
     assert ledger.holds("orders") == ()
+
+
+def _released(ledger: SqlLedger, days: tuple[dt.date, ...], by: str, at: dt.datetime) -> str:
+    unit = opened(ledger, days, by)
+    ledger.intend(a_manifest(f"r_{by}", days, unit, created_at=at))
+    ledger.finalize(f"r_{by}", 1, at, UnitState.published)
+    return unit
+
+
+def test_of_two_launches_of_the_same_days_the_later_finds_them_released_by_the_other(ledger: SqlLedger) -> None:
+    unit = _released(ledger, march(1, 4), "b_1", NOON)
+    twice = replace(a_launch(march(1, 4), "b_2"), since=NOON - LEASE)
+    found = ledger.assign(twice, a_unit(march(1, 4), "b_2"))
+    assert (found.id, found.state) == (unit, UnitState.published)
+    assert ledger.claims("flights", march(1, 9)) == {}
+    part = replace(a_launch(march(2), "b_3"), since=NOON - LEASE)
+    assert ledger.assign(part, a_unit(march(2), "b_3")).id == unit
+
+
+@pytest.mark.parametrize(
+    ("days", "more"),
+    [
+        (march(1, 4), {"since": NOON + LEASE}),
+        (march(1, 4), {"since": None}),
+        (march(3, 5), {"since": NOON - LEASE}),
+        (march(1, 4), {"since": NOON - LEASE, "live": True}),
+    ],
+    ids=["made after the release", "nobody knows when it was made", "another day as well", "a live launch"],
+)
+def test_any_other_launch_of_released_days_opens_a_unit(
+    ledger: SqlLedger, days: tuple[dt.date, ...], more: dict[str, Any]
+) -> None:
+    _released(ledger, march(1, 4), "b_1", NOON)
+    launch = replace(a_launch(days, "b_2"), **more)
+    assert ledger.assign(launch, a_unit(days, "b_2", live=launch.live)).id == "u_b_2"
+
+
+def test_what_was_rolled_back_since_is_not_taken_for_released(ledger: SqlLedger) -> None:
+    unit = _released(ledger, march(1, 4), "b_1", NOON)
+    ledger.move(unit, {UnitState.published}, UnitState.rolled_back)
+    launch = replace(a_launch(march(1, 4), "b_2"), since=NOON - LEASE)
+    assert ledger.assign(launch, a_unit(march(1, 4), "b_2")).id == "u_b_2"

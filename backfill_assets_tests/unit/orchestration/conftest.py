@@ -1,4 +1,4 @@
-"""A Dagster instance whose events are stored in batches, in a folder of its own."""
+"""A house of two datasets; a Dagster instance whose events are stored in batches, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from backfill_assets.system import SystemClock
 from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, open_instance
+from backfill_assets_tests.unit.orchestration.house import House
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def clock_of_the_house(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every application that is opened has the time of the house."""
+    monkeypatch.setattr(SystemClock, "now", lambda _: house.world.clock.now())
 
 
 @pytest.fixture

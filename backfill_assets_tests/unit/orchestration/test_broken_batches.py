@@ -70,9 +70,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on_postgres(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    reason = postgres.why_not()
-    if reason is not None:
-        pytest.skip(reason)
     with postgres.cluster() as url, open_instance(tmp_path / "home", batched_postgres(url)) as opened:
         yield opened
 

@@ -37,6 +37,8 @@ from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
 from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
+pytestmark = pytest.mark.slow
+
 TARGETS = dict.fromkeys(BOTH, DAYS)
 SPECIFICATION: Mapping[str, object] = {
     "backfill_id": NAME, "owner": "finance-data", "reason": {"change": "Correct the tax"},
@@ -47,14 +49,12 @@ ANYTHING = Declared(parse_contract({"row_count": "any"}, ["row_count"], dataset=
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
+def house(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     monkeypatch.chdir(tmp_path)
-    yield found
-    found.close()
+    return house
 
 
 @pytest.fixture
@@ -192,7 +192,8 @@ def of_launch(days: tuple[dt.date, ...], **tags: str) -> dg.AssetExecutionContex
     """What a step of a run over both shadows sees of it."""
     chosen = {dg.AssetKey(["shadow", name]) for name in BOTH}
     run_of = SimpleNamespace(run_id="run_1", tags=tags, asset_selection=chosen, run_config={})
-    return cast("dg.AssetExecutionContext", SimpleNamespace(run=run_of, partition_keys=[d.isoformat() for d in days]))
+    keys, instance = [d.isoformat() for d in days], dg.DagsterInstance.ephemeral()
+    return cast("dg.AssetExecutionContext", SimpleNamespace(run=run_of, partition_keys=keys, instance=instance))
 
 
 def test_days_of_a_campaign_are_built_by_no_launch_but_its_own(house: House) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -23,13 +21,6 @@ from backfill_assets_tests.unit.published.tables import day
 
 DAYS = day_range(day(0), day(5))
 LIMITED = {"execution": {"budget": {"bytes_read_per_day": "5GB", "wall_time": "6h"}}}
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    yield found
-    found.close()
 
 
 def shown(house: House, capsys: pytest.CaptureFixture[str], *, as_json: bool) -> str:

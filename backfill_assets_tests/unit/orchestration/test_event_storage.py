@@ -51,9 +51,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def postgres_url() -> Iterator[str]:
-    reason = postgres.why_not()
-    if reason is not None:
-        pytest.skip(reason)
     with postgres.cluster() as url:
         yield url
 

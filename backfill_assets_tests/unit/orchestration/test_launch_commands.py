@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,13 +41,6 @@ def dagster(monkeypatch: pytest.MonkeyPatch) -> Dagster:
     found = Dagster()
     monkeypatch.setattr(backfills, "launch_backfill", found.launch)
     return found
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    yield found
-    found.close()
 
 
 def _run(*words: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 from backfill_assets.application import Application
 from backfill_assets.campaigns.proving.certificate import Prover
 from backfill_assets.cli.app import app
-from backfill_assets.domain.errors import DatasetError, ProofError
+from backfill_assets.domain.errors import DatasetError, LayoutError, ProofError
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.jobs import prove_job
 from backfill_assets_tests.unit.campaigns.campaign_world import NAME
@@ -24,14 +23,9 @@ from backfill_assets_tests.unit.campaigns.test_certificates import Engine
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 from backfill_assets_tests.unit.published.tables import day
 
+pytestmark = pytest.mark.slow
+
 DAYS = [day(0), day(1)]
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    yield found
-    found.close()
 
 
 @pytest.fixture
@@ -118,6 +112,8 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
     out = tmp_path / "history.md"
     assert run("diff-history", "--models", "HEAD", "--out", str(out)).output == ""
     text = out.read_text(encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"cannot be written to .* \(Is a directory\); name another file with --out"):
+        run("diff-history", "--models", "HEAD", "--out", str(tmp_path))
     assert "**Nothing changes.**" in text
     assert "The code of `sales` is that of what is published." in text
     assert "Nothing is published yet of `totals`." in text

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -18,26 +17,17 @@ from backfill_assets.domain.measurement import ROW_COUNT, Side
 from backfill_assets.domain.metrics import DatasetMetrics, SecondsPerPartition, Watermark
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.release_figures import figures, release_figures
-from backfill_assets.system import SystemClock
 from backfill_assets_tests.unit.campaigns import world as worlds
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 
 D1, D2 = day(0), day(1)
 NUMBERS = {
     "duplicate_keys_per_1000_rows", "mismatches", "watermark_lag_days", "watermark_lag_hours",
     "seconds_per_partition_p50", "seconds_per_partition_p95", "watermark",
 }  # fmt: skip
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    monkeypatch.setattr(SystemClock, "now", lambda _: found.world.clock.now())
-    yield found
-    found.close()
 
 
 def said(instance: dg.DagsterInstance, name: str) -> Mapping[str, Mapping[str, object]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -16,14 +15,9 @@ from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day
 
+pytestmark = pytest.mark.slow
+
 D1, D2, D3 = day(1), day(2), day(3)
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    yield found
-    found.close()
 
 
 def _materialize(house: House, *assets: str, partition: dt.date = D1) -> str:

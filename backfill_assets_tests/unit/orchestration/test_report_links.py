@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +22,6 @@ from backfill_assets_tests.unit.published.tables import day
 pytestmark = pytest.mark.slow
 
 D1, D2 = day(1), day(2)
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    yield found
-    found.close()
 
 
 def published(house: House) -> Mapping[str, object]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from deltalake import write_deltalake
@@ -12,20 +11,13 @@ from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import RollbackError
-from backfill_assets.system import SystemClock
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
+
 DAYS = [day(0), day(1)]
 RANGE = "2026-01-01..2026-01-02"
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    found = House(tmp_path, monkeypatch)
-    monkeypatch.setattr(SystemClock, "now", lambda _: found.world.clock.now())
-    yield found
-    found.close()
 
 
 def released(house: House, amount: int, days: Sequence[dt.date] = DAYS) -> str:

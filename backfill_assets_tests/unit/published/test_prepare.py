@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.domain.errors import PreconditionError
-from backfill_assets.domain.release import CommitKind
+from backfill_assets.domain.release import CommitKind, DaySwap, ReleaseKind
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets_tests.unit.published.tables import (
     TestClock,
@@ -29,8 +30,9 @@ def columns(home: Path) -> dict[str, str]:
     return {f["name"]: f["type"] for f in fields}
 
 
-def other(tmp_path: Path, types: dict[str, str]) -> DeltaPublishedTable:
-    return DeltaPublishedTable(layout(tmp_path), dataset(columns=types), TestClock())
+def other(tmp_path: Path, types: dict[str, str], *dropped: str) -> DeltaPublishedTable:
+    declared = dataset(columns=types).model_copy(update={"dropped_columns": dropped})
+    return DeltaPublishedTable(layout(tmp_path), declared, TestClock())
 
 
 def test_the_table_has_the_declared_order_whatever_the_shadows(table: DeltaPublishedTable, home: Path) -> None:
@@ -84,6 +86,26 @@ def test_removed_and_retyped_columns_are_refused(
     with pytest.raises(PreconditionError, match=match):
         other(tmp_path, types).prepare("_shadow/u/9")
     assert table.version() == 0
+
+
+def test_a_column_that_nothing_fills_any_more_reads_null_on_new_days_and_returns_with_a_rollback(
+    table: DeltaPublishedTable, home: Path, tmp_path: Path
+) -> None:
+    write_shadow(home, SHADOW, rows_of({day(0): [1], day(1): [2]}))
+    publish(table, SHADOW, [day(0), day(1)], "r_1")
+    narrow = other(tmp_path, {"id": "long", "day": "date"}, "amount")
+    write_shadow(home, "_shadow/u/2", rows_of({day(1): [3]}).drop_columns(["amount"]))
+    release = publish(narrow, "_shadow/u/2", [day(1)], "r_2")
+
+    def amounts() -> list[tuple[object, bool]]:
+        read = DeltaTable(home).to_pyarrow_table(columns=["day", "amount"]).to_pylist()
+        return sorted((r["day"], r["amount"] is None) for r in read)
+
+    assert amounts() == [(day(0), False), (day(1), True)]
+    back = tuple(DaySwap(s.day, s.add, s.remove) for s in release.days)
+    undo = replace(release, release="r_3", kind=ReleaseKind.rollback, days=back, undoes="r_2")
+    narrow.commit(undo, narrow.version())
+    assert amounts() == [(day(0), False), (day(1), False)]
 
 
 def test_a_shadow_that_is_not_as_declared_is_refused(table: DeltaPublishedTable, home: Path) -> None:

@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
@@ -241,7 +242,8 @@ def every_type_published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("column", [*VALUES, "recalculated_at"])
 def test_duckdb_finds_the_same_rows_by_a_filter_that_it_passes_on(every_type_published: Path, column: str) -> None:
-    dataset_ = DeltaTable(every_type_published).to_pyarrow_dataset()
+    files = SubTreeFileSystem(str(every_type_published), LocalFileSystem())
+    dataset_ = DeltaTable(every_type_published).to_pyarrow_dataset(filesystem=files)
     with duckdb.connect() as duck:
         duck.register("published", dataset_)
         duck.execute("CREATE TABLE copied AS SELECT * FROM published")

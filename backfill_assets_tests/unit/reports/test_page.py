@@ -122,6 +122,8 @@ def test_the_page_says_what_the_json_says() -> None:
         assert words.figure(Decimal(change["new"])) in text
     for entry in found["journal"]:
         assert entry["action"] in text
+    recomputed = sum(len(proof.certificate.days) for proof in review.certificates)
+    assert f"{recomputed} of {len(review.days)} days computed anew" in text
 
 
 def test_the_charts_draw_the_points_of_the_json() -> None:

@@ -1,0 +1,185 @@
+"""Files: do the logs and the data of all tables lie on disk as they were written, and is anything left over?"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import day_range, format_days
+from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
+from backfill_assets.domain.health_ports import WrittenReports
+from backfill_assets.domain.names import number_of
+from backfill_assets.domain.plan import shown_bytes
+from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.retention import StoredFile
+from backfill_assets.domain.units import UnitState
+
+REPORTS = "reports"
+"""Stands for the folder of reports where a table's folder is named otherwise."""
+_BACKUP = "restore the folder from a backup"
+_RESTORE = "backfill reconcile, or restore the ledger from a backup"
+_SCRATCH = ("p_", "d_")
+"""What the ids of certificates and of comparisons with history begin with."""
+
+
+@dataclass(frozen=True)
+class FilesExam:
+    """All tables at one moment; `settled` is when a file must have been written at the latest for nobody to be at work on it."""
+
+    ledger: Ledger
+    datasets: Mapping[str, Dataset]
+    now: dt.datetime
+    settled: dt.datetime
+
+    def of_table(self, table: StoredTable) -> Iterator[Finding]:
+        """What is wrong with the files of one table."""
+        yield from self._log(table)
+        yield from self._lost(table)
+        yield from self._left(table, table.temporary, "unfinished files")
+        yield from self._left(table, table.orphans, "data files that no commit names")
+        if table.layer == "raw":
+            yield from self._landed(table)
+
+    def of_staging(self, tables: Sequence[StoredTable]) -> Iterator[Finding]:
+        """Staged tables of columns that the staging model had before."""
+        for table in tables:
+            newest = current_staging(tables, table.dataset)
+            if table.layer == "staging" and newest is not None and table.place != newest.place:
+                what = f"{table.place} holds rows of {table.dataset} with columns that nothing was staged with since"
+                remedy = f"nobody reads it unless the staging model goes back to them; remove the folder {table.place}"
+                yield Finding(Gravity.info, what, remedy)
+
+    def of_shadows(self, name: str, table: PublishedTable) -> Iterator[Finding]:
+        """Folders of shadows that belong to no unit: scratch of a command that was killed, or of a unit that got lost."""
+        units = {unit.id for unit in self.ledger.units(name)}
+        folders: dict[str, list[StoredFile]] = {}
+        for file in table.stored_files():
+            folders.setdefault(file.path.split("/")[1], []).append(file)
+        for folder, files in sorted(folders.items()):
+            if folder in units or any(file.modified > self.settled for file in files):
+                continue
+            size = shown_bytes(sum(file.size for file in files))
+            what = f"{name}: the folder _shadow/{folder} ({number_of(len(files), 'file')}, {size})"
+            if folder.startswith(_SCRATCH):
+                cure = Cure(Mend.files, f"published/{name}", name, paths=tuple(file.path for file in files))
+                killed = f"{what} is scratch of a backfill prove or diff-history that was killed"
+                yield Finding(Gravity.info, killed, "run: backfill sweep", cure)
+            else:
+                remedy = f"if the ledger lost it: {_RESTORE}; otherwise run: backfill sweep"
+                yield Finding(Gravity.warning, f"{what} belongs to a unit that the ledger does not know", remedy)
+
+    def of_evidence(self, tables: Mapping[str, PublishedTable]) -> Iterator[Finding]:
+        """Files that the evidence of open units rests on."""
+        for unit in self.ledger.units(states={UnitState.open}):
+            for name in sorted(unit.targets.keys() & tables.keys()):
+                evidence = self.ledger.evidence(unit.id, name).values()
+                lost = tables[name].missing_files(file for found in evidence for file in found.shadow_files)
+                if lost:
+                    what = f"{name} {format_days(f.day for f in lost)}: files that unit {unit.id} would release are lost or altered"
+                    yield Finding(
+                        Gravity.warning, f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}"
+                    )
+
+    def of_reports(self, reports: WrittenReports) -> Iterator[Finding]:
+        """Reports of units that do not exist, and pages that were not finished."""
+        units = {unit.id for unit in self.ledger.units()}
+        for unit in reports.units():
+            if unit not in units:
+                what = f"there is a report of unit {unit}, which the ledger does not know"
+                yield Finding(Gravity.warning, what, f"if the ledger lost it: {_RESTORE}; otherwise remove the folder")
+        left = [file for file in reports.unfinished() if file.modified < self.settled]
+        if left:
+            cure = Cure(Mend.files, REPORTS, paths=tuple(file.path for file in left))
+            what = f"{REPORTS}: {number_of(len(left), 'unfinished page')}, first {left[0].path}"
+            yield Finding(Gravity.info, what, "remove them by hand", cure)
+
+    def _log(self, table: StoredTable) -> Iterator[Finding]:
+        for commit in table.damaged:
+            newest = commit.version == table.version
+            what = f"{table.place}: commit {commit.version} of its log {commit.fault}"
+            cure = Cure(Mend.set_aside, table.place, table.dataset, paths=(str(commit.version),))
+            yield Finding(Gravity.error, what, _BACKUP, cure if newest and self._may_go(table) else None)
+        if table.gaps:
+            what = f"{table.place}: its log lacks the commits {', '.join(map(str, table.gaps[:5]))}"
+            yield Finding(Gravity.error, what, _BACKUP)
+        if table.fault and not table.damaged and not table.gaps:
+            yield Finding(Gravity.error, f"{table.place}: its log cannot be read: {table.fault}", _BACKUP)
+
+    def _may_go(self, table: StoredTable) -> bool:
+        """Nothing else knows what raw holds: its version before has to have all that the ledger says was landed."""
+        if table.layer != "raw":
+            return True
+        # Of a dataset that is not loaded nobody knows on which days something may have been landed.
+        return table.dataset in self.datasets and not any(True for _ in self._lacking(table))
+
+    def _lost(self, table: StoredTable) -> Iterator[Finding]:
+        if not table.lost:
+            return
+        first = table.lost[0]
+        found = "is not there" if first.found < 0 else f"has {first.found:,} bytes instead of {first.size:,}"
+        what = f"{table.place}: {number_of(len(table.lost), 'file')} of its newest version lost or altered; {first.path} {found}"
+        if table.layer == "staging":
+            staged = self.ledger.staged(table.dataset, self.days(table.dataset))
+            known = any(day.inputs for day in staged.values())
+            cure = Cure(Mend.stage, table.place, table.dataset) if known else None
+            remedy = "launch staging of these days" if known else "these days are staged again when they are needed"
+            yield Finding(Gravity.warning if known else Gravity.info, what, remedy, cure)
+        elif table.layer == "raw":
+            yield Finding(Gravity.error, what, "restore them from a backup: raw is the only copy of what was delivered")
+        else:
+            yield Finding(Gravity.error, what, _BACKUP)
+
+    def _left(self, table: StoredTable, files: Sequence[StoredFile], what: str) -> Iterator[Finding]:
+        left = [file for file in files if file.modified < self.settled]
+        if left:
+            cure = Cure(Mend.files, table.place, table.dataset, paths=tuple(file.path for file in left))
+            size = shown_bytes(sum(file.size for file in left))
+            found = f"{table.place}: {len(left)} {what} ({size}) of a writer that was killed, first {left[0].path}"
+            if files is table.orphans and table.set_aside:
+                remedy = f"a commit in _set_aside/{table.place} may name them; remove that folder once nobody needs it"
+                yield Finding(Gravity.info, found, remedy)
+            else:
+                yield Finding(Gravity.info, found, "remove them by hand", cure)
+
+    def _landed(self, table: StoredTable) -> Iterator[Finding]:
+        if table.dataset not in self.datasets or table.damaged or table.fault:
+            return
+        lacking = sorted(self._lacking(table))
+        if lacking:
+            what = f"raw/{table.dataset} {format_days(lacking)}: raw has fewer rows than the ledger says were landed"
+            yield Finding(Gravity.error, what, "restore raw from a backup of the ledger's time, or later")
+        known = self._rows_landed(table)
+        over = sorted(day for day, rows in table.rows.items() if rows > known.get(day, 0))
+        if over and table.written_at is not None and table.written_at < self.settled:
+            what = f"raw/{table.dataset} {format_days(over)}: raw has rows that the ledger does not know as landed"
+            yield Finding(Gravity.warning, what, "launch raw of these days: it puts the same files in their place")
+
+    def _lacking(self, table: StoredTable) -> Iterator[dt.date]:
+        landed = self._rows_landed(table)
+        return (day for day, rows in landed.items() if table.rows.get(day, 0) < rows)
+
+    def _rows_landed(self, table: StoredTable) -> Mapping[dt.date, int]:
+        rows: dict[dt.date, int] = {}
+        for delivery in self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows}):
+            rows[delivery.day] = rows.get(delivery.day, 0) + delivery.rows
+        return rows
+
+    def days(self, name: str) -> tuple[dt.date, ...]:
+        """The days that a dataset has had until now; none where it is not loaded."""
+        return days_of(self.datasets.get(name), self.now)
+
+
+def days_of(dataset: Dataset | None, now: dt.datetime) -> tuple[dt.date, ...]:
+    """The days that a dataset has had until now; none without one."""
+    if dataset is None:
+        return ()
+    return tuple(day_range(dataset.start, max(dataset.start, now.date() + dt.timedelta(days=1))))
+
+
+def current_staging(tables: Sequence[StoredTable], dataset: str) -> StoredTable | None:
+    """The staged table of a dataset that was written last."""
+    oldest = dt.datetime.min.replace(tzinfo=dt.UTC)
+    own = [table for table in tables if table.layer == "staging" and table.dataset == dataset]
+    return max(own, key=lambda table: table.written_at or oldest, default=None)

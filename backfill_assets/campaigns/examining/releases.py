@@ -1,0 +1,189 @@
+"""Published tables: do the ledger, the Delta log, the manifests and the files say the same of every release?"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from backfill_assets.campaigns.releasing.steps import taken_back, unit_or_none
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
+from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.release import CommitKind, DataFile, Manifest, ReleaseKind, ReleaseState, TableCommit
+from backfill_assets.domain.retention import restorable_until
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import ReleaseRecord
+
+RECONCILE = "run: backfill reconcile"
+_BACKUP = "restore _releases/ from a backup"
+
+
+@dataclass(frozen=True)
+class PublishedExam:
+    """One dataset at one moment; `busy` is the lock of whoever is releasing it right now."""
+
+    name: str
+    ledger: Ledger
+    table: PublishedTable
+    now: dt.datetime
+    stored: StoredTable
+    busy: Lock | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        """What does not agree."""
+        for record in self._records.values():
+            yield from self._release(record)
+        yield from self._commits_findings()
+        yield from self._manifest_findings()
+        yield from self._contents()
+        yield from self._files()
+        yield from self._unsealed()
+
+    @cached_property
+    def _records(self) -> Mapping[str, ReleaseRecord]:
+        return {r.manifest.release: r for r in self.ledger.releases(self.name)}
+
+    @cached_property
+    def _commits(self) -> Sequence[TableCommit]:
+        return self.table.history()
+
+    @cached_property
+    def _hashes(self) -> Mapping[str, str]:
+        return {c.release: c.manifest for c in self._commits if c.kind is CommitKind.release}
+
+    @cached_property
+    def _manifests(self) -> Mapping[str, Manifest]:
+        # Where one cannot be read none are: that one comes first.
+        return {} if self.stored.manifests else {m.release: m for m in self.table.manifests()}
+
+    @cached_property
+    def _active(self) -> Mapping[dt.date, tuple[DataFile, ...]]:
+        return self.table.active()
+
+    @cached_property
+    def _true(self) -> Sequence[ReleaseRecord]:
+        return [r for r in self._records.values() if r.state is ReleaseState.finalized]
+
+    def _cure(self, mend: Mend, record: ReleaseRecord) -> Cure:
+        return Cure(mend, record.manifest.release, self.name, record.manifest.unit)
+
+    def _release(self, record: ReleaseRecord) -> Iterator[Finding]:
+        release = record.manifest.release
+        if record.state is ReleaseState.intent and self.busy:
+            what = f"release {release} is being made by {self.busy.holder}"
+            yield Finding(
+                Gravity.info, what, f"look again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC"
+            )
+        elif record.state is ReleaseState.intent:
+            what = f"release {release} is intended and not finished"
+            yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
+        elif record.state is ReleaseState.finalized and not self._committed(release):
+            what = f"release {release} is finalized in the ledger, but not in the Delta log of its table"
+            remedy = "the table was replaced or restored from a backup; restore the ledger of the same time"
+            # Only what a repair itself has taken out of the log, and only where nothing came after it.
+            lost = record.version in self.stored.set_aside and self.table.version() == (record.version or 0) - 1
+            yield Finding(Gravity.error, what, remedy, self._cure(Mend.commit, record) if lost else None)
+
+    def _committed(self, release: str) -> bool:
+        # Each question opens the table; what its log still tells of need not be asked.
+        return release in self._hashes or self.table.committed(release) is not None
+
+    def _commits_findings(self) -> Iterator[Finding]:
+        for commit in self._commits:
+            if commit.kind is CommitKind.foreign:
+                what = f"{self.name}: version {commit.version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M}) is no release"
+                yield Finding(Gravity.warning, what, "find out who writes to the published table: only releases may")
+            elif commit.kind is CommitKind.release and commit.release not in self._records:
+                what = f"release {commit.release} is in the Delta log of {self.name}, but not in the ledger"
+                known = self._manifests.get(commit.release)
+                cure = Cure(Mend.reconcile) if known is not None and known.hash == commit.manifest else None
+                yield Finding(Gravity.error, what, RECONCILE if cure else f"{_BACKUP}, then {RECONCILE}", cure)
+            stored = self._manifests.get(commit.release)
+            if stored is not None and stored.hash != commit.manifest:
+                what = f"the manifest of release {commit.release} on disk is not the one that was committed"
+                yield Finding(Gravity.error, what, f"{_BACKUP}; do not roll back from this one")
+
+    def _manifest_findings(self) -> Iterator[Finding]:
+        for release in self.stored.manifests:
+            what = f"the manifest of release {release} of {self.name} cannot be read"
+            yield Finding(Gravity.error, what, _BACKUP, self._manifest_cure(self._records.get(release)))
+        if self.stored.manifests:
+            return
+        for record in self._true:
+            if record.manifest.release not in self._manifests:
+                what = f"release {record.manifest.release} has no manifest beside its table"
+                yield Finding(Gravity.warning, what, f"{_BACKUP}; the ledger still has it", self._manifest_cure(record))
+        for release in self._manifests.keys() - self._records.keys() - self._hashes.keys():
+            if self.table.committed(release) is not None:
+                what = f"release {release} has a manifest and a commit, but the ledger does not know it"
+                yield Finding(Gravity.error, what, RECONCILE, Cure(Mend.reconcile))
+
+    def _manifest_cure(self, record: ReleaseRecord | None) -> Cure | None:
+        """The ledger's manifest is believed where it is the one that was committed, or the log no longer says."""
+        if record is None:
+            return None
+        own = record.manifest.hash
+        return self._cure(Mend.manifest, record) if self._hashes.get(record.manifest.release, own) == own else None
+
+    def _contents(self) -> Iterator[Finding]:
+        """Whether readers see of each day the files that its last release brought; a foreign commit is told of already."""
+        oldest = min((c.version for c in self._commits), default=0)
+        unsettled = any(r.state is ReleaseState.intent for r in self._records.values())
+        if unsettled or self.busy or any(c.kind is CommitKind.foreign for c in self._commits):
+            return
+        last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}
+        for record in sorted(self._true, key=lambda r: r.version or 0):
+            last |= {swap.day: (record, swap.add) for swap in record.manifest.days}
+        differing = [
+            (day, record.manifest.release)
+            for day, (record, files) in sorted(last.items())
+            if (record.version or 0) >= oldest
+            and {f.identity for f in files} != {f.identity for f in self._active.get(day, ())}
+        ]
+        if differing:
+            days, releases = [day for day, _ in differing], sorted({release for _, release in differing})
+            what = f"{self.name} {format_days(days)}: readers see other files than {', '.join(releases[:3])} brought"
+            yield Finding(
+                Gravity.error, what, "the log was cut or replaced: restore it from a backup, or publish these days anew"
+            )
+
+    def _files(self) -> Iterator[Finding]:
+        lost = self.table.missing_files(f for files in self._active.values() for f in files)
+        if lost:
+            days = format_days(f.day for f in lost)
+            what = f"{self.name} {days}: {len(lost)} files that readers see are gone or have another size, first {lost[0].path}"
+            yield Finding(Gravity.error, what, "restore them from a backup, or build these days anew and publish")
+        for record in self._true:
+            gone = self.table.missing_files(record.manifest.removed) if self._restorable(record) else ()
+            if gone:
+                days = format_days(f.day for f in gone)
+                what = f"release {record.manifest.release} cannot be rolled back for {days}: files are gone"
+                yield Finding(Gravity.warning, what, "restore them from a backup, or roll back other days only")
+
+    def _restorable(self, record: ReleaseRecord) -> bool:
+        if record.manifest.kind is not ReleaseKind.publish or record.committed_at is None:
+            return False
+        return self.now < restorable_until(record.committed_at, self.table.keep_for)
+
+    def _unsealed(self) -> Iterator[Finding]:
+        """Shadows whose files readers see and that an engine could still take for a table of their own."""
+        undone = taken_back(self._records.values())
+        published = [
+            r for r in self._true if r.manifest.kind is ReleaseKind.publish and r.manifest.release not in undone
+        ]
+        if self.busy or not published:
+            return
+        logs = {"/".join(f.path.split("/")[:4]) for f in self.table.stored_files()}
+        for record in published:
+            for folder in sorted({"/".join(f.path.split("/")[:3]) for f in record.manifest.added}):
+                if f"{folder}/_delta_log" not in logs or f"{folder}/_sealed_log" in logs:
+                    continue
+                unit = unit_or_none(self.ledger, record.manifest.unit)
+                if unit is None or unit.state is not UnitState.open:
+                    what = (
+                        f"the shadow {folder} of {self.name} is published, but still a table that could be written to"
+                    )
+                    cure = Cure(Mend.seal, folder, self.name, record.manifest.unit)
+                    yield Finding(Gravity.info, what, "publish its unit again, which seals it", cure)

@@ -1,0 +1,87 @@
+"""What commands do with values that are no text, and with failures that nobody has foreseen."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from backfill_assets.domain.errors import ArgumentError, BackfillError
+from backfill_assets.domain.names import visible
+from backfill_assets.settings import Settings
+from backfill_assets.system import SystemClock
+
+_LOG: Final = "errors.log"
+_SHORTEST: Final = 4
+_LONGEST: Final = 300
+_SECRET_NAMES: Final = re.compile(r"url|token|password|secret|webhook|credential|key", re.IGNORECASE)
+_IN_URL: Final = re.compile(r"[=:@/;?&]+")
+
+
+def require_text(words: Sequence[str]) -> None:
+    """Refuse arguments that no database and no terminal takes.
+
+    Raises:
+        ArgumentError: one is no UTF-8.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(f"the argument '{visible(word)}' is no UTF-8; write it in UTF-8") from None
+
+
+def noted(error: Exception, environ: Mapping[str, str]) -> str:
+    """Write the trace of a failure into the log of the state folder, and say in one line what failed and where that is.
+
+    Neither holds a secret of `environ`.
+    """
+    secrets = tuple(_secrets(environ))
+    first = next(iter(str(error).strip().splitlines()), "")[:_LONGEST]
+    what = _without(secrets, f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    trace = _without(secrets, "".join(traceback.format_exception(error)))
+    try:
+        log = Settings.from_env(environ).state / _LOG
+        _append(log, f"{SystemClock().now().isoformat()}\n{trace}\n")
+    except (BackfillError, OSError) as trouble:
+        return f"{what}; its trace could not be written ({type(trouble).__name__}): see that BACKFILL_ASSETS_STATE is a folder"
+    return f"{what}; nobody has foreseen this. Its trace is in {log}: please report it with that"
+
+
+def _append(log: Path, text: str) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(descriptor, "a", encoding="utf-8", errors="backslashreplace") as out:  # noqa: PTH123  # private from its first byte on
+        out.write(text)
+
+
+def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """The values of variables that may hold secrets, longest first, and of URLs their parts as well."""
+    found: set[str] = set()
+    for name, value in environ.items():
+        if _SECRET_NAMES.search(name) and len(value) >= _SHORTEST:
+            found.add(value)
+            if "://" in value:
+                found |= set(_parts(value))
+    return iter(sorted(found, key=len, reverse=True))
+
+
+def _parts(url: str) -> Iterator[str]:
+    """What of a URL is secret: its user's password, its path, and its options."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password or ""
+    except ValueError:
+        return
+    pieces = [password, unquote(password), *_IN_URL.split(f"{parts.path};{parts.query};{parts.fragment}")]
+    yield from (piece for piece in pieces if len(piece) >= 2 * _SHORTEST or piece == password != "")
+
+
+def _without(secrets: Sequence[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,48 @@
+"""Paths and patterns of source files, as `dataset.yaml` may name them below the sources folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+_LONGEST = 1000
+_LONGEST_PART = 200
+"""File systems end at 255 bytes; the day takes a few more than its placeholder."""
+_DAY_IN_BRACKETS = re.compile(r"\[[^\]]*\{day\}")
+
+
+def _relative_path(value: str) -> str:
+    path = PurePosixPath(value)
+    away = not path.parts or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value
+    if away or not value.isprintable():
+        raise ValueError("use a path relative to the sources folder, without '..', of characters that one can see")
+    if len(value) > _LONGEST or any(len(part.encode()) > _LONGEST_PART for part in path.parts):
+        raise ValueError(f"use at most {_LONGEST_PART} bytes for each name and {_LONGEST} characters in all")
+    return value
+
+
+RelativePath = Annotated[str, AfterValidator(_relative_path)]
+
+
+def checked_pattern(value: str) -> str:
+    """Return a source's pattern if it can tell the deliveries of one day from those of others.
+
+    Raises:
+        ValueError: it has no `{day}`, something else in braces, the day in brackets, or `**` beside other characters or
+            twice, which looks through every folder again for every folder.
+    """
+    if "{day}" not in value:
+        raise ValueError("path must contain {day}, the place of the delivery day (ISO date)")
+    if set("{}") & set(value.replace("{day}", "")):
+        raise ValueError("path: only {day} may stand in braces")
+    if _DAY_IN_BRACKETS.search(value):
+        raise ValueError(
+            "path: {day} stands in brackets, where any one of its characters would do; take it out of them"
+        )
+    deep = [part for part in PurePosixPath(value).parts if "**" in part]
+    if len(deep) > 1 or any(part != "**" for part in deep):
+        raise ValueError("path: ** stands for folders, alone between slashes and only once; write * for characters")
+    return value

@@ -1,0 +1,71 @@
+"""Which remote Spark server works in a warehouse: a note beside its tables, so that no second server starts to work there.
+
+Spark commits to a folder by looking whether the next file of the log exists and then renaming its own into that place; only
+within one server are these two one step. Source: `LocalLogStore.java` of Delta's storage module, and docs/storage.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+
+from backfill_assets.domain.errors import EngineError
+
+FRESH_SECONDS: Final = 120
+"""For how long after its last use another server is taken to be at work; sessions renew the note each second."""
+
+_LOCK_SECONDS: Final = 60
+
+
+class RemoteNote:
+    """The file `_remote_spark` of a warehouse: the URL of the server that was used last, without secrets."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+        self.path = warehouse / "_remote_spark"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the right to look who works here and to begin; raises `EngineError` if it cannot be had."""
+        self._warehouse.mkdir(parents=True, exist_ok=True)
+        # Several users may share a warehouse, and with it this lock.
+        lock = FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_SECONDS, mode=0o666)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise EngineError(
+                f"{lock.lock_file} has been held for {_LOCK_SECONDS} s by a process that asks which Spark server works in "
+                "this warehouse; end that process and try again."
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def at_work(self) -> str | None:
+        """The URL of the remote server that works here or did just now, if one does."""
+        try:
+            age = time.time() - self.path.stat().st_mtime
+            return self.path.read_text(encoding="utf-8") if age < FRESH_SECONDS else None
+        except FileNotFoundError:
+            return None
+
+    def write(self, url: str) -> None:
+        """Say that the server at `url` works here from now on."""
+        draft = self.path.with_suffix(f".{os.getpid()}")
+        draft.write_text(url, encoding="utf-8")
+        draft.replace(self.path)
+
+    def touch(self) -> None:
+        """Say that it still does; raises `OSError` where another user wrote the note last."""
+        os.utime(self.path)
+
+    def remove(self) -> None:
+        """Say that no remote server works here."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,91 @@
+"""Surviving a power cut: what counts is on the disk before anything says so, and a commit that was cut is set aside."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from backfill_assets.lakehouse.published.log import LOG, commits, shadow_log_folder
+
+Sync = Callable[[Path], None]
+"""Brings a file or folder to the disk; a power cut after it has returned leaves it whole."""
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk; raises OSError if the disk refuses."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> None:
+    """Bring a shadow's log and data files to the disk, with all folders on the way: no engine does that by itself."""
+    shadow = root / folder
+    log = shadow_log_folder(shadow)
+    paths = [*(root / file for file in files), *([path for _, path in commits(log)] if log else [])]
+    for path in paths:
+        bring(path)
+    inner = {parent for path in paths for parent in path.parents if parent.is_relative_to(shadow)}
+    for parent in sorted(inner | ({shadow.parent, shadow.parent.parent} if paths else set())):
+        bring(parent)
+
+
+def sync_commits(root: Path, above: int, bring: Sync) -> None:
+    """Bring the commits after version `above` to the disk: delta-rs only hands them to the system."""
+    for version, path in commits(root / LOG):
+        if version > above:
+            bring(path)
+    bring(root / LOG)
+
+
+def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
+    """Move a commit out of the log in `folder`, with its checksums, into `aside`; what is gone already is fine.
+
+    The commit goes last: as long as it lies there, whoever comes after one that died goes on with it.
+    """
+    name = f"{version:020}"
+    # A checksum that stayed behind would make Spark refuse the next commit of this version.
+    names = (f"{name}.crc", f".{name}.crc.crc", f".{name}.json.crc", f"{name}.json")
+    found = [folder / file for file in names if (folder / file).exists()]
+    if not found:
+        return
+    aside.mkdir(parents=True, exist_ok=True)
+    for file in found:
+        file.replace(_free(aside / file.name))
+    bring(aside)
+    bring(folder)
+
+
+def set_aside_torn(root: Path, aside: Path, bring: Sync) -> bool:
+    """Move the newest commit of a table into `aside` if it was cut while it was written; whether it was.
+
+    A commit counts only when all of it is there, so that nothing is lost with one of which a part is missing.
+    """
+    found = commits(root / LOG)
+    if not found or not _torn(found[-1][1]):
+        return False
+    set_aside(root / LOG, found[-1][0], aside, bring)
+    return True
+
+
+def _free(path: Path) -> Path:
+    """The path, or with a number after it where one of the same name was set aside before."""
+    number, free = 0, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free
+
+
+def _torn(commit: Path) -> bool:
+    try:
+        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError:
+        return True
+    releases = {action["commitInfo"].get("release") for action in actions if "commitInfo" in action} - {None}
+    # The transaction stands on the last line of a release: without it, files may be missing before it.
+    return not actions or not releases <= {action["txn"]["appId"] for action in actions if "txn" in action}

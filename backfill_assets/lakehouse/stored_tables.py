@@ -1,0 +1,222 @@
+"""All Delta tables of the warehouse as files: what a power cut or a killed writer leaves, and no engine would show."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.domain.errors import PreconditionError
+from backfill_assets.domain.health import DamagedCommit, LostFile, StoredTable
+from backfill_assets.domain.retention import StoredFile
+from backfill_assets.lakehouse.layout import Layout, below
+from backfill_assets.lakehouse.published import durable, log
+from backfill_assets.lakehouse.published.files import SHADOW
+from backfill_assets.lakehouse.published.reading import add_actions, read_manifest, said
+from backfill_assets.lakehouse.published.table import RELEASES
+
+_TEMPORARY: Final = (
+    re.compile(r"\..+\.tmp"),  # Spark writes a commit or a checkpoint so, and then renames it
+    re.compile(r"_commit_.+\.json\.tmp"),  # delta-rs does the same
+    re.compile(r".+#\d+"),  # and so its object store, any file
+)
+_DRAFT: Final = re.compile(r"\..+\.\d+")
+"""What a manifest is called until it is whole."""
+_TAIL: Final = 65_536
+_HIDDEN: Final = ("_", ".")
+
+
+@dataclass(frozen=True)
+class DeltaStoredTables:
+    """The port `StoredTables` on the folders of a layout."""
+
+    layout: Layout
+
+    def look(self) -> tuple[StoredTable, ...]:
+        """Every table of raw, staging and published, and `data_releases`, by place."""
+        return tuple(self._look_or_fault(*found) for found in sorted(self._places()))
+
+    def set_aside(self, place: str, version: int) -> None:
+        """Move the newest commit of a table, with its checksums, below `_set_aside/`; one that is gone already is fine.
+
+        Raises:
+            PreconditionError: it is not the newest, or a checkpoint has its content.
+        """
+        folder = below(self.layout.warehouse, place) / log.LOG
+        newest = max((found for found, _ in log.commits(folder)), default=-1)
+        if newest > version or list(folder.glob(f"{version:020}.checkpoint*")):
+            raise PreconditionError(
+                f"{folder}: expected commit {version} to be the newest and without checkpoint, found commits up to "
+                f"{newest}; restore the log from a backup"
+            )
+        durable.set_aside(folder, version, self.layout.aside_path(place), durable.sync)
+
+    def remove(self, place: str, paths: Iterable[str]) -> None:
+        """Remove files below a table's folder; one that is gone already is fine.
+
+        Raises:
+            PreconditionError: a path is a commit, or goes through a link; nothing has been removed then.
+            LayoutError: a path leads out of the folder; the same.
+        """
+        root = below(self.layout.warehouse, place)
+        targets = [(path, root / path) for path in paths]
+        for path, target in targets:
+            if below(root, path) != target.absolute() or re.fullmatch(r"\d{20}\..+", target.name):
+                raise PreconditionError(f"{path!r} is no unfinished file below {root}; nothing was removed")
+        for _, target in targets:
+            target.unlink(missing_ok=True)
+
+    def _places(self) -> Iterator[tuple[str, str, str]]:
+        """Place, layer and dataset of every folder that has a log."""
+        home = self.layout.warehouse
+        for layer, depth in (("raw", "*"), ("staging", "*/*"), ("published", "*")):
+            for folder in (home / layer).glob(f"{depth}/{log.LOG}"):
+                place = folder.parent.relative_to(home)
+                yield place.as_posix(), layer, place.parts[1]
+        if (home / DATA_RELEASES / log.LOG).is_dir():
+            yield DATA_RELEASES, DATA_RELEASES, ""
+
+    def _look_or_fault(self, place: str, layer: str, dataset: str) -> StoredTable:
+        try:
+            return self._look(place, layer, dataset)
+        except OSError as error:
+            return StoredTable(place, layer, dataset, fault=str(error))
+
+    def _look(self, place: str, layer: str, dataset: str) -> StoredTable:
+        root = self.layout.warehouse / place
+        commits = log.commits(root / log.LOG)
+        versions = [version for version, _ in commits]
+        damaged = tuple(DamagedCommit(v, found) for v, commit in commits if (found := _damage(commit)))
+        sound = [version for version in versions if version not in {commit.version for commit in damaged}]
+        fault, active = _active(root)
+        files = _files(root)
+        return StoredTable(
+            place=place,
+            layer=layer,
+            dataset=dataset,
+            version=versions[-1] if versions else -1,
+            written_at=_moment(commits[-1][1]) if commits else None,
+            damaged=damaged,
+            gaps=tuple(sorted(set(range(versions[0], versions[-1])) - set(versions))) if versions else (),
+            fault=fault,
+            # The doctor compares the files of published tables with their releases.
+            lost=tuple(_lost(root, active)) if layer != "published" else (),
+            rows=_rows(root, sound[-1]) if layer == "raw" and sound else {},
+            temporary=tuple(f for f in files if _is_temporary(root, f.path)),
+            orphans=() if fault or damaged else tuple(_orphans(files, active, commits)),
+            manifests=tuple(_unreadable(root / RELEASES)),
+            set_aside=tuple(sorted({int(f.name[:20]) for f in self.layout.aside_path(place).glob("[0-9]*.json*")})),
+        )
+
+
+def _active(root: Path) -> tuple[str, Mapping[str, int]]:
+    """Why the newest version cannot be read, and the size of each of its files; nothing of either where there is no version."""
+    if not DeltaTable.is_deltatable(str(root)):
+        return "", {}
+    try:
+        table = DeltaTable(root)
+        return "", {add["path"]: add["size_bytes"] for add in add_actions(table, "path", "size_bytes")}
+    except DeltaError as error:
+        return said(error), {}
+
+
+def _rows(root: Path, version: int) -> Mapping[dt.date, int]:
+    counts: dict[dt.date, int] = {}
+    try:
+        found = add_actions(DeltaTable(root, version=version), "num_records", "partition")
+    except DeltaError:
+        return counts  # the newest version cannot be read either, and that says why
+    for add in found:
+        for day in (add["partition"] or {}).values():
+            if isinstance(day, dt.date):
+                counts[day] = counts.get(day, 0) + (add["num_records"] or 0)
+    return counts
+
+
+def _orphans(
+    files: Iterable[StoredFile], active: Mapping[str, int], commits: Sequence[tuple[int, Path]]
+) -> Iterator[StoredFile]:
+    unread = [f for f in files if _is_data(f.path) and f.path not in active]
+    # Where commits are cleaned up, a file that left the table long ago looks the same: VACUUM knows better.
+    if unread and commits and commits[0][0] == 0:
+        kinds = ("add", "remove")
+        named = {action["path"] for _, commit in commits for kind in kinds for action in log.actions(commit, kind)}
+        yield from (file for file in unread if file.path not in named)
+
+
+def _damage(commit: Path) -> str:
+    with commit.open("rb") as file:
+        # Commits of long histories are big, and a cut shows at the end.
+        file.seek(-min(_TAIL, commit.stat().st_size), os.SEEK_END)
+        tail = file.read().rstrip()
+    if not tail:
+        return "is empty"
+    if b"\n" not in tail:
+        tail = commit.read_bytes().rstrip()
+    try:
+        json.loads(tail.rpartition(b"\n")[2])
+    except ValueError:
+        return "is cut off in the middle of a line"
+    return ""
+
+
+def _lost(root: Path, active: Mapping[str, int]) -> Iterator[LostFile]:
+    for path, size in sorted(active.items()):
+        try:
+            found = os.lstat(root / path).st_size
+        except OSError:
+            found = -1
+        if found != size:
+            yield LostFile(path, size, found)
+
+
+def _files(root: Path) -> tuple[StoredFile, ...]:
+    """All files of a table, those under `_shadow/` left out: the sweep collects them."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        if Path(folder) == root and SHADOW in folders:
+            folders.remove(SHADOW)
+        for name in names:
+            path = Path(folder, name)
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue  # somebody at work has finished it
+            at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
+            found.append(StoredFile(path.relative_to(root).as_posix(), at, status.st_size))
+    return tuple(sorted(found, key=lambda file: file.path))
+
+
+def _is_temporary(root: Path, path: str) -> bool:
+    name = path.rpartition("/")[2]
+    if name.startswith(".") and name.endswith(".crc"):
+        # Hadoop's checksum of a file; it has outlived it where that is gone.
+        return not (root / path).with_name(name[1:-4]).exists()
+    if path.startswith(f"{RELEASES}/"):
+        return bool(_DRAFT.fullmatch(name))
+    return any(pattern.fullmatch(name) for pattern in _TEMPORARY)
+
+
+def _is_data(path: str) -> bool:
+    return path.endswith(".parquet") and not any(part.startswith(_HIDDEN) for part in path.split("/"))
+
+
+def _unreadable(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            read_manifest(path)
+        except PreconditionError:
+            yield path.stem
+
+
+def _moment(path: Path) -> dt.datetime:
+    return dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC)

@@ -1,0 +1,98 @@
+"""What Dagster knows of launches and releases, for the doctor: the port `EventLog`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased
+from backfill_assets.domain.health import RunAtWork
+from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.units import UNIT_TAG
+from backfill_assets.orchestration.materializations import last_said
+from backfill_assets.orchestration.names import asset_key, days_of
+from backfill_assets.orchestration.outdated import report_downstream
+from backfill_assets.orchestration.release_assets import RELEASE_METADATA, release_metadata, released_events
+from backfill_assets.orchestration.storage import batched_events
+
+_log = logging.getLogger(__name__)
+_STARTED = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+_LAUNCH = "backfill doctor"
+"""What a release is told to be launched by where a repair tells of it."""
+
+
+@dataclass(frozen=True)
+class DagsterEventLog(EventLog):
+    """The event log of one Dagster instance."""
+
+    instance: dg.DagsterInstance
+    application: Application
+
+    def at_work(self) -> tuple[RunAtWork, ...]:
+        """Runs that are started and not over, oldest first."""
+        records = self.instance.get_run_records(dg.RunsFilter(statuses=_STARTED), ascending=True)
+        return tuple(
+            RunAtWork(r.dagster_run.run_id, _started(r), r.dagster_run.tags.get(UNIT_TAG, "")) for r in records
+        )
+
+    def known(self, launches: Collection[str]) -> frozenset[str]:
+        """Those of the launches (ids of backfills or runs) that Dagster still knows."""
+        runs = self.instance.get_run_ids(dg.RunsFilter(run_ids=list(launches))) if launches else ()
+        backfills = (name for name in launches if self.instance.get_backfill(name) is not None)
+        return frozenset((*runs, *backfills))
+
+    def fail(self, run: str, why: str) -> bool:
+        """End a run as failed; false if it is over already, or nobody knows it."""
+        found = self.instance.get_run_by_id(run)
+        if found is None or found.is_finished:
+            return False
+        self.instance.report_run_failed(found, why)
+        return True
+
+    def told(self, dataset: str) -> Mapping[dt.date, str]:
+        """The release that the newest materialization of each published day names; empty text where it names none."""
+        key = asset_key("published", dataset)
+        days = days_of(self.instance.get_materialized_partitions(key))
+        said = last_said(self.instance, key, days, RELEASE_METADATA)
+        return {day: str(said.get(day, "")) for day in days}
+
+    def tell(self, release: str, days: Collection[dt.date]) -> None:
+        """Tell of some days of a release, as whoever released them would have; see `released_events`."""
+        manifest = self.application.ledger.release(release).manifest
+        together = [
+            r
+            for r in self.application.ledger.releases(unit=manifest.unit, states={ReleaseState.finalized})
+            if (r.manifest.kind, r.manifest.created_at) == (manifest.kind, manifest.created_at)
+        ]
+        outcome = AlreadyReleased(
+            unit=manifest.unit,
+            releases={r.manifest.dataset: r.manifest.release for r in together},
+            days={manifest.dataset: tuple(sorted(days))},
+            versions={r.manifest.dataset: r.version for r in together if r.version is not None},
+            evidence=manifest.evidence,
+        )
+        metadata = release_metadata(self.application, [outcome], _LAUNCH, _log)
+        with batched_events(self.instance):
+            for event in released_events([outcome], metadata):
+                self.instance.report_runless_asset_event(event)
+            report_downstream(self.instance, self.application, outcome.days)
+
+    def note(self, dataset: str, text: str) -> None:
+        """Record a repair as an observation of the published asset, where rollbacks stand as well."""
+        key = asset_key("published", dataset)
+        # As text: names of files are no Markdown.
+        metadata = {"repair": dg.MetadataValue.text(text)}
+        self.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=metadata, description="repaired"))
+
+
+def _started(record: dg.RunRecord) -> dt.datetime:
+    if record.start_time is None:
+        created = record.create_timestamp
+        return created if created.tzinfo is not None else created.replace(tzinfo=dt.UTC)
+    return dt.datetime.fromtimestamp(record.start_time, dt.UTC)

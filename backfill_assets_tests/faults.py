@@ -1,0 +1,389 @@
+"""Which fault is injected by which test, and how it ends: the table of `docs/reliability-faults.md`.
+
+Written by `python -m backfill_assets_tests.faults`; a test holds it to the tests that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DOCUMENT: Final = ROOT / "docs" / "reliability-faults.md"
+UNIT: Final = "unit/faults"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: what is injected, how it ends, and the tests that show it, as `file::test` below this folder."""
+
+    injected: str
+    outcome: str
+    tests: tuple[str, ...]
+
+
+def _of(file: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{file}.py::test_{name}" for name in names)
+
+
+_CRASHES, _CAMPAIGN = "unit/campaigns/test_crashes", "unit/campaigns/test_campaign_crashes"
+_LIVES, _POWER, _DISK = "dagster/test_campaign_faults", f"{UNIT}/test_power_cut", f"{UNIT}/test_refusing_disk"
+_OTHERS, _CLOCKS, _HOSTS = f"{UNIT}/test_others_at_the_table", f"{UNIT}/test_clocks", f"{UNIT}/test_hosts_and_postgres"
+_SERVERS = "dagster/test_server_deaths"
+_TWO, _PUBLISH = "unit/campaigns/test_two_at_once", "unit/campaigns/test_publish"
+_DEATHS = "dagster/test_worker_deaths"
+_TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
+
+FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
+    "kill -9": (
+        Fault(
+            "a publication, after each of: manifest, intent, Delta commit, finalized, sealed",
+            "Readers see all of it or none; the next `backfill publish` or `backfill reconcile` finishes what is in the Delta log "
+            "and gives up what is not.",
+            _of(
+                _CRASHES,
+                "a_publication_is_true_exactly_when_it_is_in_the_delta_log",
+                "publishing_again_after_a_crash_needs_no_other_command",
+                "a_whole_unit_of_two_datasets_is_finished",
+            ),
+        ),
+        Fault(
+            "a rollback, after each of: intent, Delta commit, finalized",
+            "The same; its days are on hold exactly if it is in the log.",
+            _of(_CRASHES, "a_rollback_is_true_exactly_when_it_is_in_the_delta_log"),
+        ),
+        Fault(
+            "a publication of several tables between two of their commits, and again while they are taken back",
+            "What was committed is taken back, downstream first; the unit stays open and is published by the next command.",
+            _of(
+                _CRASHES,
+                "half_a_unit_is_taken_back",
+                "a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end",
+                "what_was_committed_of_a_chain_is_taken_back_downstream_first",
+            ),
+        ),
+        Fault(
+            "launch, resume, pause, approve, publish, rollback and the conductor of a campaign, before each of their changes",
+            "Said again, the command comes to the same end; every day is launched, built and told of once.",
+            _of(
+                _CAMPAIGN,
+                "a_launch_that_dies_claims_and_launches_its_days_once",
+                "a_resume_that_dies_launches_what_lacks_once",
+                "a_pause_that_dies_leaves_no_run_in_the_queue",
+                "a_conductor_that_dies_after_the_canaries_launches_the_rest_once",
+                "a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_next_time",
+                "an_approval_that_dies_is_there_with_its_journal_or_not_at_all",
+                "a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again",
+                "a_rollback_that_dies_is_done_once_after_it_is_said_again",
+            ),
+        ),
+        Fault(
+            "the command line and a run worker of a campaign at work",
+            "Nobody has to do anything: the lease of the worker runs out, its run is retried, only its batch is built again.",
+            (
+                *_of(_LIVES, "a_killed_command_and_a_killed_run_worker_need_nobody"),
+                *_of(
+                    "dagster/test_workers",
+                    "a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retried",
+                ),
+            ),
+        ),
+        Fault(
+            "a run worker between any two of: raw, staging, shadow, checks, evidence, manifest, intent, Delta commit, finalized, "
+            "sealed",
+            "Its run is retried and released without anybody; only a shadow without evidence is built again.",
+            _of(_DEATHS, "a_run_worker_dies_between_two_steps_of_the_road"),
+        ),
+        Fault(
+            "the daemon and the Spark server of a campaign at work",
+            "The daemon's runs go on without it; a batch without Spark fails by name, `backfill resume` builds that one again.",
+            _of(_LIVES, "after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built"),
+        ),
+        Fault(
+            "the Spark server in mid-write, when some files of a shadow are written and nothing is committed, and in mid-check",
+            "The run fails by name, `backfill resume` builds only its days again; what was written by half is in no release.",
+            _of(
+                _SERVERS,
+                "the_server_is_killed_while_it_writes_a_shadow",
+                "the_server_is_killed_while_it_checks_a_shadow",
+            ),
+        ),
+        Fault(
+            "the webserver before and after it has written down a launch, while another backfill is at work",
+            "The daemon goes on without it; a webserver that is started again shows what was written down. Whoever got no answer "
+            "launches again: each day is built and released once in either case.",
+            _of(_TWICE, "the_webserver_dies_with_a_launch_in_it_while_another_is_at_work"),
+        ),
+        Fault(
+            "the Spark server under an open session; its watcher",
+            "The error names the session and what to do; the next use starts a server, with another token.",
+            _of(
+                "spark/test_server_lifecycle",
+                "a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process",
+                "a_lost_watcher_is_replaced_without_a_new_server",
+            ),
+        ),
+        Fault(
+            "a run worker while it writes a batch of events",
+            "Dagster's storage is usable; no event stands there twice.",
+            _of(
+                "unit/orchestration/test_broken_batches", "a_worker_killed_in_mid_batch_leaves_a_usable_storage"
+            ),
+        ),
+        Fault(
+            "Postgres before each step of a publication and of a rollback",
+            "The command says that the ledger is away; once it is back the same command goes on.",
+            _of(_HOSTS, "postgres_is_killed_before_a_step_of_a_release"),
+        ),
+    ),
+    "Power cut": (
+        Fault(
+            "before each step of a publication and of a rollback; files that were not brought to the disk are gone, empty, half, "
+            "zeros, or their first two lines",
+            "Nothing that the ledger says is lost: data files are on the disk before evidence speaks of them, the commit is before "
+            "its release counts.",
+            _of(_POWER, "the_power_goes_before_a_step_of_a_release"),
+        ),
+        Fault(
+            "while the Delta commit is written, with the same five losses",
+            "The commit counts as never made: it is moved to `_set_aside/` by the next publication, rollback or "
+            "`backfill reconcile`; until then a table whose log no engine can read says so.",
+            _of(
+                _POWER, "the_power_goes_while_the_commit_is_written", "a_commit_that_was_cut_needs_no_command_of_its_own"
+            ),
+        ),
+        Fault(
+            "temporary files left in every folder of a table",
+            "Nobody takes them for anything.",
+            _of(_POWER, "files_that_nobody_knows_of_change_nothing"),
+        ),
+        Fault(
+            "a data file or the log of a shadow that had passed is damaged",
+            "The release is refused and names the day; that day alone is built again.",
+            _of(
+                _POWER,
+                "a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again",
+                "a_shadow_whose_log_the_disk_lost_is_refused_and_says_what_to_do",
+            ),
+        ),
+        Fault(
+            "a manifest beside the table is truncated",
+            "Publishing and rolling back go on (the ledger has it); `backfill reconcile` and `backfill doctor` name the file.",
+            _of(_POWER, "a_damaged_manifest_keeps_nobody_from_publishing_and_is_named"),
+        ),
+    ),
+    "Disk and permissions": (
+        Fault(
+            "the disk is full from each step of a publication and of a rollback on (a small tmpfs; a file size limit of nothing "
+            "where none can be mounted)",
+            "The command says what it could not write; with room again the same command goes on.",
+            _of(_DISK, "the_disk_is_full_from_a_step_of_a_release_on"),
+        ),
+        Fault(
+            "the manifests, the Delta log, the shadow or the ledger may not be written to (as another user where this one is root)",
+            "The same.",
+            _of(_DISK, "a_folder_is_closed_to_whoever_publishes_or_rolls_back"),
+        ),
+        Fault(
+            "an input/output error when a commit is brought to the disk",
+            "The command says that it is committed and not confirmed; said again, it finishes.",
+            _of(_DISK, "the_disk_does_not_confirm_a_commit"),
+        ),
+    ),
+    "Clocks and calendars": (
+        Fault(
+            "the clock is set back by a minute, an hour, 40 days before each release and rollback",
+            "Releases keep their order: none is dated before the one below it. No window gets shorter.",
+            _of(_CLOCKS, "a_clock_set_back_confuses_no_release", "a_clock_set_back_shortens_no_window"),
+        ),
+        Fault(
+            "the clock is set back while the holder of a lock is dead, or alive",
+            "A dead holder is noticed after a lease of watching, a living one keeps its lock.",
+            _of(
+                _CLOCKS,
+                "a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back",
+                "a_living_holder_keeps_its_lock_though_the_clock_was_set_back",
+            ),
+        ),
+        Fault(
+            "the clock is set back between two attempts",
+            "The later attempt counts.",
+            _of(_CLOCKS, "the_newest_attempt_counts_though_the_clock_was_set_back"),
+        ),
+        Fault(
+            "leap day, a century without one, year end, New York days of 23 and 25 hours",
+            "Each is a day like any other: released, rolled back alone, staged from its own local hours, scheduled.",
+            (
+                *_of(_CLOCKS, "a_range_over_an_odd_day_is_released_and_goes_back_day_by_day"),
+                *_of("spark/test_golden_cases", "the_models_make_of_a_golden_case_what_it_expects"),
+                *_of(
+                    "unit/orchestration/test_live", "the_schedule_takes_yesterday_in_the_datasets_time_zone"
+                ),
+            ),
+        ),
+    ),
+    "Others at the same table": (
+        Fault(
+            "OPTIMIZE, VACUUM, DELETE, RESTORE or an INSERT of somebody else between the checks of a publication and its commit",
+            "Outside of the range, and where the content is equal, it goes through and loses nothing of theirs; otherwise it is "
+            "refused and names the rewritten days, which are checked again.",
+            _of(
+                _OTHERS,
+                "a_stranger_works_on_the_table_while_a_unit_is_published",
+            ),
+        ),
+        Fault(
+            "the same between the plan of a rollback and its commit",
+            "Days that somebody has rewritten stay and are listed for consent; all others go back.",
+            _of(_OTHERS, "a_stranger_works_on_the_table_while_a_release_is_rolled_back"),
+        ),
+        Fault(
+            "a publisher against a publisher, a rollback, a live writer",
+            "One at a time under the table's lock; whoever waits in vain is told who holds it. A writer past the lock is seen by "
+            "the version of the table.",
+            (
+                *_of(
+                    _OTHERS,
+                    "two_publishers_of_overlapping_history_leave_one_content_of_each_day",
+                    "a_rollback_beside_a_publication_of_the_same_days_waits_or_is_refused",
+                ),
+                *_of(
+                    _CRASHES,
+                    "two_processes_release_a_unit_once",
+                    "two_processes_release_disjoint_units_at_once",
+                ),
+                *_of(_PUBLISH, "a_live_day_published_between_checks_and_commit_is_kept"),
+            ),
+        ),
+        Fault(
+            "two operators launch, approve or roll back the same at once",
+            "One wins, the other is told who did what.",
+            _of(
+                _TWO,
+                "of_two_launches_one_wins_and_the_campaign_is_announced_once",
+                "of_two_approvals_one_counts_and_the_other_is_told",
+                "of_two_rollbacks_one_undoes_the_release_and_the_other_is_told",
+            ),
+        ),
+        Fault(
+            "the same days from the UI and by `dagster asset materialize` at once: both before the first claim, both before the "
+            "first build; one held until the other has published",
+            "Both end well, and each day is built and released once: the later one waits for what is being built, and finds "
+            "done what was released since it was launched, unless something has moved.",
+            (
+                *_of(
+                    _TWICE,
+                    "two_launches_that_come_to_the_same_door_at_once_build_and_release_once",
+                    "a_command_that_comes_to_its_shadow_after_the_backfill_has_published_finds_nothing_to_do",
+                    "a_backfill_whose_last_run_begins_after_the_command_has_published_leaves_no_unit_open",
+                ),
+                *_of(
+                    _MEANWHILE,
+                    "a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing",
+                    "released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them",
+                ),
+            ),
+        ),
+        Fault(
+            "processes of two hosts, each in a network of its own, on one Postgres ledger",
+            "Each unit is released once; the other host finds it done.",
+            _of(_HOSTS, "two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once"),
+        ),
+        Fault(
+            "a second host on a SQLite ledger",
+            "Refused, naming both hosts and the way out.",
+            _of("unit/ledger/test_opening", "a_second_host_is_refused_a_sqlite_ledger_until_it_adopts_it"),
+        ),
+    ),
+    "Changes in the middle": (
+        Fault(
+            "a specification is edited",
+            "Neither approved nor published until a resume; the journal names the keys.",
+            _of(
+                "unit/campaigns/test_drift",
+                "a_specification_that_moved_after_the_last_batch_is_not_approved",
+                "a_specification_that_moved_after_the_approval_is_not_published_on_any_road",
+            ),
+        ),
+        Fault(
+            "a model's code is changed",
+            "The campaign stops, its evidence is stale; a resume freezes a new plan.",
+            (
+                *_of(
+                    "unit/campaigns/test_campaign_control",
+                    "code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan",
+                ),
+                *_of(_PUBLISH, "changed_code_makes_all_days_stale"),
+            ),
+        ),
+        Fault(
+            "the Spark server is replaced by one of another configuration (memory, shuffle, ANSI mode, time zone, file formats) "
+            "while a unit is open and its checks run",
+            "What had passed stays good, `backfill resume` builds the rest, and the result is the model's.",
+            _of(_SERVERS, "the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of_a_unit"),
+        ),
+        Fault(
+            "the Spark server is started again at the same address under an open session, with other settings",
+            "The session does no more work, and its error says why and how to go on.",
+            _of(
+                "spark/test_server_restart",
+                "no_session_goes_on_in_an_embedded_server_that_was_started_again",
+                "no_session_goes_on_in_somebody_elses_server_that_was_started_again",
+            ),
+        ),
+        Fault(
+            "an upstream is published again, or somebody writes into it",
+            "Days built from other content are stale or outdated; equal content in other files is neither.",
+            _of(
+                "unit/campaigns/test_upstream",
+                "no_upstream_can_be_released_between_the_verification_and_the_commit",
+                "a_compacted_upstream_makes_nothing_stale_and_nothing_outdated",
+                "foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated",
+            ),
+        ),
+        Fault(
+            "a ledger of each earlier revision, with data",
+            "It goes up when it is opened, keeps what it held, and works on, on SQLite and Postgres.",
+            _of(
+                "unit/ledger/test_migration",
+                "an_old_ledger_goes_up_and_keeps_what_it_held",
+                "an_old_ledger_takes_campaigns_once_it_is_up",
+            ),
+        ),
+        Fault(
+            "the ledger is lost; a manifest is forged",
+            "`backfill reconcile` brings the releases back from the manifests, and believes none that was not committed.",
+            _of(_CRASHES, "a_lost_ledger_is_rebuilt_from_the_manifests", "a_forged_manifest_is_not_believed"),
+        ),
+    ),
+}  # fmt: skip
+
+
+_HEAD: Final = (
+    "Written by `python -m backfill_assets_tests.faults` from the tests that inject them; `make test-faults` prints for each case",
+    "what was injected and what was found. After each of them readers see the last good state whole, the doctor finds nothing that",
+    "it cannot explain, and one command goes on without doing again what had passed.",
+)
+
+
+def document() -> str:
+    """The document: a table for each kind of fault."""
+    lines = ["# Faults and how they end", "", *_HEAD]
+    for kind, faults in FAULTS.items():
+        lines += ["", f"## {kind}", "", "| injected | outcome | shown by |", "|---|---|---|"]
+        for fault in faults:
+            files = list(dict.fromkeys(test.split("::")[0] for test in fault.tests))
+            shown = ", ".join(f"`{file.split('/')[-1]}` ({_names(fault, file)})" for file in files)
+            lines.append(f"| {fault.injected} | {fault.outcome} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def _names(fault: Fault, file: str) -> str:
+    names = [test.split("::test_")[1] for test in fault.tests if test.startswith(f"{file}::")]
+    return "; ".join(name.replace("_", " ") for name in names)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")

@@ -1,0 +1,61 @@
+"""A server that comes back with another configuration, at the same address, under a session that is open."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import ServerLostError
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets_tests.engine import engine_settings, free_port, somebody_elses_server
+from backfill_assets_tests.told import Told
+
+pytestmark = pytest.mark.faults
+
+
+def test_no_session_goes_on_in_an_embedded_server_that_was_started_again(told: Told, tmp_path: Path) -> None:
+    warehouse, port = tmp_path / "warehouse", str(free_port())
+    before = engine_settings(warehouse, spark_port=port)
+    after = engine_settings(warehouse, spark_port=port, spark_memory="1200m")
+
+    def bereaved() -> None:
+        with open_session(before, "bereaved") as spark:
+            assert spark.range(3).count() == 3
+            SparkServer(before).stop()
+            SparkServer(after).ensure()
+            spark.range(3).count()
+
+    try:
+        with pytest.raises(ServerLostError, match=r"started again while bereaved.*backfill resume") as lost:
+            bereaved()
+        assert SparkServer(before).status().configuration["spark.driver.memory"] == "1200m"
+        with open_session(before, "bereaved") as spark:
+            assert spark.range(3).count() == 3
+    finally:
+        SparkServer(before).stop()
+    told.injected("the embedded server is started again with more memory")
+    told.found(lost.value)
+
+
+# Three servers, one after the other, under what a client makes of them: left to `make test-faults`.
+@pytest.mark.orchestration
+def test_no_session_goes_on_in_somebody_elses_server_that_was_started_again(told: Told, tmp_path: Path) -> None:
+    settings = engine_settings(tmp_path / "warehouse")
+    other = {"spark.sql.ansi.enabled": "false", "spark.sql.shuffle.partitions": "13"}
+
+    def bereaved() -> None:
+        with contextlib.ExitStack() as first:
+            url = first.enter_context(somebody_elses_server(settings, tmp_path / "first", {}))
+            with open_session(engine_settings(settings.warehouse, spark_url=url), "bereaved") as spark:
+                assert spark.range(3).count() == 3
+                first.close()
+                with somebody_elses_server(settings, tmp_path / "second", other, url):
+                    spark.range(3).count()
+
+    with pytest.raises(ServerLostError, match=r"started again while bereaved.*backfill resume") as lost:
+        bereaved()
+    told.injected(f"a remote server is started again with {other}")
+    told.found(lost.value)

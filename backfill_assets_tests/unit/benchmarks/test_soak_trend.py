@@ -1,0 +1,46 @@
+"""Which processes of a soak count as growing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.soak.trend import Sample, slope, trend_of
+
+MEGA = 1_000_000
+
+
+def samples(seconds: int, rss_per_second: float, files_per_second: float = 0) -> list[Sample]:
+    return [
+        Sample(float(at), int(300 * MEGA + rss_per_second * at), int(50 + files_per_second * at))
+        for at in range(0, seconds, 5)
+    ]
+
+
+def test_a_leak_is_found() -> None:
+    assert trend_of("daemon", samples(1200, 0)).flat
+    assert not trend_of("daemon", samples(1200, 0.2 * MEGA)).flat
+    assert not trend_of("daemon", samples(1200, 0, 0.15)).flat
+
+
+def test_databases_of_runs_that_stay_open_are_no_leak() -> None:
+    assert trend_of("webserver", samples(1200, 0, 0.05)).flat
+
+
+def test_what_a_process_takes_while_it_warms_up_is_no_leak() -> None:
+    warm = [Sample(s.at, s.rss if s.at > 300 else s.rss // 4, s.files) for s in samples(1200, 0)]
+    found = trend_of("Spark server", warm)
+    assert found.flat
+    assert found.rss_per_minute == pytest.approx(0)
+
+
+def test_of_a_short_life_nothing_is_said() -> None:
+    assert not trend_of("reader", samples(120, 5 * MEGA)).judged
+    assert not trend_of("reader", samples(5, 0)).judged
+    assert trend_of("reader", samples(1200, 0)).judged
+
+
+@given(st.floats(-100, 100), st.floats(-100, 100), st.lists(st.integers(0, 1000), min_size=2, unique=True))
+def test_the_slope_of_a_line_is_its_own(of: float, start: float, xs: list[int]) -> None:
+    assert slope([float(x) for x in xs], [start + of * x for x in xs]) == pytest.approx(of, abs=1e-6)

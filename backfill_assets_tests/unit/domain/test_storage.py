@@ -1,0 +1,59 @@
+"""A warehouse lies only where of two commits none can overwrite the other."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from backfill_assets.domain.storage import OBJECT_STORE_MOUNTS, Mount, refused_mount, refused_url
+
+ROOT = Mount(PurePosixPath("/"), "/dev/sda1", "ext4")
+LAKE = PurePosixPath("/mnt/lake")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "S3", "gs", "abfss", "wasbs", "az", "r2"])
+def test_an_object_store_is_refused_with_reason_and_remedy(scheme: str) -> None:
+    told = refused_url(f"{scheme}://bucket/lake")
+    assert "commits would be lost" in told
+    assert "Give a folder" in told
+    assert "docs/storage.md" in told
+
+
+def test_of_s3_the_settings_that_would_be_needed_are_named() -> None:
+    assert "DynamoDB" in refused_url("s3://bucket/lake")
+    assert "conditional puts" in refused_url("s3a://bucket/lake")
+
+
+@pytest.mark.parametrize("text", ["/data/lake", "file:///data/lake", "lake", "ftp://host/lake"])
+def test_what_is_no_object_store_is_not_called_one(text: str) -> None:
+    assert refused_url(text) == ""
+
+
+@pytest.mark.parametrize("program", OBJECT_STORE_MOUNTS)
+def test_an_object_store_that_is_mounted_as_a_folder_is_refused(program: str) -> None:
+    for mount in (Mount(LAKE, "bucket", f"fuse.{program}"), Mount(LAKE, program, "fuse")):
+        told = refused_mount(LAKE / "warehouse", [ROOT, mount])
+        assert told.startswith(f"/mnt/lake shows an object store as a folder ({program})")
+        assert "Give a folder" in told
+
+
+def test_a_folder_beside_such_a_mount_or_below_another_one_in_it_is_fine() -> None:
+    mounts = [ROOT, Mount(LAKE, "bucket", "fuse.s3fs"), Mount(LAKE / "disk", "/dev/sdb1", "xfs")]
+    assert refused_mount(PurePosixPath("/mnt/lake2"), mounts) == ""
+    assert refused_mount(LAKE / "disk" / "warehouse", mounts) == ""
+
+
+def test_of_two_mounts_at_one_point_the_later_counts() -> None:
+    bucket, disk = Mount(LAKE, "bucket", "fuse.gcsfuse"), Mount(LAKE, "/dev/sdb1", "xfs")
+    assert refused_mount(LAKE, [ROOT, bucket, disk]) == ""
+    assert refused_mount(LAKE, [ROOT, disk, bucket]) != ""
+
+
+@pytest.mark.parametrize("kind", ["ext4", "nfs4", "cifs", "fuse.sshfs", "fuseblk", "tmpfs", "overlay"])
+def test_other_file_systems_are_not_judged(kind: str) -> None:
+    assert refused_mount(LAKE, [ROOT, Mount(LAKE, "host:/export", kind)]) == ""
+
+
+def test_nothing_is_known_where_no_mounts_are_listed() -> None:
+    assert refused_mount(LAKE, []) == ""

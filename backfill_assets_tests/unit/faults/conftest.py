@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+from backfill_assets_tests.unit.campaigns.conftest import world
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.faults.kit import ready
+
+__all__ = ["world"]
+
+
+@pytest.fixture
+def unit(world: World) -> str:
+    """A unit that is ready to replace OLD by NEW."""
+    return ready(world)

@@ -1,0 +1,85 @@
+"""What the cases of faults share: a world ready to be published or rolled back, one command, and how it has to end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.rollback import Rollback
+from backfill_assets.domain.errors import BackfillError, RollbackError
+from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets_tests.unit.campaigns.between import Happens, between
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.published.tables import day
+
+DAYS = (day(0), day(1), day(2))
+OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
+COMMANDS = ("publish", "rollback")
+# Every call by which a release changes something, in the order of the calls.
+STEPS = {
+    "publish": ("store_manifest", "intend", "commit", "finalize", "seal"),
+    "rollback": ("store_manifest", "intend", "commit", "hold", "finalize"),
+}
+POINTS = [(command, step) for command in COMMANDS for step in STEPS[command]]
+
+
+class Died(BaseException):
+    """The process is gone: nobody in it handles this."""
+
+
+def ready(world: World, command: str = "publish") -> str:
+    """Readers see OLD, and a unit is ready to replace it by NEW; or NEW was just published, if that is to be undone."""
+    world.released(OLD)
+    unit = world.open_unit({"sales": DAYS})
+    world.build(unit, "sales", NEW)
+    if command == "rollback":
+        world.publisher().release(unit.id)
+    return unit.id
+
+
+def say(world: World, command: str, unit: str, before: Happens | None = None) -> object:
+    """Publish a unit or roll it back; `before` is told of each call that changes something."""
+    calls = {call for steps in STEPS.values() for call in steps}
+    watch = before or (lambda _call: None)
+    ledger = between(world.ledger, calls, before=watch)
+    tables = {name: between(table, calls, before=watch) for name, table in world.tables.items()}
+    if command == "publish":
+        publisher: Publisher = replace(world.publisher(), ledger=ledger, tables=tables)
+        return publisher.release(unit)
+    rollback: Rollback = replace(world.rollback(), ledger=ledger, tables=tables)
+    return rollback.execute(published(world, unit), "no")
+
+
+def published(world: World, unit: str) -> str:
+    """The newest publication of a unit."""
+    releases = world.ledger.releases(unit=unit, states={ReleaseState.finalized})
+    return next(r.manifest.release for r in releases if r.manifest.kind is ReleaseKind.publish)
+
+
+def refusal(world: World, command: str, unit: str, before: Happens) -> BackfillError | None:
+    """What the command was refused with, if it was; an error of another class fails the test."""
+    try:
+        say(world, command, unit, before)
+    except BackfillError as error:
+        return error
+    return None
+
+
+def assert_one_command_goes_on(world: World, command: str, unit: str) -> tuple[object, ...]:
+    """The same command again brings it to its end, once; what it answered, and what was found before and after."""
+    seen = world.content()
+    assert seen in (OLD, NEW)
+    try:
+        answer: object = type(say(world, command, unit)).__name__
+    except RollbackError as error:
+        assert "are as they were before it already" in str(error)  # noqa: PT017  # only where the fault came late
+        answer = "done already"
+    assert world.content() == (NEW if command == "publish" else OLD)
+    assert world.doctor().examine() == ()
+    assert world.reconcile().run() == ()
+    kinds = [r.manifest.kind for r in world.ledger.releases(unit=unit, states={ReleaseState.finalized})]
+    assert kinds.count(ReleaseKind.publish) == 1
+    assert kinds.count(ReleaseKind.rollback) == (command == "rollback")
+    assert [a.number for a in world.ledger.attempts(unit)] == [2], "work that had passed was done again"
+    assert not list(world.homes["sales"].glob(f"_shadow/{unit}/*/_delta_log"))
+    return f"readers saw {'OLD' if seen == OLD else 'NEW'} whole", f"then {command}: {answer}", "the doctor: nothing"

@@ -1,0 +1,171 @@
+"""Processes of two hosts on one Postgres ledger, and Postgres killed between any two steps of a release."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import make_url
+
+from backfill_assets.domain.errors import LedgerError
+from backfill_assets.ledger import open_ledger
+from backfill_assets_tests.told import Told
+from backfill_assets_tests.unit.campaigns.world import QUICK, World
+from backfill_assets_tests.unit.faults.kit import (
+    DAYS,
+    NEW,
+    OLD,
+    POINTS,
+    assert_one_command_goes_on,
+    ready,
+    refusal,
+)
+from backfill_assets_tests.unit.ledger import postgres
+from backfill_assets_tests.unit.ledger.processes import fresh_database, together
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[3]
+# Each process opens the world as another host: its own name, and no network that the other one could see.
+ON_A_HOST = """
+import socket, sys, time
+from pathlib import Path
+from backfill_assets_tests.unit.faults.test_hosts_and_postgres import OnPostgres
+url, folder, me = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+world = OnPostgres(folder / "world", url, 1000 * (me + 1))
+(folder / f"ready-{me}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.005)
+print("host", socket.gethostname())
+for unit in (folder / "units").read_text().split():
+    print(type(world.publisher().release(unit)).__name__, unit)
+world.close()
+"""
+
+
+class OnPostgres(World):
+    """The same world with its ledger on Postgres."""
+
+    def __init__(self, folder: Path, url: str, first_id: int = 0) -> None:
+        super().__init__(folder, first_id=first_id)
+        self.ledger.close()
+        self.ledger = open_ledger(url, self.clock, lock_pace=QUICK)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with postgres.cluster() as url:
+        yield url
+
+
+def separated(number: int) -> list[str]:
+    """The command that puts a program on a host of its own; nothing where this user may not make namespaces."""
+    program = shutil.which("unshare")
+    if program is None:
+        return []
+    own = [program, "--net", "--uts", *(["--user", "--map-root-user"] if os.geteuid() else [])]
+    named = [*own, "sh", "-c", f'hostname host-{number} && exec "$@"', "sh"]
+    works = subprocess.run([*named, "true"], check=False, capture_output=True).returncode == 0
+    return named if works else []
+
+
+def test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once(
+    cluster: str, told: Told, tmp_path: Path
+) -> None:
+    url = fresh_database(cluster, "two_hosts")
+    (tmp_path / "world").mkdir()
+    world = OnPostgres(tmp_path / "world", url)
+    world.released({d: [0] for d in DAYS})
+    units = []
+    for number, target in enumerate(DAYS):
+        unit = world.open_unit({"sales": [target]})
+        world.build(unit, "sales", {target: [number + 10]})
+        units.append(unit.id)
+    (tmp_path / "units").write_text(" ".join(units))
+    first, second = separated(1), separated(2)
+    told.injected(
+        f"two processes {'in network namespaces of their own, on a ledger by a socket,' if first else 'under one name'} "
+        f"publish the same {len(units)} units at once"
+    )
+    printed = together(ON_A_HOST, url, tmp_path, 2, 1, within=[first, second])
+    lines = [tuple(line.split()) for lines in printed for line in lines]
+    hosts = {line[1] for line in lines if line[0] == "host"}
+    assert hosts == {"host-1", "host-2"} if first else len(hosts) == 1
+    assert Counter(line[0] for line in lines if line[0] != "host") == {
+        "Released": len(units), "AlreadyReleased": len(units),
+    }  # fmt: skip
+    assert world.content() == {DAYS[n]: [n + 10] for n in range(3)}
+    assert world.doctor().examine() == ()
+    told.found(f"{', '.join(sorted(hosts))}: each unit released once, the other host was told so")
+    world.close()
+
+
+class Killable:
+    """A Postgres cluster that is ended by SIGKILL and started again on the same data."""
+
+    def __init__(self, url: str) -> None:
+        self._folder = Path(str(make_url(url).query["host"]))
+
+    def kill(self) -> None:
+        lock = self._folder / "data" / "postmaster.pid"
+        server = psutil.Process(int(lock.read_text().splitlines()[0]))
+        # Its children would notice by themselves, and keep its shared memory until then.
+        whole = [server, *server.children(recursive=True)]
+        for process in whole:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        while any(_runs(process) for process in whole):
+            time.sleep(0.01)
+        # Where zombies are taken away late, Postgres would believe that this one still runs.
+        for left in (lock, *self._folder.glob(".s.PGSQL.*.lock")):
+            left.unlink()
+
+    def start(self) -> None:
+        postgres.start(self._folder)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[str]:
+    with postgres.cluster() as url:
+        yield url
+
+
+@pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
+def test_postgres_is_killed_before_a_step_of_a_release(
+    mortal: str, told: Told, tmp_path: Path, command: str, step: str
+) -> None:
+    server = Killable(mortal)
+    world = OnPostgres(tmp_path, fresh_database(mortal, f"killed_{command}_{step}"))
+    unit = ready(world, command)
+    told.injected(f"kill -9 of Postgres before {step} of a {command}")
+    killed = []
+
+    def kill(call: str) -> None:
+        if call == step and not killed:
+            server.kill()
+            killed.append(call)
+
+    try:
+        refused = refusal(world, command, unit, kill)
+    finally:
+        server.start()
+    assert refused is None or isinstance(refused, LedgerError)
+    assert world.content() in (OLD, NEW)
+    world.clock.advance(5 * QUICK.lease)
+    told.found(refused or "it went through", *assert_one_command_goes_on(world, command, unit))
+    world.close()

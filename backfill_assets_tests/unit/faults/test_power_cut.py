@@ -1,0 +1,211 @@
+"""The power goes: what nobody had brought to the disk is gone, empty, zeros or half there. Nothing that was said is lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import EvidenceError, PreconditionError
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets_tests.told import Told
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.faults.kit import (
+    COMMANDS,
+    NEW,
+    OLD,
+    POINTS,
+    Died,
+    assert_one_command_goes_on,
+    ready,
+    say,
+)
+from backfill_assets_tests.unit.published.tables import day, layout
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+MINUTE = dt.timedelta(minutes=1)
+
+
+def _gone(path: Path) -> None:
+    path.unlink()
+
+
+def _cut_to(share: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def cut(path: Path) -> None:
+        path.write_bytes(share(path.read_bytes()))
+
+    return cut
+
+
+LOSSES: dict[str, Callable[[Path], None]] = {
+    "gone": _gone,
+    "empty": _cut_to(lambda _whole: b""),
+    "half": _cut_to(lambda whole: whole[: len(whole) // 2]),
+    "zeros": _cut_to(lambda whole: b"\0" * len(whole)),
+    "its first two lines": _cut_to(lambda whole: b"\n".join(whole.split(b"\n")[:2]) + b"\n"),
+}
+
+
+class Disk:
+    """A disk with a cache: a power cut damages every file that was not brought to it as it is now."""
+
+    def __init__(self, world: World) -> None:
+        self._home = world.homes["sales"]
+        self._safe = {self._state(path) for path in self._files()}
+        self.dies_at: Callable[[Path], bool] = lambda _path: False
+        world.tables["sales"] = DeltaPublishedTable(
+            layout(world.folder), world.datasets["sales"], world.clock, self.sync
+        )
+
+    def sync(self, path: Path) -> None:
+        if self.dies_at(path):
+            raise Died
+        if path.is_file():
+            self._safe.add(self._state(path))
+
+    def cut(self, damage: Callable[[Path], None]) -> list[str]:
+        """Damage what is not safe; the names of these files."""
+        lost = [path for path in self._files() if self._state(path) not in self._safe]
+        for path in lost:
+            damage(path)
+        return [path.name for path in lost]
+
+    def _files(self) -> list[Path]:
+        # A manifest is brought to the disk by whoever writes it.
+        return [path for path in self._home.rglob("*") if path.is_file() and path.parent.name != "_releases"]
+
+    @staticmethod
+    def _state(path: Path) -> tuple[int, int, int]:
+        # Not its name: a shadow's log is renamed when it is sealed.
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
+def test_the_power_goes_before_a_step_of_a_release(
+    world: World, told: Told, command: str, step: str, loss: str
+) -> None:
+    world.released(OLD)
+    disk = Disk(world)
+    unit = world.open_unit({"sales": list(OLD)})
+    world.build(unit, "sales", NEW)
+    if command == "rollback":
+        world.publisher().release(unit.id)
+
+    def die(call: str) -> None:
+        if call == step:
+            raise Died
+
+    with pytest.raises(Died):
+        say(world, command, unit.id, die)
+    lost = disk.cut(LOSSES[loss])
+    told.injected(f"power cut before {step} of a {command}: {len(lost)} files not on the disk yet are {loss}")
+    world.clock.advance(5 * MINUTE)
+    told.found(*assert_one_command_goes_on(world, command, unit.id))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_power_goes_while_the_commit_is_written(world: World, told: Told, command: str, loss: str) -> None:
+    unit = ready(world, command)
+    disk = Disk(world)
+    disk.dies_at = lambda path: path.parent.name == "_delta_log" and path.suffix == ".json"
+    with pytest.raises(Died):
+        say(world, command, unit)
+    (commit,) = disk.cut(LOSSES[loss])
+    told.injected(f"power cut while a {command} commits: {commit} is {loss}")
+    disk.dies_at = lambda _path: False
+    world.clock.advance(5 * MINUTE)
+    unreadable = loss in {"half", "zeros"}
+    if unreadable:
+        with pytest.raises(PreconditionError, match="backfill reconcile"):
+            world.tables["sales"].version()
+    world.reconcile().run()
+    found = assert_one_command_goes_on(world, command, unit)
+    told.found("the log was unreadable until backfill reconcile" if unreadable else "the log was readable", *found)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, told: Told, command: str) -> None:
+    unit = ready(world, command)
+    disk = Disk(world)
+    disk.dies_at = lambda path: path.parent.name == "_delta_log" and path.suffix == ".json"
+    with pytest.raises(Died):
+        say(world, command, unit)
+    told.injected(f"power cut while a {command} commits: half of {disk.cut(LOSSES['half'])}")
+    disk.dies_at = lambda _path: False
+    world.clock.advance(5 * MINUTE)
+    newest = max(world.homes["sales"].glob("_delta_log/*.json"))
+    checksum = newest.with_name(f".{newest.name}.crc")
+    checksum.touch()
+    say(world, command, unit)
+    assert world.content() == (NEW if command == "publish" else OLD)
+    aside = layout(world.folder).aside_path("published/sales")
+    assert {path.name for path in aside.iterdir()} == {newest.name, checksum.name}
+    assert not checksum.exists()
+    told.found(f"the next {command} set it aside and went through")
+
+
+def test_files_that_nobody_knows_of_change_nothing(world: World, told: Told, unit: str) -> None:
+    home = world.homes["sales"]
+    strays = [
+        home / "_delta_log" / f"{2:020}.json#1",
+        home / "_delta_log" / ".tmp-0d1c.json",
+        home / "_releases" / ".r_0009.json.4711",
+        home / "_shadow" / "u_0001" / "1" / "day=2026-01-01" / ".part-00000.parquet.crc",
+        home / "day=2026-01-02" / "part-00000-stray.parquet",
+    ]
+    for stray in strays:
+        stray.parent.mkdir(parents=True, exist_ok=True)
+        stray.write_bytes(b"PAR1 half a")
+    told.injected(f"{len(strays)} temporary files that a power cut left in all folders of a table")
+    told.found(*assert_one_command_goes_on(world, "publish", unit))
+
+
+@pytest.mark.parametrize("loss", ["gone", "empty", "half"])
+def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
+    world: World, told: Told, unit: str, loss: str
+) -> None:
+    (file,) = world.ledger.evidence(unit)["sales", day(1)].shadow_files
+    LOSSES[loss](world.homes["sales"] / file.path)
+    told.injected(f"a data file of a shadow that had passed is {loss}")
+    with pytest.raises(EvidenceError, match="2026-01-02") as refused:
+        say(world, "publish", unit)
+    assert "2026-01-01" not in str(refused.value)
+    assert world.content() == OLD
+    world.build(world.ledger.unit(unit), "sales", {day(1): [2]})
+    say(world, "publish", unit)
+    assert world.content() == NEW
+    told.found(refused.value, "built again, that day alone, and published")
+
+
+@pytest.mark.parametrize("loss", ["empty", "half", "zeros"])
+def test_a_damaged_manifest_keeps_nobody_from_publishing_and_is_named(
+    world: World, told: Told, unit: str, loss: str
+) -> None:
+    (manifest,) = world.homes["sales"].glob("_releases/*.json")
+    LOSSES[loss](manifest)
+    told.injected(f"the manifest of an earlier release is {loss}")
+    say(world, "publish", unit)
+    assert world.content() == NEW
+    with pytest.raises(PreconditionError, match=manifest.name) as named:
+        world.tables["sales"].manifests()
+    world.rollback().execute(world.ledger.releases(unit=unit)[0].manifest.release, "no")
+    assert world.content() == OLD
+    told.found("published and rolled back", named.value)
+
+
+@pytest.mark.parametrize("loss", ["empty", "half", "zeros"])
+def test_a_shadow_whose_log_the_disk_lost_is_refused_and_says_what_to_do(
+    world: World, told: Told, unit: str, loss: str
+) -> None:
+    LOSSES[loss](world.homes["sales"] / f"_shadow/{unit}/2/_delta_log/{0:020}.json")
+    told.injected(f"the log of a shadow that had passed is {loss}")
+    with pytest.raises(PreconditionError, match="build these days again") as refused:
+        say(world, "publish", unit)
+    assert world.content() == OLD
+    told.found(refused.value)

@@ -1,0 +1,172 @@
+"""The disk is full, or does not let this user write: the command is refused in words, and goes on when there is room."""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.errors import BackfillError, ReadBackError
+from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets_tests.told import Told
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.faults.kit import (
+    COMMANDS,
+    POINTS,
+    assert_one_command_goes_on,
+    ready,
+    refusal,
+    say,
+)
+from backfill_assets_tests.unit.published.tables import layout
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+NOBODY = 65534
+Fault = Callable[[], None]
+
+
+@contextmanager
+def small_disk() -> Iterator[tuple[Path, str]]:
+    """A folder on a disk of 16 MB that is its own, or on any disk where this user may not mount one; and what it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder]
+        if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+            yield Path(folder), "a file size limit of nothing"
+            return
+        try:
+            yield Path(folder), "a full tmpfs"
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextmanager
+def full(folder: Path, kind: str) -> Iterator[None]:
+    """The time in which nothing more can be written below a folder."""
+    if kind != "a full tmpfs":
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        return
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as out, suppress(OSError):
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while True:
+                    out.write(b"\0" * size)
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
+def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, step: str) -> None:
+    with small_disk() as (folder, kind):
+        world = World(folder)
+        unit = ready(world, command)
+        told.injected(f"{kind} from {step} of a {command} on")
+        with ExitStack() as until_there_is_room:
+
+            def fill(call: str) -> None:
+                if call == step:
+                    until_there_is_room.enter_context(full(folder, kind))
+
+            refused = refusal(world, command, unit, fill)
+        told.found(refused or "it went through", *goes_on(world, command, unit))
+        world.close()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_disk_does_not_confirm_a_commit(world: World, told: Told, command: str) -> None:
+    unit = ready(world, command)
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    table = world.tables["sales"]
+    world.tables["sales"] = DeltaPublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
+    told.injected(f"an input/output error when the commit of a {command} is brought to the disk")
+    with pytest.raises(ReadBackError, match="the disk does not confirm it") as refused:
+        say(world, command, unit)
+    world.tables["sales"] = table
+    told.found(refused.value, *goes_on(world, command, unit))
+
+
+@contextmanager
+def folder_of_anybody() -> Iterator[Path]:
+    """A folder that another user gets to; pytest's own folders are closed to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@contextmanager
+def not_permitted(folder: Path, closed: Path) -> Iterator[None]:
+    """The time in which this process may write everywhere below `folder` but in `closed`; root becomes nobody for it."""
+    root = os.geteuid() == 0
+    if root:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+    inside = [closed, *(path for path in closed.iterdir() if path.is_file())] if closed.is_dir() else [closed]
+    modes = {path: path.stat().st_mode for path in inside}
+    for path in inside:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+@pytest.mark.parametrize("closed", ["_releases", "_delta_log", "_shadow", "ledger.db"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_is_closed_to_whoever_publishes_or_rolls_back(told: Told, command: str, closed: str) -> None:
+    with folder_of_anybody() as folder:
+        world = World(folder)
+        unit = ready(world, command)
+        if closed == "ledger.db":
+            # The files that SQLite holds open already are not asked for again.
+            world.close()
+        path = folder / closed if closed == "ledger.db" else world.homes["sales"] / closed
+        if closed == "_shadow":
+            path /= f"{unit}/2"
+        told.injected(f"{closed} may not be written to while somebody says {command}")
+        with not_permitted(folder, path):
+            refused = opened_and_refused(folder, command, unit)
+        again = World(folder, first_id=200)
+        told.found(refused or "it went through", *goes_on(again, command, unit))
+        again.close()
+        world.close()
+
+
+def opened_and_refused(folder: Path, command: str, unit: str) -> BackfillError | None:
+    try:
+        world = World(folder, first_id=100)
+    except BackfillError as error:
+        return error
+    try:
+        return refusal(world, command, unit, lambda _call: None)
+    finally:
+        world.close()
+
+
+def goes_on(world: World, command: str, unit: str) -> tuple[object, ...]:
+    # Where the ledger could not be written either, the lock of the command that failed runs out by itself.
+    world.clock.advance(dt.timedelta(minutes=5))
+    return assert_one_command_goes_on(world, command, unit)

@@ -1,0 +1,260 @@
+"""Dataset folders from a generator: each is loaded as it is meant, or refused with its place; none hides the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.catalog import Catalog, load_folder
+from backfill_assets.catalog.faults import MOST_FAULTS
+from backfill_assets.catalog.models import sql_faults
+from backfill_assets.domain.days import EARLIEST, LATEST
+from backfill_assets.domain.names import NAME_PATTERN, hidden_in
+from backfill_assets.orchestration.names import partitions_of
+from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
+from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, texts
+from backfill_assets_tests.unit.hostile.strategies import spoiled as spoiled_document
+from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, showable, told
+
+pytestmark = pytest.mark.slow
+
+COMPARED = """\
+dimensions: [city]
+consumers:
+  board: {sql: "SELECT sum(fare) AS fare FROM trips", tolerance: 1%}
+golden:
+  finance:
+    file: {format: csv, path: golden/finance.csv, columns: {booked_on: date, net: "decimal(18,2)"}}
+    sql: SELECT booked_on AS trip_date, sum(net) AS fare FROM finance GROUP BY ALL
+    ours: SELECT trip_date, sum(fare) AS fare FROM trips GROUP BY ALL
+    key: [trip_date]
+    columns: {fare: {tolerance: 0.01}}
+  source: {table: golden/trips, key: [trip_date, trip]}
+"""
+WHOLE = YAML.replace("nullable: false", "nullable: false, tolerance: 0.5") + COMPARED
+GOOD = json.loads(json.dumps(yaml.safe_load(WHOLE), default=str))
+
+
+def fresh(root: Path) -> Path:
+    """A folder of datasets with a good one, and one that is to be spoiled."""
+    shutil.rmtree(root / "datasets", ignore_errors=True)
+    write_dataset(root / "datasets", "good", YAML.replace("name: trips", "name: good"))
+    return write_dataset(root / "datasets")
+
+
+def judged(root: Path) -> Catalog:
+    with nothing_written(root), little_read():
+        catalog = load_folder(root / "datasets")
+    assert "good" in catalog.datasets
+    assert len(catalog.faults) <= 2 * MOST_FAULTS
+    for fault in catalog.faults:
+        showable(told(str(fault)))
+        assert str(fault).startswith(str(root / "datasets"))
+    for name, found in catalog.datasets.items():
+        assert NAME_PATTERN.fullmatch(name)
+        dataset = found.dataset
+        assert EARLIEST <= dataset.start <= (dataset.end or dataset.start) <= LATEST
+        assert hidden_in(dataset.model_dump_json()) is None
+        # What Dagster and the road make of the days, at both ends.
+        partitions_of(dataset)
+        for day in (dataset.start, dataset.end or dataset.start):
+            dataset.with_lookback((day,))
+            dataset.delivery_days((day,))
+    return catalog
+
+
+@often
+@given(spoiled_document(GOOD))
+def test_a_dataset_with_hostile_values_is_loaded_or_refused_with_its_place(tmp_path: Path, document: object) -> None:
+    (fresh(tmp_path) / "dataset.yaml").write_text(as_yaml(document), encoding="utf-8")
+    judged(tmp_path)
+
+
+@often
+@given(spoiled_document(GOOD["golden"], most=1))
+def test_a_golden_source_with_hostile_values_is_loaded_or_refused_with_its_place(
+    tmp_path: Path, golden: object
+) -> None:
+    (fresh(tmp_path) / "dataset.yaml").write_text(as_yaml({**GOOD, "golden": golden}), encoding="utf-8")
+    judged(tmp_path)
+
+
+@often
+@given(st.sampled_from(["dataset.yaml", "staging.sql", "fact.sql"]), st.data())
+def test_a_broken_file_spoils_its_own_dataset_only(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    folder = fresh(tmp_path)
+    (folder / name).write_bytes(data.draw(broken((folder / name).read_text())))
+    judged(tmp_path)
+
+
+@often
+@given(broken("def fact(staging):\n    from os import path\n    return staging.where('fare > 0')\n"))
+def test_a_broken_python_model_is_read_and_never_run(tmp_path: Path, content: bytes) -> None:
+    folder = fresh(tmp_path)
+    (folder / "fact.sql").unlink()
+    (folder / "fact.py").write_bytes(content)
+    judged(tmp_path)
+
+
+@often
+@given(
+    texts(surrogates=True)
+    .map(lambda text: text.replace("\0", "").replace("/", "_")[:80])
+    .filter(lambda t: t not in {"", ".", ".."})
+)
+def test_no_name_of_a_folder_does_harm(tmp_path: Path, name: str) -> None:
+    fresh(tmp_path)
+    try:
+        folder = tmp_path.joinpath("datasets", os.fsdecode(name.encode("utf-8", "surrogateescape")))
+        folder.mkdir(exist_ok=True)
+    except (OSError, UnicodeEncodeError):
+        return  # no file system takes it
+    (folder / "dataset.yaml").write_text(YAML, encoding="utf-8")
+    judged(tmp_path)
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=range(len(BOMBS)))
+def test_no_bomb_goes_off(bomb: str, tmp_path: Path) -> None:
+    folder = fresh(tmp_path)
+    for name in ("dataset.yaml", "fact.sql"):
+        path = folder / name
+        path.write_text(path.read_text() + bomb, encoding="utf-8")
+    assert set(judged(tmp_path).datasets) == {"good"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a " * 200_000, "SELECT " + "/* " * 100_000, "SELECT " + "\\'" * 200_000, 'SELECT "' + '\\"' * 200_000,
+        "SELECT '" + "\n" * 500_000, "(" * 500_000, "SELECT " + "-" * 500_000, "SELECT `" + "a" * 1_000_000, "x" * 1_000_000,
+        "SELECT r'\\" * 100_000,
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_no_text_of_a_model_is_looked_at_for_ever(text: str) -> None:
+    for _, message in sql_faults(text):
+        told(message)
+
+
+def test_a_raw_string_hides_nothing_that_comes_after_it() -> None:
+    assert sql_faults(r"WITH a AS (SELECT r'\') INSERT INTO b SELECT * FROM a")[0][1].startswith(
+        "the statement contains INSERT"
+    )
+
+
+@pytest.mark.parametrize(
+    "nested", ["-" * 100_000 + "1", "(" * 100_000, "[" * 300 + "]" * 300, "x" + ".x" * 20_000, "1" + "+1" * 20_000]
+)
+def test_python_that_nobody_can_parse_is_refused(nested: str, tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path)
+    (folder / "fact.sql").unlink()
+    (folder / "fact.py").write_text(f"def fact(staging):\n    return {nested}\n")
+    assert load_folder(tmp_path).faults
+
+
+def test_pipes_folders_and_giants_in_place_of_files_are_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("dataset.yaml", "fact.sql", "extra.sql")):
+        for kind in ("pipe", "folder", "loop", "giant"):
+            folder = write_dataset(
+                tmp_path / "datasets", f"d{number}_{kind}", YAML.replace("name: trips", f"name: d{number}_{kind}")
+            )
+            file = folder / name
+            file.unlink(missing_ok=True)
+            {"pipe": os.mkfifo, "folder": os.mkdir, "loop": _loop, "giant": _giant}[kind](file)
+    write_dataset(tmp_path / "datasets", "good", YAML.replace("name: trips", "name: good"))
+    # A file that no layer asks for counts if it is one: it is part of the code.
+    assert set(judged(tmp_path).datasets) == {"good", "d2_pipe", "d2_folder", "d2_loop"}
+
+
+def _loop(file: Path) -> None:
+    file.symlink_to(file)
+
+
+def _giant(file: Path) -> None:
+    with file.open("wb") as out:
+        out.truncate(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("start: 2024-01-01", "start: 0001-01-01", "start = '0001-01-01': write a day from 1900-01-01 to 2199-12-31"),
+        ("start: 2024-01-01", "start: 2024-01-01\nend: 9999-12-31", "end = '9999-12-31': write a day from 1900-01-01"),
+        ("start: 2024-01-01", "start: 1900-01-01\nend: 2199-12-31", "the history would be longer than 36,600 days"),
+        ("trips/{day}.csv", "trips/[{day}].csv", "{day} stands in brackets"),
+        ("trips/{day}.csv", "trips/a**/{day}.csv", "** stands for folders"),
+        ("trips/{day}.csv", "trips/**/**/{day}.csv", "only once"),
+        ("trips/{day}.csv", "/".join(["x" * 250, "{day}.csv"]), "use at most 200 bytes for each name"),
+        ("path: cities.csv", 'path: "cities\\u0007.csv"', "of characters that one can see"),
+        ("decimal(10, 2)", "decimal(\u0661\u0660, \u0662)", "use string, boolean"),
+        ("tolerance: 2%", "tolerance: \u0662%", "write a percentage"),
+    ],
+)  # fmt: skip
+def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    told_of = spoiled(tmp_path, old, new)
+    assert any(message in text for text in told_of), told_of
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("path: golden/finance.csv", "path: ../../etc/passwd", "golden.finance.file.path = '../../etc/passwd': use a path"),
+        ("path: golden/finance.csv", 'path: "golden\\u0007.csv"', "of characters that one can see"),
+        ("table: golden/trips", "table: /etc", "golden.source.table = '/etc': use a path relative to the sources folder"),
+        ("table: golden/trips", "table: " + "/".join(["x" * 250, "y"]), "use at most 200 bytes for each name"),
+        ("path: golden/finance.csv,", 'path: f.csv, csv: {delimiter: "\\n"},', "delimiter and quote"),
+        ("decimal(18,2)", "decimal(\u0661\u0660,\u0662)", "use string, boolean"),
+        ("tolerance: 0.01", "tolerance: \u0662", "golden.finance.columns.fare.tolerance = '\u0662': write a number"),
+        ("tolerance: 0.01", "tolerance: 1_000", "write a number"),
+        ("tolerance: 0.01", "tolerance: 1.0e300", "no more than"),
+        ("tolerance: 0.01", "tolerance: 1.0e-300", "no more than"),
+        ("tolerance: 0.5", 'tolerance: "0.5"', "columns.fare.tolerance = '0.5': write a number"),
+        ("dimensions: [city]", "dimensions: [c\u0456ty]", "is not a safe name"),
+        ("  finance:", "  f\u0456nance:", "is not a safe name"),
+        ("ours: SELECT", "ours: WITH a AS (SELECT 1) DELETE FROM trips SELECT", "the statement contains DELETE"),
+        ("ours: SELECT trip_date", 'ours: "SELECT \\u202e trip_date', "golden.finance.ours holds U+202E"),
+        ("sql: SELECT", "sql: SELECT '" + "x" * 300_000 + "' AS x,", "longer than 256 KiB"),
+        ("max_mismatches: 0", "max_mismatches: -1", "greater than or equal to 0"),
+        ("  board:", "  bo\u0430rd:", "is not a safe name"),
+        ("tolerance: 1%}", "tolerance: \u0661%}", "consumers.board.tolerance = '\u0661%': write"),
+        ('sql: "SELECT sum', 'sql: "SELECT \u202e sum', "U+202E"),
+    ],
+    ids=range(20),
+)  # fmt: skip
+def test_what_looks_right_in_what_is_compared_and_is_not_is_refused(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    whole = WHOLE.replace("key: [trip_date]\n", "key: [trip_date]\n    max_mismatches: 0\n")
+    assert whole.count(old) == 1
+    changed = whole.replace(old, new)
+    if '"SELECT' in new:
+        changed = changed.replace("FROM trips GROUP BY ALL", 'FROM trips GROUP BY ALL"')
+    told_of = [told(str(fault)) for fault in faults(write_dataset(tmp_path, yaml=changed))]
+    assert any(message in text for text in told_of), told_of
+
+
+@pytest.mark.parametrize(
+    "csv",
+    ['delimiter: "\\\\"', 'delimiter: "\\n"', "delimiter: '\"'", "quote: ','", 'quote: "\\n"', 'delimiter: "\\u0001"'],
+)
+def test_a_dialect_that_spark_cannot_read_is_refused(csv: str, tmp_path: Path) -> None:
+    (fault,) = spoiled(tmp_path, "  path: trips/{day}.csv", f"  path: trips/{{day}}.csv\n  csv: {{{csv}}}")
+    assert "delimiter and quote" in fault
+
+
+@pytest.mark.parametrize("name", ["fact.sql", "staging.sql"])
+def test_a_model_with_characters_that_one_cannot_see_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path)
+    (folder / name).write_text("-- harmless\nSELECT 1 -- \u202e\n" + FACT, encoding="utf-8")
+    assert any(f"{name}:2: this line holds U+202E (RIGHT-TO-LEFT OVERRIDE)" in str(fault) for fault in faults(folder))
+
+
+def test_a_good_folder_is_still_loaded(tmp_path: Path) -> None:
+    assert loaded(write_dataset(tmp_path, yaml=WHOLE)).name == "trips"

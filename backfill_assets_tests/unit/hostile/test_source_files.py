@@ -1,0 +1,268 @@
+"""Source files from a generator, looked at before Spark reads them: found and understood, or refused by name."""
+
+from __future__ import annotations
+
+import bz2
+import datetime as dt
+import gzip
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.errors import BackfillError, LayoutError, SourceError
+from backfill_assets.domain.files import CsvOptions, Format
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.files import Declared, columns_in
+from backfill_assets.lakehouse.road.golden import golden_fingerprints
+from backfill_assets.lakehouse.road.raw import delivered_sizes, discover
+from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets_tests.unit.catalog.kit import YAML, loaded, write_dataset
+from backfill_assets_tests.unit.hostile.strategies import often, texts
+from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, showable, told
+
+pytestmark = pytest.mark.slow
+
+DAY = dt.date(2024, 1, 1)
+COLUMNS = {"trip": "long", "fare": "decimal(10,2)", "city": "string"}
+HEADER = b"trip,fare,city\n1,2.50,x\n"
+
+
+@pytest.fixture
+def trips(tmp_path: Path) -> LoadedDataset:
+    return loaded(write_dataset(tmp_path / "datasets", yaml=YAML.replace("trips/{day}.csv", "trips/{day}*")))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "sources" / "trips").mkdir(parents=True)
+    return Layout(tmp_path / "warehouse", tmp_path / "sources")
+
+
+def declared(kind: Format, **csv: object) -> Declared:
+    return cast("Declared", SimpleNamespace(format=kind, columns=COLUMNS, csv=CsvOptions.model_validate(csv)))
+
+
+def tried(file: Path, kind: Format, **csv: object) -> None:
+    with nothing_written(file.parent), little_read():
+        try:
+            columns_in(file, file.name, declared(kind, **csv))
+        except SourceError as refusal:
+            text = told(refusal)
+            showable(text)
+            assert text.startswith(file.name)
+
+
+def whole() -> bytes:
+    sink = pa.BufferOutputStream()
+    columns = {"trip": pa.array([1]), "fare": pa.array([None], pa.decimal128(10, 2)), "city": pa.array(["x"])}
+    pq.write_table(pa.table(columns), sink)
+    return cast("bytes", sink.getvalue().to_pybytes())
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, content: bytes) -> bytes:
+    """The content cut, with bytes put in or turned, or of an encoding or a compression that nobody declared."""
+    at = draw(st.integers(0, len(content)))
+    inserted = draw(st.binary(max_size=30) | texts().map(lambda text: text.encode("utf-8", "surrogatepass")))
+    kinds = (
+        content[:at], content[:at] + inserted + content[at:], inserted, content[:at] + inserted + content[at + len(inserted) :],
+        gzip.compress(content)[:at], bz2.compress(content)[:at], content.decode("latin-1").encode("utf-16"), b"",
+    )  # fmt: skip
+    return draw(st.sampled_from(kinds))
+
+
+@often
+@given(
+    spoiled(HEADER),
+    st.sampled_from(["a.csv", "a.csv.gz", "a.csv.bz2", "a.csv.zst"]),
+    st.sampled_from([",", "||", "\t", "\\t", "%"]),
+)
+def test_a_broken_csv_file_is_understood_or_refused_by_name(
+    tmp_path: Path, content: bytes, name: str, delimiter: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    tried(tmp_path / name, Format.csv, delimiter=delimiter)
+
+
+@often
+@given(spoiled(whole()))
+def test_a_broken_parquet_file_is_understood_or_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    tried(tmp_path / "a.parquet", Format.parquet)
+
+
+names = st.dictionaries(
+    texts().map(lambda text: text[:200]),
+    st.sampled_from([pa.int64(), pa.string(), pa.list_(pa.int8()), pa.null()]),
+    max_size=5,
+)
+
+
+@often
+@given(names)
+def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, columns: dict[str, pa.DataType]) -> None:
+    table = pa.schema(list(columns.items())).empty_table()
+    try:
+        pq.write_table(table, tmp_path / "a.parquet")
+    except (pa.ArrowException, ValueError):
+        return
+    with pytest.raises(SourceError, match=r"^a\.parquet"):
+        columns_in(tmp_path / "a.parquet", "a.parquet", declared(Format.parquet))
+    tried(tmp_path / "a.parquet", Format.parquet)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"," * 600_000, "a.csv", "names 600,001 columns, at most 10,000"),
+        (b"a" * (1 << 21), "a.csv", "its header does not end within 1 MiB"),
+        (b"\n" * (1 << 22), "a.csv", "its header does not end within 1 MiB"),
+        (gzip.compress(b"\n" * (1 << 26)), "a.csv.gz", "its header does not end within 1 MiB"),
+        (gzip.compress(HEADER * 9)[:10] + b"\xff" * 60, "a.csv.gz", "cannot be read"),
+        (HEADER, "a.csv.gz", "Not a gzipped file"),
+        (b'trip,"' + b"x" * 200_000, "a.csv", "its header cannot be read: field larger than field limit"),
+        (b"trip,\xe2\x80\xaefare\n", "a.csv", r"found trip, \u202efare"),
+        (",".join(f"column_{n}" for n in range(9_000)).encode(), "a.csv", "and 8,950 more"),
+    ],
+    ids=range(9),
+)
+def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError) as refused, little_read():
+        columns_in(tmp_path / name, name, declared(Format.csv))
+    assert message in told(refused.value)
+
+
+file_names = st.binary(min_size=1, max_size=30) | texts(surrogates=True).map(
+    lambda text: text.encode("utf-8", "surrogateescape" if "\udcff" in text else "surrogatepass")
+)
+
+
+@often
+@given(st.lists(file_names, max_size=4))
+def test_no_name_of_a_file_does_harm(trips: LoadedDataset, layout: Layout, odd: list[bytes]) -> None:
+    folder = layout.sources / "trips"
+    made = []
+    for name in odd:
+        path = os.path.join(os.fsencode(folder), b"2024-01-01" + name.replace(b"/", b"_").replace(b"\0", b"")[:200])  # noqa: PTH118  # of bytes
+        with open(path, "wb") as out:  # noqa: PTH123  # of bytes
+            out.write(HEADER)
+        made.append(path)
+    with nothing_written(layout.sources), little_read():
+        try:
+            for found in discover(trips, layout, [DAY]):
+                assert found.path.isprintable()
+        except SourceError as refusal:
+            text = told(refusal)
+            showable(text)
+            assert text.startswith("trips/2024-01-01")
+        delivered_sizes(trips, layout, [DAY])
+    for path in made:
+        os.unlink(path) if os.path.exists(path) else None  # noqa: PTH108, PTH110  # of bytes
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "../../secret", "loop"])
+def test_a_link_is_followed_below_the_sources_only(target: str, trips: LoadedDataset, layout: Layout) -> None:
+    (layout.sources.parent / "secret").write_text("secret")
+    link = layout.sources / "trips" / "2024-01-01.csv"
+    link.symlink_to(link if target == "loop" else target)
+    if target in {"/dev/zero", "loop"}:
+        assert discover(trips, layout, [DAY]) == ()
+    else:
+        with pytest.raises(LayoutError, match=r"'trips/2024-01-01\.csv' leads out of"):
+            discover(trips, layout, [DAY])
+
+
+def test_a_warehouse_that_goes_round_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "raw").symlink_to(tmp_path / "raw")
+    with pytest.raises(LayoutError, match="is no path below"):
+        Layout(tmp_path, tmp_path).raw_path("trips")
+
+
+@pytest.fixture
+def flickering(layout: Layout) -> Iterator[Path]:
+    """A file that comes and goes, as on a network's file system whose listing is older than its files."""
+    file, over = layout.sources / "trips" / "2024-01-01.csv", threading.Event()
+
+    def flicker() -> None:
+        while not over.is_set():
+            file.write_bytes(HEADER)
+            file.unlink()
+
+    thread = threading.Thread(target=flicker)
+    thread.start()
+    yield file
+    over.set()
+    thread.join()
+
+
+def test_a_file_that_vanishes_while_one_looks_is_found_gone_or_refused(
+    trips: LoadedDataset, layout: Layout, flickering: Path
+) -> None:
+    seen = set()
+    for _ in range(500):
+        for look in (lambda: discover(trips, layout, [DAY]), lambda: delivered_sizes(trips, layout, [DAY])):
+            try:
+                seen.add(bool(look()))
+            except BackfillError as refusal:
+                assert "trips/2024-01-01.csv: it was there and cannot be read any more" in str(refusal)  # noqa: PT017
+                seen.add(True)
+    assert seen
+
+
+def test_a_file_that_is_gone_when_it_is_read_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:
+    for kind in (Format.csv, Format.parquet):
+        with pytest.raises(SourceError, match=r"^trips/gone: .*deliver it again"):
+            columns_in(layout.sources / "gone", "trips/gone", declared(kind))
+
+
+GOLDEN = """\
+golden:
+  finance: {file: {format: csv, path: f.csv, columns: {trip_date: date, trip: long}}, key: [trip_date, trip]}
+  booked: {table: g, key: [trip_date, trip]}
+"""
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> LoadedDataset:
+    return loaded(write_dataset(tmp_path / "compared", yaml=YAML + GOLDEN))
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "../secret", "f.csv"])
+def test_a_golden_file_is_followed_below_the_sources_only(target: str, compared: LoadedDataset, layout: Layout) -> None:
+    (layout.sources.parent / "secret").write_text("secret")
+    (layout.sources / "f.csv").symlink_to(target)
+    with pytest.raises(LayoutError, match=r"'f\.csv'"), little_read():
+        golden_fingerprints(compared, layout, [DAY])
+
+
+@pytest.mark.parametrize(
+    "log",
+    [b"", b"\0" * 99, b"[]", b'{"metaData": 1}', b'{"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}'],
+    ids=range(5),
+)
+def test_a_golden_table_that_is_none_is_refused_by_name(log: bytes, compared: LoadedDataset, layout: Layout) -> None:
+    (layout.sources / "f.csv").write_bytes(HEADER)
+    (layout.sources / "g" / "_delta_log").mkdir(parents=True)
+    (layout.sources / "g" / "_delta_log" / f"{0:020}.json").write_bytes(log)
+    with pytest.raises(
+        SourceError, match=r"golden\.booked: g is no whole Delta table: .*; see that it is delivered"
+    ) as no:
+        golden_fingerprints(compared, layout, [DAY])
+    showable(told(no.value))
+
+
+def test_a_reference_that_is_gone_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:
+    (layout.sources / "cities.csv").mkdir()
+    with pytest.raises(SourceError, match=r"the file of reference cities, cities\.csv, is not in"):
+        reference_fingerprints(trips, layout)

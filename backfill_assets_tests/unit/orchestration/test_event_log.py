@@ -1,0 +1,148 @@
+"""What every event log promises the doctor, tried on Dagster's and on the one that tests use instead."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from backfill_assets.cli.app import app
+from backfill_assets.domain.health import RunAtWork
+from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.domain.units import UNIT_TAG
+from backfill_assets.orchestration.event_log import DagsterEventLog
+from backfill_assets.orchestration.names import asset_key
+from backfill_assets_tests.unit.campaigns.events import KeptEvents
+from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, open_instance
+from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.published.tables import day
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
+
+RUN = "3c7a1d5e-0000-4000-8000-000000000001"
+D1, D2 = day(0), day(1)
+
+
+class Scene:
+    """An event log, and how things get into it."""
+
+    def __init__(self, house: House, instance: dg.DagsterInstance | None) -> None:
+        self.house = house
+        self.instance = instance
+        self.kept = KeptEvents()
+        self.log: EventLog = self.kept if instance is None else DagsterEventLog(instance, house.application)
+
+    def started(self, run: str, unit: str = "") -> None:
+        self.kept.runs[run] = RunAtWork(run, self.house.world.clock.now(), unit)
+        if self.instance is not None:
+            tags = {UNIT_TAG: unit} if unit else {}
+            self.instance.add_run(dg.DagsterRun("job", run, status=dg.DagsterRunStatus.STARTED, tags=tags))
+
+    def materialized(self, dataset: str, at: dt.date, release: str) -> None:
+        self.kept.said[dataset, at] = release
+        if self.instance is not None:
+            metadata = {"release": release} if release else {}
+            event = dg.AssetMaterialization(asset_key("published", dataset), partition=str(at), metadata=metadata)
+            self.instance.report_runless_asset_event(event)
+
+    def released(self, data: dict[dt.date, list[int]]) -> dict[str, str]:
+        """Release both datasets of the house together; the release by dataset."""
+        unit = self.house.released(data)
+        found = {r.manifest.dataset: r.manifest.release for r in self.house.world.ledger.releases(unit=unit.id)}
+        self.kept.datasets |= {release: name for name, release in found.items()}
+        return found
+
+
+@pytest.fixture(params=["Dagster's", "kept"])
+def scene(request: pytest.FixtureRequest, house: House) -> Iterator[Scene]:
+    if request.param == "kept":
+        yield Scene(house, None)
+        return
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Scene(house, instance)
+
+
+def test_a_started_run_is_at_work_until_it_is_failed_and_is_failed_once(scene: Scene) -> None:
+    assert scene.log.at_work() == ()
+    scene.started(RUN, "u_1")
+    (run,) = scene.log.at_work()
+    assert (run.id, run.unit, run.started_at.tzinfo is not None) == (RUN, "u_1", True)
+    assert scene.log.fail(RUN, "its worker is dead")
+    assert scene.log.at_work() == ()
+    assert not scene.log.fail(RUN, "its worker is dead")
+    assert not scene.log.fail("a-run-of-nobody", "its worker is dead")
+
+
+def test_only_launches_that_there_are_are_known(scene: Scene) -> None:
+    scene.started(RUN)
+    assert scene.log.known({RUN, "bxyz"}) == {RUN}
+    assert scene.log.known(()) == frozenset()
+
+
+def test_the_newest_materialization_of_each_day_says_its_release_or_that_it_has_none(scene: Scene) -> None:
+    assert scene.log.told("sales") == {}
+    for at, release in ((D1, "r_1"), (D2, "r_1"), (D1, "r_2"), (D2, "")):
+        scene.materialized("sales", at, release)
+    assert scene.log.told("sales") == {D1: "r_2", D2: ""}
+    assert scene.log.told("totals") == {}
+
+
+def test_what_is_told_of_a_release_is_found_again_on_these_days_and_no_others(scene: Scene) -> None:
+    releases = scene.released({D1: [1], D2: [2]})
+    scene.log.tell(releases["sales"], [D2])
+    told = scene.log.told("sales")
+    assert (list(told), releases["sales"] in told[D2].split(", ")) == ([D2], True)
+    assert scene.log.told("totals") == {}
+
+
+def test_a_repair_is_noted_without_publishing_anything(scene: Scene) -> None:
+    scene.log.note("sales", "removed what was left over")
+    assert scene.log.told("sales") == {}
+
+
+def test_dagster_shows_a_repair_beside_the_published_asset(house: House) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        DagsterEventLog(instance, house.application).note("sales", "sealed")
+        (record,) = instance.fetch_observations(asset_key("published", "sales"), limit=9).records
+    assert record.asset_observation is not None
+    assert record.asset_observation.metadata["repair"].value == "sealed"
+
+
+def test_the_command_tells_dagster_of_a_release_that_it_never_heard_of(
+    house: House, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = house.released({D1: [1], D2: [2]})
+    house.world.clock.advance(dt.timedelta(minutes=2))
+    with open_instance(home, batched_sqlite(home)):
+        monkeypatch.setenv("DAGSTER_HOME", str(home))
+    listed = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "300"})
+    assert (listed.exit_code, "Dagster was not told" in listed.output) == (0, True), listed.output
+    mended = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
+    assert (mended.exit_code, mended.output.count("tells Dagster of the release")) == (0, 2), mended.output
+    with open_instance(home, batched_sqlite(home)) as instance:
+        told = DagsterEventLog(instance, house.application).told("totals")
+    known = {r.manifest.release for r in house.world.ledger.releases(unit=unit.id)}
+    assert {d: set(said.split(", ")) for d, said in told.items()} == {D1: known, D2: known}
+    again = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
+    assert "there was nothing that could be mended" in again.output
+    assert json.loads(CliRunner().invoke(app, ["doctor", "--repair", "--json"]).stdout) == {
+        "mended": [], "findings": json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout),
+    }  # fmt: skip
+
+
+def test_a_dagster_that_cannot_be_asked_is_a_finding_beside_the_others(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.world.open_unit({"sales": [D1]})
+    house.world.clock.advance(dt.timedelta(days=8))
+    (tmp_path / "dagster.yaml").write_text("storage: {sqlite: {base_dir: {env: NOT_SET_BY_ANYBODY}}}")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    listed = CliRunner().invoke(app, ["doctor", "--json"])
+    assert listed.exit_code == 1
+    first, second = json.loads(listed.stdout)
+    assert ("cannot be asked" in first["what"], "has been open since" in second["what"]) == (True, True)

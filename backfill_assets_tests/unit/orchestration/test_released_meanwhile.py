@@ -1,0 +1,61 @@
+"""A launch whose days another one has released since it was made finds them done, as long as nothing has moved."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import Delivery
+from backfill_assets_tests.unit.orchestration.house import BOTH, House
+from backfill_assets_tests.unit.orchestration.test_released_together import _materialize as materialize
+from backfill_assets_tests.unit.published.tables import day
+
+pytestmark = pytest.mark.slow
+
+D1, D2 = day(1), day(2)
+# Longer than any launch of these tests was made ago: what is released is released after it.
+LATER = dt.timedelta(days=36500)
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    found = House(tmp_path, monkeypatch)
+    found.world.clock.advance(LATER)
+    yield found
+    found.close()
+
+
+def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing(house: House) -> None:
+    unit = house.released({D1: [1], D2: [2]})
+    before = (house.world.ledger.releases(), house.world.ledger.attempts())
+    assert materialize(house, "shadow/sales", "shadow/totals", "published/sales", "published/totals") == ""
+    assert [u.id for u in house.world.ledger.units()] == [unit.id]
+    assert (house.world.ledger.releases(), house.world.ledger.attempts()) == before
+    assert house.world.ledger.unit(unit.id).state is UnitState.published
+
+
+def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them(house: House) -> None:
+    road = house.application.road
+    unit = house.released({D1: [1], D2: [2]})
+    assert all(road.stands(unit, name, (D1, D2)) for name in BOTH)
+
+    house.world.ledger.add_deliveries(
+        [Delivery("sales", D1, "late.csv", "f" * 64, 1, *[house.world.clock.now()] * 2, 1, 0)]
+    )
+    assert not road.stands(unit, "sales", (D1, D2))
+    assert road.stands(unit, "sales", (D2,))
+
+    source = house.application.settings.sources / "x" / f"{D2}.csv"
+    source.parent.mkdir(parents=True)
+    source.write_text("id,day,amount\n", encoding="utf-8")
+    assert not road.stands(unit, "sales", (D2,))
+    source.unlink()
+
+    house.released({D2: [3]})
+    assert not road.stands(unit, "sales", (D2,))
+    assert not road.stands(unit, "totals", (D2,))
+    assert road.stands(unit, "totals", (D1,))

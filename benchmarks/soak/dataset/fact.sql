@@ -1,0 +1,1 @@
+SELECT day, ticket, amount FROM staging

@@ -1,0 +1,1 @@
+SELECT day, ticket, amount, _lineage FROM raw

@@ -1,0 +1,145 @@
+"""The installation under a soak: deliveries, launches, commands as operators give them, and processes to kill."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.orchestration.backfills import Backfill, LaunchError, graphql, launch_backfill
+from backfill_assets.system import SystemClock
+from benchmarks.installation import ROOT, Installation
+from benchmarks.soak.processes import Processes
+
+DATASET: Final = "takings"
+ROWS: Final = 200
+"""Tickets of a day: rows of each delivery."""
+_LIVE: Final = """
+mutation Live($params: ExecutionParams!) {
+  launchRun(executionParams: $params) { __typename ... on PythonError { message } }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended, negative for a signal, and what it said."""
+
+    code: int
+    out: str = ""
+    errors: str = ""
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its user saw a stack trace instead of a sentence."""
+        return "Traceback (most recent call last)" in self.out + self.errors
+
+    @property
+    def last(self) -> str:
+        """Its last line, of the refusal if it was refused."""
+        return (self.errors or self.out or f"ended with {self.code} and said nothing").splitlines()[-1]
+
+
+class Site:
+    """An installation with the dataset of the soak, and its readers."""
+
+    def __init__(self, root: Path) -> None:
+        variables = {
+            "BACKFILL_ASSETS_LEASE": "10s",
+            "BACKFILL_ASSETS_GATE_WAIT": "10s",
+            "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
+            # The readers are modules of this package, which is not installed, and start in another folder.
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        }
+        self.root = root
+        self.clock = SystemClock()
+        self.installation = Installation(root, root / "sources", variables)
+        self.deliveries: dict[dt.date, list[dt.datetime]] = {}
+        self.processes = Processes(self.installation, lambda: self.table)
+
+    def start(self) -> None:
+        """Set the dataset up and start everything but the readers."""
+        shutil.copytree(Path(__file__).parent / "dataset", self.installation.datasets / DATASET)
+        self.installation.start()
+        os.environ["BACKFILL_ASSETS_WEBSERVER"] = self.installation.webserver
+
+    def stop(self) -> None:
+        """End everything."""
+        self.installation.stop()
+
+    @property
+    def table(self) -> Path:
+        """The published table's folder."""
+        settings = self.installation.settings
+        return Layout(settings.warehouse, settings.sources).published_path(DATASET)
+
+    def deliver(self, day: dt.date) -> None:
+        """Deliver all tickets of a day, once more if it was delivered before."""
+        number = len(self.deliveries.get(day, ())) + 1
+        folder = self.root / "sources" / DATASET / day.isoformat()
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = ["day,ticket,amount", *(f"{day},{ticket},{number}" for ticket in range(ROWS))]
+        draft, file = folder / f".{number}.new", folder / f"{number}.csv"
+        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        delivered = dt.datetime.combine(day + dt.timedelta(days=number), dt.time(6), dt.UTC).timestamp()
+        os.utime(draft, (delivered, delivered))
+        self.deliveries.setdefault(day, []).append(self.clock.now())
+        draft.replace(file)
+
+    def launch_live(self, day: dt.date) -> None:
+        """Launch the live job of a day.
+
+        Raises:
+            LaunchError: Dagster does not take it.
+        """
+        selector = {
+            "repositoryLocationName": "backfill_assets.definitions",
+            "repositoryName": "__repository__",
+            "jobName": f"live_{DATASET}",
+        }
+        tags = [{"key": "dagster/partition", "value": day.isoformat()}]
+        params = {"selector": selector, "executionMetadata": {"tags": tags}}
+        answer = graphql(_LIVE, {"params": params}, self.installation.webserver)["launchRun"]
+        if answer["__typename"] != "LaunchRunSuccess":
+            raise LaunchError(f"Dagster did not take the live run of {day}: {answer.get('message', answer)}")
+
+    def launch_backfill(self, days: Sequence[dt.date]) -> str:
+        """Launch a native backfill of all layers; its id."""
+        request = Backfill(DATASET, tuple(day.isoformat() for day in days))
+        return launch_backfill(request, self.installation.webserver)
+
+    def command(self, *words: str) -> Said:
+        """Give a command as an operator does.
+
+        Raises:
+            subprocess.TimeoutExpired: it hangs.
+        """
+        program = str(Path(sys.executable).with_name("backfill"))
+        done = self.processes.run([program, *words])
+        return Said(done.returncode, done.stdout.strip(), done.stderr.strip())
+
+    def specification(self, name: str, days: Sequence[dt.date]) -> str:
+        """Write the specification of a campaign over some days; its path for the command."""
+        content = {
+            "backfill_id": name,
+            "owner": "soak",
+            "source_range": {"start": str(days[0]), "end": str(days[-1])},
+            "target": {"dataset": DATASET, "partition_key": "day"},
+            "reason": {"issue": "SOAK-1", "change": "Deliveries of these days came again"},
+            "execution": {"partitions_per_batch": 3, "max_concurrency": 1, "canary": {"partitions": 1}},
+            "approval": {"required": False},
+            "validation": {},
+            "rollback": {"keep_for": "14d"},
+        }
+        file = self.root / "backfills" / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return str(file.relative_to(self.root))

@@ -1,0 +1,150 @@
+"""What a soak looks at while it runs: the situation to act on, and what long-lived processes use."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+import psutil
+from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+
+from backfill_assets.application import Application
+from backfill_assets.domain.campaign import CAMPAIGN_TAG
+from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, UnitState
+from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.orchestration.campaign_desk import desk_of
+from benchmarks.soak.actions import Situation
+from benchmarks.soak.processes import SPARK, Processes
+from benchmarks.soak.site import DATASET, Site
+from benchmarks.soak.trend import Sample, Trend, trend_of
+
+FIRST_DAY: Final = dt.date(2024, 1, 1)
+_RECENT: Final = 5
+"""So many of the newest releases may be rolled back."""
+_SAMPLE_SECONDS: Final = 5.0
+_COLLECT_SECONDS: Final = 30.0
+_ACTIVE: Final = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
+_AT_WORK: Final = frozenset({"planned", "canary", "running", "paused", "stopped", "stale", "validated", "approved"})
+
+
+class Watcher:
+    """Reads ledger and Dagster, as long as the soak lasts."""
+
+    def __init__(self, site: Site, instance: dg.DagsterInstance) -> None:
+        self._site = site
+        self._instance = instance
+        self._application = site.installation.application
+
+    def situation(self) -> Situation:
+        """What there is to act on now."""
+        ledger, days = self._application.ledger, tuple(sorted(self._site.deliveries))
+        active = self._instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE))
+        runs = self._instance.get_runs(dg.RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
+        busy = {b.backfill_id for b in active} | {r.run_id for r in runs}
+        busy |= {tags[UNIT_TAG] for tags in (*(b.tags for b in active), *(r.tags for r in runs)) if UNIT_TAG in tags}
+        units = [u for u in ledger.units(states={UnitState.open}) if not u.campaign]
+        return Situation(
+            days=days,
+            next_day=days[-1] + ONE_DAY if days else FIRST_DAY,
+            live=sum(LIVE_TAG in run.tags for run in runs),
+            backfills=sum(CAMPAIGN_TAG not in backfill.tags for backfill in active),
+            campaigns=_campaigns(self._application, self._instance),
+            units=tuple(u.id for u in units if not {u.id, u.opened_by} & busy),
+            releases=_restorable(ledger.releases(DATASET)),
+            claimed=frozenset(ledger.claims(DATASET, days)),
+            idle=not active and not runs,
+        )
+
+    def held(self) -> Collection[dt.date]:
+        """Days that live runs must leave alone after a rollback."""
+        return {hold.target[1] for hold in self._application.ledger.holds(DATASET)}
+
+
+def _campaigns(application: Application, instance: dg.DagsterInstance) -> Mapping[str, str]:
+    # By the units: a launch that was killed has claimed its days, and the campaign may not know it yet.
+    names = sorted({u.campaign for u in application.ledger.units(states={UnitState.open}) if u.campaign})
+    standings = desk_of(application, instance).standings if names else None
+    found = {name: standings.of(name).state.value for name in names} if standings else {}
+    return {name: state for name, state in found.items() if state in _AT_WORK}
+
+
+def _restorable(records: Sequence[ReleaseRecord]) -> tuple[str, ...]:
+    finalized = [r.manifest for r in records if r.state is ReleaseState.finalized]
+    undone = {m.undoes for m in finalized if m.undoes}
+    published = [m.release for m in finalized if m.kind is ReleaseKind.publish and m.release not in undone]
+    return tuple(published[:_RECENT])
+
+
+class Meter(threading.Thread):
+    """Samples memory and open files of the long-lived processes every few seconds, also into a file to look at later.
+
+    `troubles` are its own.
+    """
+
+    def __init__(self, processes: Processes, file: Path) -> None:
+        super().__init__(name="meter", daemon=True)
+        self._processes = processes
+        self._file = file
+        self._ended = threading.Event()
+        self._samples: dict[tuple[str, int], list[Sample]] = {}
+        self._collected = 0.0
+        self.troubles: list[str] = []
+
+    def run(self) -> None:
+        """Sample until `stop`."""
+        begin = time.monotonic()
+        while not self._ended.wait(_SAMPLE_SECONDS):
+            try:
+                self._look(time.monotonic() - begin)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is told, and the next look may do
+                self.troubles.append(f"a look at memory: {type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """End the sampling."""
+        self._ended.set()
+        self.join()
+
+    def trends(self) -> tuple[Trend, ...]:
+        """Of each role the process that was sampled longest."""
+        longest: dict[str, list[Sample]] = {}
+        for (role, _), samples in self._samples.items():
+            if role not in longest or samples[-1].at - samples[0].at > longest[role][-1].at - longest[role][0].at:
+                longest[role] = samples
+        return tuple(trend_of(role, longest[role]) for role in sorted(longest))
+
+    def _look(self, at: float) -> None:
+        collects = at - self._collected >= _COLLECT_SECONDS
+        self._collected = at if collects else self._collected
+        for role, process in self._processes.long_lived().items():
+            if role == SPARK and not collects:
+                continue
+            # Processes are killed all the time here.
+            with contextlib.suppress(psutil.Error):
+                if role == SPARK:
+                    _collect(process.pid)
+                sample = Sample(at, process.memory_info().rss, process.num_fds())
+                self._samples.setdefault((role, process.pid), []).append(sample)
+                line = {"role": role, "pid": process.pid, **asdict(sample)}
+                with self._file.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps(line) + "\n")
+
+
+def _collect(jvm: int) -> None:
+    """Let a JVM give back what it does not use: otherwise its heap grows to the limit, whatever it holds."""
+    # Without a JDK there is no jcmd; a JVM that was killed just now does not answer.
+    if jcmd := shutil.which("jcmd"):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([jcmd, str(jvm), "GC.run"], capture_output=True, timeout=_COLLECT_SECONDS, check=False)

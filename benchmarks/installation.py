@@ -127,16 +127,7 @@ class Installation:
 
     def stop(self) -> None:
         """End everything that was started, and what that has started: workers of a daemon that was killed, say."""
-        for process in reversed(self.processes.values()):
-            # One that was killed on purpose, and not started again, is gone.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(_STOP_SECONDS)
-            except psutil.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(list(self.processes.values()))
         server = SparkServer(self.settings)
         if server.folder.root.exists():
             registered = server.folder.read()
@@ -215,6 +206,20 @@ class Installation:
             process = psutil.Popen([*command], cwd=self.root, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         self.processes[name] = process
         return process
+
+
+def end(processes: Sequence[psutil.Popen]) -> None:
+    """End processes, the last first: at once by SIGTERM, those that do not end by SIGKILL. It waits for all."""
+    for process in reversed(processes):
+        # One that was killed on purpose, and not started again, is gone.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in processes:
+        try:
+            process.wait(_STOP_SECONDS)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

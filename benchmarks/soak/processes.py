@@ -13,13 +13,12 @@ from typing import Final
 import psutil
 
 from backfill_assets.lakehouse.engine.server import SparkServer
-from benchmarks.installation import Installation
+from benchmarks.installation import Installation, end
 from benchmarks.soak.actions import Fault
 from benchmarks.soak.readers import KINDS
 
 SPARK: Final = "Spark server"
 _WAIT_SECONDS: Final = 10
-_END_SECONDS: Final = 30
 _COMMAND_SECONDS: Final = 300
 
 
@@ -46,14 +45,7 @@ class Processes:
 
     def stop_readers(self) -> None:
         """End all readers."""
-        for process in self._readers.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.terminate()
-        for process in self._readers.values():
-            try:
-                process.wait(_END_SECONDS)
-            except psutil.TimeoutExpired:
-                process.kill()
+        end(list(self._readers.values()))
 
     def polls(self, kind: str) -> Path:
         """The file of what a reader saw."""
@@ -105,7 +97,7 @@ class Processes:
     def long_lived(self) -> Mapping[str, psutil.Process]:
         """The processes that should not grow, by role."""
         installation = self._installation
-        found = {"Dagster daemon": installation.daemon, "Dagster webserver": installation.processes["webserver"]}
+        found = {Fault.daemon.value: installation.daemon, Fault.webserver.value: installation.processes["webserver"]}
         found |= {f"reader ({kind})": process for kind, process in self._readers.items()}
         return found | {"the soak itself": psutil.Process()} | dict(self._spark()) | dict(self._code_servers())
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.soak.actions import Fault
 from benchmarks.soak.trend import Sample, slope, trend_of
 
 MEGA = 1_000_000
@@ -19,13 +20,15 @@ def samples(seconds: int, rss_per_second: float, files_per_second: float = 0) ->
 
 
 def test_a_leak_is_found() -> None:
-    assert trend_of("daemon", samples(1200, 0)).flat
-    assert not trend_of("daemon", samples(1200, 0.2 * MEGA)).flat
-    assert not trend_of("daemon", samples(1200, 0, 0.15)).flat
+    assert trend_of(Fault.daemon.value, samples(1200, 0)).flat
+    assert not trend_of(Fault.daemon.value, samples(1200, 0, 0.15)).flat
+    assert not trend_of(Fault.daemon.value, samples(1200, 0.2 * MEGA)).flat
+    assert not trend_of("reader (delta-rs)", samples(1200, 0, 0.1)).flat
 
 
 def test_databases_of_runs_that_stay_open_are_no_leak() -> None:
-    assert trend_of("webserver", samples(1200, 0, 0.05)).flat
+    assert trend_of(Fault.webserver.value, samples(1200, 0, 0.05)).flat
+    assert not trend_of("reader (delta-rs)", samples(1200, 0, 0.05)).flat
 
 
 def test_what_a_process_takes_while_it_warms_up_is_no_leak() -> None:

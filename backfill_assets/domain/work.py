@@ -5,9 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from backfill_assets.domain.evidence import DatasetDay, shadow_folder
 from backfill_assets.domain.release import Manifest, ReleaseState
+
+LOCK_WAIT: Final = dt.timedelta(minutes=2)
+"""How long to wait for a lock: longer than its lease, or the command after one that was killed would fail for nothing."""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,10 @@ from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import Manifest, ReleaseKind
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.specification import Notice
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.domain.work import LOCK_WAIT, ReleaseRecord
 
 _LOG: Final = logging.getLogger(__name__)
 _RELEASES: Final = "releases"
-# Longer than a lease, as for the table of releases.
-_WAIT: Final = dt.timedelta(seconds=90)
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Aftermath:
     def _noted(self, campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> bool:
         """Write the releases into the journal unless they are there; whether they had to be."""
         # A reconciliation may be telling of the same release at this moment.
-        with self.ledger.lock(f"journal:{campaign.id}", _WAIT):
+        with self.ledger.lock(f"journal:{campaign.id}", LOCK_WAIT):
             if self._known(campaign, records):
                 return False
             self.ledger.note(_entry(campaign, kind, records))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,9 +15,9 @@ from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalE
 from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.domain.ports import Clock, Identity, Ledger
 from backfill_assets.domain.units import Unit, UnitState, shown_days
+from backfill_assets.domain.work import LOCK_WAIT
 
 _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
-_WAIT = dt.timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Approving:
         if unit.state is UnitState.open and (moved := self.drift(campaign)):
             raise ApprovalError(f"campaign {campaign.id}: {moved}")
         # From looking to writing nobody else approves: the second of two would approve what is approved already.
-        with self.ledger.lock(f"approve:{unit.id}", _WAIT):
+        with self.ledger.lock(f"approve:{unit.id}", LOCK_WAIT):
             found = current_evidence(self.ledger, unit)
             if lacking := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
                 raise ApprovalError(f"campaign {campaign.id}: {lacking}")

@@ -25,11 +25,11 @@ from backfill_assets.domain.names import number_of
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UNIT_TAG, UnitState, shown_days
+from backfill_assets.domain.work import LOCK_WAIT
 
 Tell = Callable[[Campaign, Notice, str], None]
 """Sends a notice, if the specification asks for it; never fails."""
 
-_WAIT = dt.timedelta(minutes=2)
 _RESTS = frozenset({Action.validated, Action.stale})
 """After these nothing is launched until somebody resumes."""
 STEPS = _RESTS | {Action.launched, Action.resumed, Action.canaries_passed, Action.backfill, Action.waits}
@@ -74,7 +74,7 @@ class Conductor:
             CampaignError: there is no such campaign.
         """
         # One at a time, or two would launch the same days.
-        with self.ledger.lock(f"conduct:{campaign_id}", _WAIT):
+        with self.ledger.lock(f"conduct:{campaign_id}", LOCK_WAIT):
             campaign = self.ledger.campaign(campaign_id)
             if not campaign.unit or self.ledger.unit(campaign.unit).state is not UnitState.open:
                 return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,9 +28,9 @@ from backfill_assets.domain.plan import Days, Plan
 from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger
 from backfill_assets.domain.specification import Notice, Specification
 from backfill_assets.domain.units import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.domain.work import LOCK_WAIT
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
-_WAIT = dt.timedelta(minutes=2)
 _OVER = {
     UnitState.published: (Action.published, "Sign it off (backfill sign-off {id}), or undo it with: backfill rollback"),
     UnitState.rolled_back: (
@@ -64,7 +63,7 @@ class Control:
             LedgerError: another launch of it takes too long.
         """
         # Of two at once only the first may announce it.
-        with self.ledger.lock(f"launch:{campaign_id}", _WAIT):
+        with self.ledger.lock(f"launch:{campaign_id}", LOCK_WAIT):
             campaign = self.ledger.campaign(campaign_id)
             require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
             if moved := self._drift(campaign):
@@ -167,7 +166,7 @@ class Control:
         """
         campaign = self.ledger.campaign(campaign_id)
         # Not while the conductor takes a step: it might launch another backfill right after these were cancelled.
-        with self.ledger.lock(f"conduct:{campaign_id}", _WAIT):
+        with self.ledger.lock(f"conduct:{campaign_id}", LOCK_WAIT):
             unit = self._to_discard(campaign)
             if unit.state is UnitState.open:
                 unit = self.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)

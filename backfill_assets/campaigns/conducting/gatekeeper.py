@@ -14,11 +14,10 @@ from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.campaign_ports import LiveRuns
 from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit
 from backfill_assets.domain.ports import Clock, Ledger
-from backfill_assets.domain.work import Attempt, AttemptState, Work
+from backfill_assets.domain.work import LOCK_WAIT, Attempt, AttemptState, Work
 
 REFUSED: Final = "refused"
 """Key of the detail of an entry `waits`: the batch that a run was told to halt the campaign over."""
-_LOCK_WAIT = dt.timedelta(seconds=30)
 _BEGINNINGS = frozenset({Action.launched, Action.resumed})
 
 
@@ -69,7 +68,7 @@ class Gatekeeper:
             CampaignError: there is no such campaign.
             UnitError: the days are not the campaign's.
         """
-        with self.ledger.lock(f"gate:{campaign_id}", _LOCK_WAIT):
+        with self.ledger.lock(f"gate:{campaign_id}", LOCK_WAIT):
             campaign = self.ledger.campaign(campaign_id)
             decision = admit(campaign, self.traffic(campaign, batch))
             if not isinstance(decision, Admitted):

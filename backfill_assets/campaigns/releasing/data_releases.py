@@ -9,9 +9,7 @@ from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.data_releases import by_name, differing, is_of, projection
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.reader_ports import ReleasesTable
-
-# Longer than a lease: whoever comes after somebody who died in the middle of it gets the lock.
-_WAIT = dt.timedelta(seconds=90)
+from backfill_assets.domain.work import LOCK_WAIT
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class DataReleases:
 
     ledger: ReleaseLedger
     table: ReleasesTable
-    wait: dt.timedelta = _WAIT
+    wait: dt.timedelta = LOCK_WAIT
     whole: bool = False
 
     def differing(self) -> tuple[str, ...]:

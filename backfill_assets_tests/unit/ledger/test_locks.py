@@ -14,7 +14,9 @@ from contextlib import ExitStack
 import pytest
 
 from backfill_assets.domain.errors import LedgerError
+from backfill_assets.domain.work import LOCK_WAIT
 from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets.ledger.locks import DEFAULT_PACE
 from backfill_assets_tests.unit.ledger.samples import LEASE, HandClock
 
 AT_ONCE = dt.timedelta(0)
@@ -45,6 +47,10 @@ def other(url: str, ledger: SqlLedger, clock: HandClock) -> Iterator[SqlLedger]:
     other = open_ledger(url, clock, lock_pace=EAGER)
     yield other
     other.close()
+
+
+def test_who_waits_for_a_lock_outlives_a_holder_that_was_killed() -> None:
+    assert DEFAULT_PACE.lease + DEFAULT_PACE.renew < LOCK_WAIT
 
 
 def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: SqlLedger, other: SqlLedger) -> None:

@@ -27,19 +27,17 @@ def build(
         EvidenceError: an upstream that the unit holds has not passed its checks.
         LeaseLostError: another attempt has taken these days over.
     """
-    if not application.road.days_to_build(unit, name, days):
+    ledger, lease = application.ledger, application.settings.lease
+    # Before the session, which would stand open while another launch is at work.
+    attempt = _begun(context, application, unit, name, days)
+    if attempt is None:
         context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(days)}")
         return ()
-    ledger, lease = application.ledger, application.settings.lease
-    with application.session(work_tag(context, "shadow", name)) as spark:
-        attempt = _begun(context, application, unit, name, days)
-        if attempt is None:
-            return ()
-        context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(days)}")
-        with kept_lease(ledger, attempt, lease):
-            application.road.build(spark, unit, attempt)
-        # Until the checks begin, Dagster stores an event per day; nobody renews the lease meanwhile.
-        ledger.renew(attempt.number, lease * _BETWEEN_STEPS)
+    context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(days)}")
+    with kept_lease(ledger, attempt, lease), application.session(work_tag(context, "shadow", name)) as spark:
+        application.road.build(spark, unit, attempt)
+    # Until the checks begin, Dagster stores an event per day; nobody renews the lease meanwhile.
+    ledger.renew(attempt.number, lease * _BETWEEN_STEPS)
     return attempt.days
 
 

@@ -1,7 +1,7 @@
 """The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -9,7 +9,7 @@ from backfill_assets.application import Application
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
-from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState
@@ -95,18 +95,17 @@ def _evidence(
             with application.session(work_tag(context, "checks", name)) as spark, lease:
                 application.road.validate(spark, unit, attempt)
                 application.ledger.end_attempt(attempt.number, AttemptState.done)
-    if missing := _unchecked(application, unit, name, days):
+    stored = application.ledger.evidence(unit.id, name, days)
+    if missing := _unchecked(stored, name, days):
         raise EvidenceError(
             f"shadow/{name} {format_days(missing)} has not been built in unit {unit.id}; "
             f"materialize shadow/{name} for these days together with its checks"
         )
-    stored = application.ledger.evidence(unit.id, name, days)
     return tuple(stored[name, day] for day in days)
 
 
-def _unchecked(application: Application, unit: Unit, name: str, days: Sequence[dt.date]) -> list[dt.date]:
-    """The days that no check has judged in this unit."""
-    stored = application.ledger.evidence(unit.id, name, days)
+def _unchecked(stored: Mapping[DatasetDay, DayEvidence], name: str, days: Sequence[dt.date]) -> list[dt.date]:
+    """The days that no check has judged, by the evidence of their unit."""
     return [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]
 
 
@@ -124,7 +123,9 @@ def _retried(
     A retry repeats only the steps that had not ended. The shadow was ready when its worker died, but nobody may give
     evidence for the dead.
     """
-    if context.run.parent_run_id is None or not _unchecked(application, unit, name, days):
+    if context.run.parent_run_id is None:
+        return None
+    if not _unchecked(application.ledger.evidence(unit.id, name, days), name, days):
         return None
     build(context, application, name, unit, days)
     return _attempt(application, unit, name, context.run.run_id)

@@ -15,6 +15,7 @@ from backfill_assets.domain.health import RunAtWork
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UNIT_TAG
+from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of
 from backfill_assets.orchestration.outdated import report_downstream
@@ -93,6 +94,5 @@ class DagsterEventLog(EventLog):
 
 def _started(record: dg.RunRecord) -> dt.datetime:
     if record.start_time is None:
-        created = record.create_timestamp
-        return created if created.tzinfo is not None else created.replace(tzinfo=dt.UTC)
+        return created_at(record)
     return dt.datetime.fromtimestamp(record.start_time, dt.UTC)

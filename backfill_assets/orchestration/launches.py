@@ -25,13 +25,17 @@ _LAST = ("shadow", "published")
 
 @dataclass(frozen=True)
 class Target:
-    """What a launch asks for of one dataset: its days, and which of the last two layers it includes."""
+    """What a launch asks for of one dataset: its days, and which of the last two layers it includes.
+
+    `made_at` is when its backfill was made; nothing is known of it where a run belongs to none.
+    """
 
     launched_by: str
     days: tuple[dt.date, ...]
     shadow: bool
     published: bool
     tags: Mapping[str, str] = field(default_factory=dict)
+    made_at: dt.datetime | None = None
 
 
 def target_of(context: Context, dataset: str) -> Target:
@@ -47,8 +51,9 @@ def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Targ
     if backfill_id and backfill is not None:
         data = backfill.get_asset_backfill_data(context.repository_def.asset_graph)
         keys = {name: tuple(_keys(data, asset_key(layer, name)) for layer in _LAST) for name in datasets}
+        made_at = dt.datetime.fromtimestamp(backfill.backfill_timestamp, dt.UTC)
         return {
-            name: Target(backfill_id, days_of(shadow | published), bool(shadow), bool(published), run.tags)
+            name: Target(backfill_id, days_of(shadow | published), bool(shadow), bool(published), run.tags, made_at)
             for name, (shadow, published) in keys.items()
         }
     selection, days = _selection(context), days_of(context.partition_keys)
@@ -84,20 +89,22 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
         named_unit=target.tags.get(UNIT_TAG),
         live=live,
         late_data=LateData.publish if passes else LateData.hold,
-        since=_made_at(context),
+        since=target.made_at or _run_made_at(context),
     )
     unit = _assigned(context, application, launch, _proposal(application, launch, declared, released=released))
     _refuse_by_hand(unit, target)
     return updated(application, unit, declared, released=released)
 
 
-def _made_at(context: Context) -> dt.datetime | None:
-    backfill_id = context.run.tags.get(BACKFILL_TAG)
-    backfill = context.instance.get_backfill(backfill_id) if backfill_id else None
-    if backfill is not None:
-        return dt.datetime.fromtimestamp(backfill.backfill_timestamp, dt.UTC)
+def created_at(record: dg.RunRecord) -> dt.datetime:
+    """When a run was made; some of Dagster's storages give it in UTC without saying so."""
+    created = record.create_timestamp
+    return created if created.tzinfo is not None else created.replace(tzinfo=dt.UTC)
+
+
+def _run_made_at(context: Context) -> dt.datetime | None:
     record = context.instance.get_run_record_by_id(context.run.run_id)
-    return record.create_timestamp if record is not None else None
+    return created_at(record) if record is not None else None
 
 
 def _assigned(context: Context, application: Application, launch: Launch, proposal: Unit) -> Unit:

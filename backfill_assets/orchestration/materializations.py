@@ -28,8 +28,16 @@ def last_said(
     instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date], metadata: str
 ) -> Mapping[dt.date, object]:
     """What the newest materialization of each partition says under a key of its metadata; days of which none says it lack."""
+    said = last_metadata(instance, key, days)
+    return {day: found[metadata] for day, found in said.items() if metadata in found}
+
+
+def last_metadata(
+    instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date]
+) -> Mapping[dt.date, Mapping[str, object]]:
+    """All that the newest materialization of each partition says; days without any lack."""
     events = ((day, record.asset_materialization) for day, record in _newest(instance, key, days))
-    return {day: e.metadata[metadata].value for day, e in events if e is not None and metadata in e.metadata}
+    return {day: {name: m.value for name, m in e.metadata.items()} for day, e in events if e is not None}
 
 
 def _newest(

@@ -17,7 +17,7 @@ from backfill_assets.domain.evidence import DatasetDay, Fault, explain_faults
 from backfill_assets.domain.names import in_words
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
-from backfill_assets.orchestration.materializations import last_said
+from backfill_assets.orchestration.materializations import last_metadata, last_said
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_figures import release_figures
@@ -115,13 +115,12 @@ def _told(
             continue
         for name, target in targets_of(context, tuple(outcome.days)).items():
             key, days = asset_key("published", name), outcome.days[name]
-            releases = last_said(context.instance, key, days, RELEASE_METADATA)
-            launches = last_said(context.instance, key, days, LAUNCH_METADATA)
             own = set(target.days) if target.published else set()
             told |= {
                 (name, day)
-                for day in days
-                if releases.get(day) == outcome.release and (day not in own or launches.get(day) == target.launched_by)
+                for day, said in last_metadata(context.instance, key, days).items()
+                if said.get(RELEASE_METADATA) == outcome.release
+                and (day not in own or said.get(LAUNCH_METADATA) == target.launched_by)
             }
     return told
 

@@ -6,11 +6,16 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
+from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
+from backfill_assets_tests.unit.published.tables import day
 
 _DATASET = """\
 name: {name}
@@ -24,6 +29,7 @@ measures: {{amount: {{}}}}
 {origin}
 """
 BOTH = ("sales", "totals")
+D1 = day(1)
 
 
 class House:
@@ -69,3 +75,22 @@ class House:
     def close(self) -> None:
         self.world.close()
         self.application.ledger.close()  # type: ignore[attr-defined]
+
+
+def materialize(
+    house: House, *assets: str, partition: dt.date = D1, tags: Mapping[str, str] | None = None, ended: str = ""
+) -> str:
+    """What a run of these assets fails with; empty if it does not. `ended` is a backfill another run of which ended well."""
+    job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
+    with dg.instance_for_test() as instance:
+        if ended:
+            create_run_for_test(instance, status=dg.DagsterRunStatus.SUCCESS, tags={BACKFILL_TAG: ended})
+        done = job.execute_in_process(
+            partition_key=str(partition),
+            asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
+            instance=instance,
+            raise_on_error=False,
+            tags=tags,
+        )
+        failures = [event.step_failure_data.error for event in done.get_step_failure_events()]
+    return "\n".join(str(error.cause or error) for error in failures if error is not None)

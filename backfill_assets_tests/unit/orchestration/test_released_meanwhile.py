@@ -10,8 +10,8 @@ import pytest
 
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import Delivery
-from backfill_assets_tests.unit.orchestration.house import BOTH, House
-from backfill_assets_tests.unit.orchestration.test_released_together import _materialize as materialize
+from backfill_assets.orchestration.launches import BACKFILL_TAG
+from backfill_assets_tests.unit.orchestration.house import BOTH, House, materialize
 from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
@@ -59,3 +59,17 @@ def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_m
     assert not road.stands(unit, "sales", (D2,))
     assert not road.stands(unit, "totals", (D2,))
     assert road.stands(unit, "totals", (D1,))
+
+
+def test_a_backfill_that_found_some_days_built_elsewhere_opens_no_unit_for_the_rest_once_something_moved(
+    house: House,
+) -> None:
+    unit = house.released({D1: [1], D2: [2]})
+    house.world.ledger.add_deliveries(
+        [Delivery("sales", D1, "late.csv", "f" * 64, 1, *[house.world.clock.now()] * 2, 1, 0)]
+    )
+    refused = materialize(house, "shadow/sales", "shadow/totals", tags={BACKFILL_TAG: "twin"}, ended="twin")
+    assert f"unit {unit.id} has released sales {D1}..{D2}" in refused
+    assert "backfill twin was at work" in refused
+    assert "launch the same days once more" in refused
+    assert [u.id for u in house.world.ledger.units()] == [unit.id]

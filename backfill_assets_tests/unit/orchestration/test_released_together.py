@@ -12,7 +12,7 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 from backfill_assets.domain.units import UnitState
 from backfill_assets.orchestration.checks import again
 from backfill_assets.orchestration.factory import definitions_of
-from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.orchestration.house import House, materialize
 from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
@@ -20,39 +20,25 @@ pytestmark = pytest.mark.slow
 D1, D2, D3 = day(1), day(2), day(3)
 
 
-def _materialize(house: House, *assets: str, partition: dt.date = D1) -> str:
-    """What a run of these assets fails with; empty if it does not."""
-    job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
-    with dg.instance_for_test() as instance:
-        done = job.execute_in_process(
-            partition_key=str(partition),
-            asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
-            instance=instance,
-            raise_on_error=False,
-        )
-        failures = [event.step_failure_data.error for event in done.get_step_failure_events()]
-    return "\n".join(str(error.cause or error) for error in failures if error is not None)
-
-
 def test_published_alone_is_refused_where_it_leaves_out_a_dataset_of_the_unit(house: House) -> None:
     unit = house.unit({D1: [1]})
-    refused = _materialize(house, "published/sales")
+    refused = materialize(house, "published/sales")
     assert f"unit {unit.id} also holds totals {D1}, and a unit is released whole" in refused
     assert house.world.ledger.unit(unit.id).state is UnitState.open
-    assert _materialize(house, "published/sales", "published/totals") == ""
+    assert materialize(house, "published/sales", "published/totals") == ""
     assert (house.world.content("sales"), house.world.content("totals")) == ({D1: [1]}, {D1: [1]})
 
 
 def test_published_alone_is_refused_where_it_leaves_out_days_of_the_unit(house: House) -> None:
     house.unit({D1: [1], D2: [2]})
-    refused = _materialize(house, "published/sales", "published/totals")
+    refused = materialize(house, "published/sales", "published/totals")
     assert f"also holds sales {D2}; totals {D2}, and a unit is released whole" in refused
     assert house.world.content("sales") == {}
 
 
 def test_what_is_to_be_materialized_is_said_in_the_layers_that_the_dataset_has(house: House) -> None:
-    assert "Materialize shadow and published of totals for them together" in _materialize(house, "published/totals")
-    said = _materialize(house, "published/sales")
+    assert "Materialize shadow and published of totals for them together" in materialize(house, "published/totals")
+    said = materialize(house, "published/sales")
     assert "Materialize raw, staging, shadow and published of sales for them together" in said
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import psutil
 import pyarrow.compute as pc
 import requests
 import yaml
@@ -25,7 +26,7 @@ from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backf
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
-from benchmarks.installation import MODULE, answers, daemon_command, webserver_command
+from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASETS = Path(__file__).parent / "datasets"
@@ -62,7 +63,7 @@ class Lab:
         }
         self.url = ""
         self.module = MODULE
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, psutil.Popen] = {}
 
     def set_up(self, renamed: tuple[str, str] | None = None, run_limits: Mapping[str, Any] = MEETING) -> None:
         """Write the instance's configuration and the datasets.
@@ -110,13 +111,7 @@ class Lab:
 
     def stop(self) -> None:
         """End daemon and webserver."""
-        for process in reversed(self._processes.values()):
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        end(list(self._processes.values()))
 
     @property
     def application(self) -> Application:
@@ -200,8 +195,11 @@ class Lab:
 
     def run(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one of the virtual environment's programs in this installation."""
-        with self.begun(*command, cwd=cwd, **environ) as process:
+        process = self.begun(*command, cwd=cwd, **environ)
+        try:
             out, err = process.communicate()
+        finally:
+            process.kill()  # it has ended, unless the test's time is over
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def begun(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.Popen[str]:
@@ -237,7 +235,7 @@ class Lab:
         # Not in the project's folder: Dagster would read the .env there and take the checkout's own home.
         environ = {**os.environ, **self.environ}
         with (self.root / log).open("ab") as out:
-            self._processes[log] = subprocess.Popen(command, cwd=self.root, env=environ, stdout=out, stderr=out)
+            self._processes[log] = psutil.Popen([*command], cwd=self.root, env=environ, stdout=out, stderr=out)
 
 
 def content(table: DeltaTable) -> dict[dt.date, dict[int, int]]:

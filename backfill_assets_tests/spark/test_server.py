@@ -18,7 +18,20 @@ from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.orchestration.resources import warm_spark
 from backfill_assets.settings import Settings
-from backfill_assets_tests.engine import engine_settings
+from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
+
+ASKS = """
+import os, time
+from pathlib import Path
+from backfill_assets.lakehouse.engine.client import ask
+from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.settings import Settings
+endpoint = SparkServer(Settings.from_env(os.environ)).folder.read().endpoint
+for _ in range(3):
+    print(ask(endpoint).value)
+time.sleep(2)  # they end in the background
+print("event_engine\\n" in [name.read_text() for name in Path("/proc/self/task").glob("*/comm")])
+"""
 
 
 def test_the_running_server_is_found_and_not_started_again(spark_server: SparkServer) -> None:
@@ -35,6 +48,13 @@ def test_a_wrong_token_is_refused(spark_server: SparkServer) -> None:
     assert ask(wrong) is Answer.REFUSED
     with pytest.raises(ServerLostError, match="refuses our token"):
         take_session(wrong, "anything")
+
+
+def test_asking_again_and_again_never_ends_the_threads_of_grpc(spark_server: SparkServer) -> None:
+    # It would do so holding Python's lock, and sometimes freeze the process (see `_kept_open`).
+    with start_python(ASKS, engine_environment(spark_server.folder.root.parent)) as process:
+        said, _ = process.communicate(timeout=120)
+    assert said.split() == ["ready", "ready", "ready", "True"]
 
 
 def test_no_token_is_refused(spark_server: SparkServer, monkeypatch: pytest.MonkeyPatch) -> None:

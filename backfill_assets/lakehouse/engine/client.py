@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import socket
 import uuid
@@ -38,6 +39,7 @@ class Answer(Enum):
 
 def channel_builder(endpoint: Endpoint, session_id: str) -> DefaultChannelBuilder:
     """Prepare a connection of its own to `endpoint` for the session `session_id` (a UUID)."""
+    _kept_open()
     # A company's proxy is never the way to a server on this machine.
     options = [("grpc.enable_http_proxy", 0)] if endpoint.embedded else None
     builder = DefaultChannelBuilder(endpoint.full_url, options)
@@ -129,6 +131,17 @@ def _lost(endpoint: Endpoint, error: grpc.RpcError) -> ServerLostError:
         )
     detail = cast("grpc.Call", error).details()
     return ServerLostError(f"The Spark server at {endpoint.url} gave no session: {str(detail)[:500]}")
+
+
+@functools.cache
+def _kept_open() -> grpc.Channel:
+    """A channel to nowhere that is never used and never closed.
+
+    Closing the last channel of a process ends gRPC's threads, and does so holding Python's lock. A thread that just then
+    gives back a token's credentials waits for that lock: the process stands still for ever, with all that it holds. Seen
+    once in some 5,000 calls, and reported as https://github.com/grpc/grpc/pull/42247.
+    """
+    return grpc.insecure_channel("127.0.0.1:1")
 
 
 def _listens(port: int | None) -> bool:

@@ -7,7 +7,6 @@ other folders' fixtures and all subprocesses find it; whoever set the variable s
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import socket
@@ -33,6 +32,7 @@ from backfill_assets.lakehouse.engine.registration import EngineFolder
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from benchmarks.installation import end
 
 WAREHOUSE_VARIABLE = "BACKFILL_ASSETS_TEST_WAREHOUSE"
 ROOT = Path(__file__).resolve().parents[1]
@@ -137,36 +137,34 @@ def somebody_elses_server(
     write_configuration(home, {**server_configuration(settings, home, port), **configuration}, token)
     environ = server_environment(os.environ, home)
     with home.log.open("wb") as log:
-        server = subprocess.Popen(server_command(home), cwd=home.root, env=environ, stdout=log, stderr=log)
+        server = psutil.Popen(server_command(home), cwd=home.root, env=environ, stdout=log, stderr=log)
     found = f"sc://localhost:{port}/;token={token}"
     try:
         wait_for(lambda: ask(Endpoint.remote(found)) is Answer.READY, "the other server is ready", 180)
         yield found
     finally:
-        server.terminate()
-        server.wait(60)
+        end([server])
 
 
 @contextlib.contextmanager
-def held_at(file: Path) -> Iterator[None]:
-    """While the block lasts, whoever reads the file stands still in the middle of it; it begins once somebody does."""
+def held_at(file: Path, pid: int) -> Iterator[None]:
+    """While the block lasts, a process stands still before it reads the file; the block begins once it does (Linux)."""
     aside = file.with_suffix(".aside")
     file.rename(aside)
-    os.mkfifo(file)
-    ends: list[int] = []
-
-    def read() -> bool:
-        try:
-            ends.append(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # what it says as long as nobody reads
-                raise
-        return bool(ends)
-
+    os.mkfifo(file)  # whoever opens it to read waits for somebody who opens it to write
     try:
-        wait_for(read, f"somebody reads {file}", 600)
+        wait_for(lambda: _opens_a_pipe(pid), f"process {pid} reads {file}", 600)
         yield
     finally:
+        with contextlib.suppress(OSError):  # nobody waits any more
+            os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
         aside.replace(file)
-        for end in ends:
-            os.close(end)
+
+
+def _opens_a_pipe(pid: int) -> bool:
+    """Whether a thread of the process waits in the kernel for the other end of a named pipe."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            if (thread / "wchan").read_text() == "wait_for_partner":
+                return True
+    return False

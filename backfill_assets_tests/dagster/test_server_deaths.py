@@ -223,7 +223,7 @@ def test_the_server_is_killed_while_it_writes_a_shadow(told: Told, lab: Lab) -> 
 def test_the_server_is_killed_while_it_checks_a_shadow(told: Told, lab: Lab) -> None:
     days = DAYS[4:8]
     backfill = corrected(lab, days, FEW)
-    with held_at(golden_file(lab, days[3])):
+    with held_at(golden_file(lab, days[3]), _pid(lab)):
         assert totals(lab, days) == as_before(days)
         pending = lab.application.ledger.evidence(lab.unit(backfill).id, DATASET, days[2:])
         assert [evidence.verdicts for evidence in pending.values()] == [()] * 2, (
@@ -237,7 +237,7 @@ def test_the_server_is_killed_while_it_checks_a_shadow(told: Told, lab: Lab) -> 
 def test_the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of_a_unit(told: Told, lab: Lab) -> None:
     days = DAYS[8:]
     backfill = corrected(lab, days, FEW)
-    with held_at(golden_file(lab, days[3])):
+    with held_at(golden_file(lab, days[3]), _pid(lab)):
         stopped = lab.run("backfill", "spark", "stop")
         assert "stopped" in stopped.stdout, stopped.stderr
         told.injected(f"the Spark server is stopped in mid-check, another one has {OTHERWISE}")

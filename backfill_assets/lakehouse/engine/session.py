@@ -38,7 +38,14 @@ _STARTED_AGAIN: Final = (
     "[NO_ACTIVE_SESSION]",  # Spark's client closes itself when it is answered by another session than its own
     "StatusCode.UNAUTHENTICATED",  # the embedded server has another token each time
 )
-_WENT_AWAY: Final = ("statuscode.unavailable", "failed to connect")
+_WENT_AWAY: Final = (
+    "statuscode.unavailable",
+    "failed to connect",
+    # A server that is stopped, not killed, still answers for a moment.
+    "stopped sparkcontext",
+    "sparkcontext was shut down",
+    "sparkcontext has been shutdown",
+)
 _GO_ON: Final = "What has passed its checks stays: start the rest again, a unit or a campaign with backfill resume."
 
 

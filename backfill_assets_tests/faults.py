@@ -31,7 +31,7 @@ def _of(file: str, *names: str) -> tuple[str, ...]:
 _CRASHES, _CAMPAIGN = "unit/campaigns/test_crashes", "unit/campaigns/test_campaign_crashes"
 _LIVES, _POWER, _DISK = "dagster/test_campaign_faults", f"{UNIT}/test_power_cut", f"{UNIT}/test_refusing_disk"
 _OTHERS, _CLOCKS, _HOSTS = f"{UNIT}/test_others_at_the_table", f"{UNIT}/test_clocks", f"{UNIT}/test_hosts_and_postgres"
-_SERVERS = "dagster/test_server_deaths"
+_SERVERS, _BETWEEN = "dagster/test_server_deaths", f"{UNIT}/test_in_between"
 _TWO, _PUBLISH = "unit/campaigns/test_two_at_once", "unit/campaigns/test_publish"
 _DEATHS = "dagster/test_worker_deaths"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
@@ -173,6 +173,16 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "Publishing and rolling back go on (the ledger has it); `backfill reconcile` and `backfill doctor` name the file.",
             _of(_POWER, "a_damaged_manifest_keeps_nobody_from_publishing_and_is_named"),
         ),
+        Fault(
+            "after a kill between a commit and the disk; of a commit with its checkpoint; of what was landed and staged",
+            "Nothing counts before it is on the disk: a commit with its checkpoint, raw, staging, and what reconcile finds.",
+            _of(
+                _BETWEEN,
+                "what_reconcile_finalizes_is_on_the_disk_before",
+                "a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it",
+                "whatever_a_block_writes_to_a_table_is_brought_to_the_disk",
+            ),
+        ),
     ),
     "Disk and permissions": (
         Fault(
@@ -190,6 +200,16 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "an input/output error when a commit is brought to the disk",
             "The command says that it is committed and not confirmed; said again, it finishes.",
             _of(_DISK, "the_disk_does_not_confirm_a_commit"),
+        ),
+        Fault(
+            "any other error after the commit of a publication or a rollback, too many open files say; a release that is in the "
+            "log is given up in the ledger",
+            "Nothing is given up that readers see: `backfill reconcile` finalizes it, and the doctor says so.",
+            _of(
+                _BETWEEN,
+                "an_error_after_the_commit_never_gives_up_what_readers_see",
+                "a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_finalized",
+            ),
         ),
     ),
     "Clocks and calendars": (
@@ -225,6 +245,17 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
     ),
     "Others at the same table": (
+        Fault(
+            "a release between the doctor's look and its repair; another's death after its commit while one waits for its lock; a "
+            "release of two tables at work while reconcile looks for lost ones",
+            "Each looks again once it holds the lock: what has come whole stays, and what is at work is left alone.",
+            _of(
+                _BETWEEN,
+                "a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked",
+                "whoever_waited_for_one_that_died_after_its_commit_finds_it_done",
+                "a_release_of_two_datasets_at_work_is_no_lost_one",
+            ),
+        ),
         Fault(
             "OPTIMIZE, VACUUM, DELETE, RESTORE or an INSERT of somebody else between the checks of a publication and its commit",
             "Outside of the range, and where the content is equal, it goes through and loses nothing of theirs; otherwise it is "

@@ -46,7 +46,9 @@ class DeltaStoredTables:
         return tuple(self._look_or_fault(*found) for found in sorted(self._places()))
 
     def set_aside(self, place: str, version: int) -> None:
-        """Move the newest commit of a table, with its checksums, below `_set_aside/`; one that is gone already is fine.
+        """Move the newest commit of a table, with its checksums, below `_set_aside/` if it is damaged.
+
+        One that is gone already is fine, and so is a whole one in its place: somebody else has mended it.
 
         Raises:
             PreconditionError: it is not the newest, or a checkpoint has its content.
@@ -58,7 +60,9 @@ class DeltaStoredTables:
                 f"{folder}: expected commit {version} to be the newest and without checkpoint, found commits up to "
                 f"{newest}; restore the log from a backup"
             )
-        durable.set_aside(folder, version, self.layout.aside_path(place), durable.sync)
+        commit = folder / f"{version:020}.json"
+        if not commit.exists() or _damage(commit):
+            durable.set_aside(folder, version, self.layout.aside_path(place), durable.sync)
 
     def remove(self, place: str, paths: Iterable[str]) -> None:
         """Remove files below a table's folder; one that is gone already is fine.
@@ -88,7 +92,8 @@ class DeltaStoredTables:
     def _look_or_fault(self, place: str, layer: str, dataset: str) -> StoredTable:
         try:
             return self._look(place, layer, dataset)
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # A line of an old commit, which a checkpoint covers, may be damaged in the middle.
             return StoredTable(place, layer, dataset, fault=str(error))
 
     def _look(self, place: str, layer: str, dataset: str) -> StoredTable:

@@ -139,6 +139,50 @@ def test_of_two_servers_only_the_one_at_work_is_used_until_its_work_is_over(sett
         one.ensure()
 
 
+def test_a_note_that_another_user_wrote_is_renewed_as_ones_own(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = _remote(tmp_path)
+    endpoint, old = one.ensure(), time.time() - FRESH_SECONDS - 1
+    os.utime(one.note.path, (old, old))
+
+    def not_the_owner(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "utime", not_the_owner)
+        one.keep_busy(endpoint)
+    with pytest.raises(ForeignServerError, match=r"spark\.example\.org.*_remote_spark is then no longer renewed"):
+        SparkServer(settings).ensure()
+
+
+def test_a_session_renews_no_note_of_another_server_and_begins_none(settings: Settings, tmp_path: Path) -> None:
+    one, other = _remote(tmp_path), _remote(tmp_path, "sc://other.example.org:15002")
+    endpoint, old = one.ensure(), time.time() - FRESH_SECONDS - 1
+    os.utime(one.note.path, (old, old))
+    other.ensure()
+    os.utime(one.note.path, (old, old))
+    one.keep_busy(endpoint)
+    assert one.note.at_work() is None
+    one.note.remove()
+    with pytest.raises(FileNotFoundError):
+        one.keep_busy(endpoint)
+    assert not one.note.path.exists()
+
+
+def test_one_server_under_two_users_is_one_server(tmp_path: Path) -> None:
+    _remote(tmp_path, "sc://spark.example.org:15002/;user_id=ada").ensure()
+    same = _remote(tmp_path, "sc://spark.example.org:15002/;user_id=bob")
+    assert same.ensure().url.startswith("sc://spark.example.org:15002")
+
+
+def test_a_note_from_the_future_keeps_nobody_out(tmp_path: Path) -> None:
+    one, later = _remote(tmp_path), time.time() + 40 * 86_400
+    one.ensure()
+    os.utime(one.note.path, (later, later))
+    assert _remote(tmp_path, "sc://other.example.org:15002").ensure().url == "sc://other.example.org:15002"
+
+
 def test_a_damaged_registration_is_refused_without_showing_its_token(settings: Settings) -> None:
     folder = _folder(settings)
     folder.registration.write_text('{"host": "me", "token": "hunter2"}')

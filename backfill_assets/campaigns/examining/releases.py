@@ -79,12 +79,18 @@ class PublishedExam:
         elif record.state is ReleaseState.intent:
             what = f"release {release} is intended and not finished"
             yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
+        elif self._given_up_in_vain(record):
+            what = f"release {release} was given up in the ledger, but is in the Delta log of its table"
+            yield Finding(Gravity.error, what, RECONCILE, Cure(Mend.reconcile))
         elif record.state is ReleaseState.finalized and not self._committed(release):
             what = f"release {release} is finalized in the ledger, but not in the Delta log of its table"
             remedy = "the table was replaced or restored from a backup; restore the ledger of the same time"
             # Only what a repair itself has taken out of the log, and only where nothing came after it.
             lost = record.version in self.stored.set_aside and self.table.version() == (record.version or 0) - 1
             yield Finding(Gravity.error, what, remedy, self._cure(Mend.commit, record) if lost else None)
+
+    def _given_up_in_vain(self, record: ReleaseRecord) -> bool:
+        return record.state is ReleaseState.abandoned and record.manifest.release in self._hashes
 
     def _committed(self, release: str) -> bool:
         # Each question opens the table; what its log still tells of need not be asked.
@@ -130,7 +136,7 @@ class PublishedExam:
     def _contents(self) -> Iterator[Finding]:
         """Whether readers see of each day the files that its last release brought; a foreign commit is told of already."""
         oldest = min((c.version for c in self._commits), default=0)
-        unsettled = any(r.state is ReleaseState.intent for r in self._records.values())
+        unsettled = any(r.state is ReleaseState.intent or self._given_up_in_vain(r) for r in self._records.values())
         if unsettled or self.busy or any(c.kind is CommitKind.foreign for c in self._commits):
             return
         last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}

@@ -19,7 +19,6 @@ from backfill_assets.campaigns.releasing.steps import (
     moment,
     no_after,
     no_checkpoint,
-    publish_locks,
     require_tables,
     undone_days,
 )
@@ -122,9 +121,9 @@ class Publisher:
         """
         names = tuple(self.ledger.unit(unit_id).targets)
         require_tables(self.tables, names)
-        Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after).settle(names, self.wait)
+        reconcile = Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after)
         # The upstreams as well: what the days were built from must stand still from the verification to the commit.
-        with publish_locks(self.ledger, {*names, *self._read_by(names)}, self.wait):
+        with reconcile.settled(names, {*names, *self._read_by(names)}, self.wait):
             outcome = self._rounds(unit_id, evidence_hash, reason)
         # Also of what was released before: whoever did that may have died before it was told of.
         self.after(tuple(outcome.releases.values()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -66,7 +67,7 @@ class Reconcile:
         What a crash kept from being told of releases is told now, and the table `data_releases` is mended.
         """
         names = tuple(self.tables if datasets is None else datasets)
-        done = (*self.settle(names), *self.rebuild(names))
+        done = (*self.settle(names), *self._revive(names), *self.rebuild(names))
         records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
         mended = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
         return (*done, *([Repair(DATA_RELEASES, "all datasets", RepairKind.projected)] if mended else []))
@@ -76,8 +77,37 @@ class Reconcile:
 
         An intent whose lock cannot be had within `wait` belongs to somebody who is at work.
         """
+        return self._brought_to_an_end(self._groups(self._in_state(datasets, ReleaseState.intent)), wait)
+
+    @contextmanager
+    def settled(self, datasets: Collection[str], locked: Collection[str], wait: dt.timedelta) -> Iterator[None]:
+        """Hold the publish locks of `locked` once all intents of `datasets` have come to their end.
+
+        Raises:
+            LedgerError: a lock cannot be had within `wait`; names its holder.
+        """
+        self.settle(datasets, wait)
+        with publish_locks(self.ledger, locked, wait):
+            if not self._in_state(datasets, ReleaseState.intent):
+                yield
+                return
+        # Whoever held the locks died and left something, or nobody can settle it: what is done next will find out.
+        self.settle(datasets, wait)
+        with publish_locks(self.ledger, locked, wait):
+            yield
+
+    def _revive(self, datasets: Collection[str]) -> tuple[Repair, ...]:
+        """Bring releases to their end that were given up, although they are in the log: of those the log is right."""
+        records = [r for name in datasets for r in self.ledger.releases(name, states={ReleaseState.abandoned})]
+        return self._brought_to_an_end(self._groups(self._given_up_in_vain(records)), _NO_WAIT)
+
+    def _given_up_in_vain(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
+        given_up = [r.manifest for r in records if r.state is ReleaseState.abandoned]
+        return [m for m in given_up if self.tables[m.dataset].committed(m.release) is not None]
+
+    def _brought_to_an_end(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Repair, ...]:
         repairs: list[Repair] = []
-        for members in self._open_groups(datasets):
+        for members in groups:
             names = {m.dataset for m in members}
             if not names <= set(self.tables):
                 continue
@@ -95,27 +125,41 @@ class Reconcile:
         """Bring releases back that are committed and have a manifest, but that the ledger does not know."""
         repairs: list[Repair] = []
         for name in datasets:
-            table = self.tables[name]
-            known = {r.manifest.release for r in self.ledger.releases(name)}
-            lost = [m for m in table.manifests() if m.release not in known]
-            hashes = {c.release: c.manifest for c in table.history() if c.release} if lost else {}
-            for manifest in sorted(lost, key=lambda m: m.created_at):
-                version = table.committed(manifest.release)
-                if version is None:
-                    continue
-                genuine = hashes.get(manifest.release, manifest.hash) == manifest.hash
-                if genuine:
-                    self._bring_back(manifest, version)
-                kind = RepairKind.rebuilt if genuine else RepairKind.forged
-                repairs.append(Repair(manifest.release, name, kind))
+            lost = self._unknown(name, self.tables[name].manifests())
+            if not lost:
+                continue
+            try:
+                with publish_locks(self.ledger, [name], _NO_WAIT):
+                    # Once more: what somebody was releasing just now has become known since.
+                    repairs += self._rebuilt(name, self._unknown(name, lost))
+            except LedgerError:
+                repairs += [Repair(m.release, name, RepairKind.busy) for m in lost]
         return tuple(repairs)
 
-    def _open_groups(self, datasets: Collection[str]) -> list[list[Manifest]]:
-        """Releases that stand and fall together: one publication of a unit, with at least one intent in it."""
-        intents = [r.manifest for name in datasets for r in self.ledger.releases(name, states={ReleaseState.intent})]
+    def _unknown(self, name: str, manifests: Sequence[Manifest]) -> list[Manifest]:
+        known = {r.manifest.release for r in self.ledger.releases(name)} if manifests else set()
+        return sorted((m for m in manifests if m.release not in known), key=lambda m: m.created_at)
+
+    def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> Iterator[Repair]:
+        table = self.tables[name]
+        hashes = {c.release: c.manifest for c in table.history() if c.release} if lost else {}
+        for manifest in lost:
+            version = table.committed(manifest.release)
+            if version is None:
+                continue
+            genuine = hashes.get(manifest.release, manifest.hash) == manifest.hash
+            if genuine:
+                self._bring_back(manifest, version)
+            yield Repair(manifest.release, name, RepairKind.rebuilt if genuine else RepairKind.forged)
+
+    def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
+        return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]
+
+    def _groups(self, members: Sequence[Manifest]) -> list[list[Manifest]]:
+        """Releases that stand and fall together, one publication of a unit, with at least one of the members in it."""
         groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
         # Publications first, whatever the clocks say: taking half of one back completes the rollback that a crash left of it.
-        for manifest in sorted(intents, key=lambda m: (m.kind is ReleaseKind.rollback, m.created_at, m.release)):
+        for manifest in sorted(members, key=lambda m: (m.kind is ReleaseKind.rollback, m.created_at, m.release)):
             key = (manifest.unit, manifest.created_at, manifest.kind)
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)
@@ -125,18 +169,26 @@ class Reconcile:
         return list(groups.values())
 
     def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Repair]:
-        if not any(r.state is ReleaseState.intent for r in records):
+        manifests, begun = [r.manifest for r in records], any(r.state is ReleaseState.intent for r in records)
+        if not begun and not self._given_up_in_vain(records):
             return []
-        manifests = [r.manifest for r in records]
         for manifest in manifests:
             # What a power cut has left of a commit keeps the whole table from being read.
             self.tables[manifest.dataset].set_aside_torn()
         versions = {m.release: self.tables[m.dataset].committed(m.release) for m in manifests}
         true = {release: version for release, version in versions.items() if version is not None}
+        for manifest in manifests:
+            if manifest.release in true:
+                # What counts from now on must be on the disk: whoever committed it may have died before.
+                self.tables[manifest.dataset].commit(manifest, true[manifest.release] - 1)
         finisher = Finisher(self.ledger, self.tables, self.clock)
         if len(true) == len(manifests):
             self._finish(finisher, manifests, true)
             return [Repair(m.release, m.dataset, RepairKind.finalized) for m in manifests]
+        unit = unit_or_none(self.ledger, manifests[0].unit)
+        if not begun and unit is not None and unit.state is not UnitState.open:
+            # It has been released anew since: what is left of the first time is for somebody to look at.
+            return [Repair(m.release, m.dataset, RepairKind.stuck) for m in manifests]
         try:
             finisher.take_back([m for m in manifests if m.release in true], manifests)
         except PreconditionError:

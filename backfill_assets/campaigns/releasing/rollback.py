@@ -18,7 +18,6 @@ from backfill_assets.campaigns.releasing.steps import (
     moment,
     no_after,
     no_checkpoint,
-    publish_locks,
     require_tables,
     unit_or_none,
 )
@@ -137,11 +136,11 @@ class Rollback:
         undone = self.ledger.release(release_id).manifest
         dataset = undone.dataset
         require_tables(self.tables, (dataset,))
-        Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after).settle((dataset,), self.wait)
         # Whoever has rolled it back before may have died before that was told of.
         if told := [r.manifest.release for r in self._undoings(undone)]:
             self.after(told)
-        with publish_locks(self.ledger, (dataset,), self.wait):
+        reconcile = Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after)
+        with reconcile.settled((dataset,), (dataset,), self.wait):
             done = self._rounds(release_id, reason, days, consent_rewritten)
         self.after((done.release,))
         return done

@@ -23,6 +23,11 @@ FRESH_SECONDS: Final = 120
 _LOCK_SECONDS: Final = 60
 
 
+def same_server(one: str, other: str) -> bool:
+    """Whether two URLs name one server, whatever options of a session they carry."""
+    return one.partition("/;")[0] == other.partition("/;")[0]
+
+
 class RemoteNote:
     """The file `_remote_spark` of a warehouse: the URL of the server that was used last, without secrets."""
 
@@ -51,7 +56,8 @@ class RemoteNote:
     def at_work(self) -> str | None:
         """The URL of the remote server that works here or did just now, if one does."""
         try:
-            age = time.time() - self.path.stat().st_mtime
+            # A note from the future is none of somebody at work: that one would have renewed it since the clock was set back.
+            age = abs(time.time() - self.path.stat().st_mtime)
             return self.path.read_text(encoding="utf-8") if age < FRESH_SECONDS else None
         except FileNotFoundError:
             return None
@@ -62,9 +68,19 @@ class RemoteNote:
         draft.write_text(url, encoding="utf-8")
         draft.replace(self.path)
 
-    def touch(self) -> None:
-        """Say that it still does; raises `OSError` where another user wrote the note last."""
-        os.utime(self.path)
+    def renew(self, url: str) -> None:
+        """Say that the server at `url` still works here; a note of another server is left alone, and none is begun.
+
+        Raises:
+            OSError: there is no note, the folder may not be written to, or the disk is full.
+        """
+        if not same_server(self.path.read_text(encoding="utf-8"), url):
+            return
+        try:
+            os.utime(self.path)
+        except PermissionError:
+            # Another user wrote it last, and only its owner may set its time.
+            self.write(url)
 
     def remove(self) -> None:
         """Say that no remote server works here."""

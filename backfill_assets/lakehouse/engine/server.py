@@ -14,7 +14,7 @@ from backfill_assets.lakehouse.engine.client import Answer, ask
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.launch import start_server, start_watcher, wait_until_ready
 from backfill_assets.lakehouse.engine.registration import EngineFolder, Registration
-from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS, RemoteNote
+from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS, RemoteNote, same_server
 from backfill_assets.settings import Settings
 
 _LOSE: Final = "Two Spark servers on one warehouse lose commits (docs/storage.md)"
@@ -109,9 +109,12 @@ class SparkServer:
         """Say that a session of the server is open: an embedded one must not idle out, none other may begin to work.
 
         Raises:
-            OSError: the disk is full, or another user said it last.
+            OSError: the disk is full, or the warehouse may not be written to.
         """
-        (self.folder if endpoint.embedded else self.note).touch()
+        if endpoint.embedded:
+            self.folder.touch()
+        else:
+            self.note.renew(endpoint.url)
 
     def _alone(self, remote: Endpoint) -> Endpoint:
         with self.note.locked():
@@ -144,11 +147,11 @@ class SparkServer:
 
     def _refuse_second(self, wanted: str) -> None:
         at_work = self.note.at_work()
-        if at_work is not None and at_work != wanted:
+        if at_work is not None and not same_server(at_work, wanted):
             raise ForeignServerError(
                 f"The Spark server {at_work} works in {self._settings.warehouse} or has within the last {FRESH_SECONDS} s, so "
                 f"{wanted} must not: {_LOSE}. Let all use one server (BACKFILL_ASSETS_SPARK_URL; of a campaign also "
-                "execution.compute), or wait until the other one's work is over."
+                f"execution.compute), or wait until the other one's work is over: {self.note.path} is then no longer renewed."
             )
 
     def _own(self) -> Registration | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import BackfillError, PreconditionError, StorageError
+from backfill_assets.domain.errors import BackfillError, PreconditionError, ReadBackError, StorageError
 from backfill_assets.domain.release import DataFile, Manifest
 from backfill_assets.lakehouse.published.reading import said
 
@@ -61,3 +63,15 @@ def refused(manifest: Manifest, root: Path, error: Exception) -> BackfillError:
             "user write there, and repeat the command: nothing was changed"
         )
     return PreconditionError(f"release {manifest.release}: Delta refused the commit: {said(error)}")
+
+
+@contextlib.contextmanager
+def in_doubt(manifest: Manifest) -> Iterator[None]:
+    """Once a commit has been tried, whatever keeps the log from being read must not pass for a commit that failed."""
+    try:
+        yield
+    except (DeltaError, OSError, PreconditionError) as error:
+        raise ReadBackError(
+            f"release {manifest.release}: it may be committed, but what its table holds now cannot be read ({error}); "
+            "see to that, and run: backfill reconcile"
+        ) from error

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
-from backfill_assets.lakehouse.published.log import LOG, commits, shadow_log_folder
+from backfill_assets.lakehouse.published.log import LOG, actions, commits, shadow_log_folder
+
+_CHECKPOINTS = "[0-9]*.checkpoint*"
+_LAST_CHECKPOINT = "_last_checkpoint"
 
 Sync = Callable[[Path], None]
 """Brings a file or folder to the disk; a power cut after it has returned leaves it whole."""
@@ -35,22 +40,49 @@ def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> N
 
 
 def sync_commits(root: Path, above: int, bring: Sync) -> None:
-    """Bring the commits after version `above` to the disk: delta-rs only hands them to the system."""
+    """Bring the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system."""
     for version, path in commits(root / LOG):
         if version > above:
             bring(path)
+    for path in sorted((root / LOG).glob(_CHECKPOINTS)):
+        if int(path.name.partition(".")[0]) > above:
+            bring(path)
+    if (last := root / LOG / _LAST_CHECKPOINT).exists():
+        bring(last)
     bring(root / LOG)
 
 
-def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
-    """Move a commit out of the log in `folder`, with its checksums, into `aside`; what is gone already is fine.
+@contextmanager
+def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
+    """Bring to the disk what the block commits to a table, with all folders on the way; no engine does that by itself."""
+    above = max((version for version, _ in commits(root / LOG)), default=-1)
+    yield
+    new = [path for version, path in commits(root / LOG) if version > above]
+    files = [root / unquote(add["path"]) for commit in new for add in actions(commit, "add")]
+    # A later commit of somebody else may have removed a file again.
+    files = [file for file in files if file.exists()]
+    for file in files:
+        bring(file)
+    inner = {parent for file in files for parent in file.parents if parent.is_relative_to(root)}
+    for folder in sorted(inner | ({root, root.parent, root.parent.parent} if new else set())):
+        bring(folder)
+    if new:
+        sync_commits(root, above, bring)
 
-    The commit goes last: as long as it lies there, whoever comes after one that died goes on with it.
+
+def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
+    """Move a commit out of the log in `folder`, with its checksums and its checkpoint, into `aside`.
+
+    What is gone already is fine. The commit goes last: as long as it lies there, whoever comes after one that died goes on
+    with it.
     """
     name = f"{version:020}"
     # A checksum that stayed behind would make Spark refuse the next commit of this version.
     names = (f"{name}.crc", f".{name}.crc.crc", f".{name}.json.crc", f"{name}.json")
-    found = [folder / file for file in names if (folder / file).exists()]
+    # The pointer goes before the checkpoint that it points at; without one, readers look for the newest there is.
+    checkpoints = sorted(folder.glob(f"{name}.checkpoint*"))
+    pointers = [folder / _LAST_CHECKPOINT] if checkpoints else []
+    found = [file for file in (*pointers, *checkpoints, *(folder / file for file in names)) if file.exists()]
     if not found:
         return
     aside.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, Tabl
 from backfill_assets.domain.retention import EXTRA, StoredFile
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import durable, files, log, preconditions, schema
-from backfill_assets.lakehouse.published.actions import refused, write
+from backfill_assets.lakehouse.published.actions import in_doubt, refused, write
 from backfill_assets.lakehouse.published.reading import (
     SCHEMA_COMMIT,
     FilesByDay,
@@ -117,15 +117,17 @@ class DeltaPublishedTable:
     def commit(self, manifest: Manifest, base_version: int) -> int:
         """Verify every precondition and commit the manifest on `base_version`; the new version.
 
-        A release that is in the log already changes nothing: its version is returned.
+        A release that is in the log already is only brought to the disk: its version is returned.
 
         Raises:
             TableMovedError: the table is no longer at `base_version`.
             StorageError: the disk is full, or the log's folder may not be written to.
             PreconditionError: says what was expected and what was found.
-            ReadBackError: the table read back after the commit is not what the manifest says.
+            ReadBackError: the table read back after the commit is not what the manifest says, or nobody can tell.
         """
         if (known := self.committed(manifest.release)) is not None:
+            # Whoever committed it may have died before it was on the disk.
+            self._keep(manifest, known - 1)
             return known
         if not self.exists():
             raise PreconditionError(f"release {manifest.release}: there is no table at {self._root}; prepare it first")
@@ -137,11 +139,14 @@ class DeltaPublishedTable:
             write(table, manifest, self._dataset, self._clock.now())
         except (DeltaError, OSError) as error:
             # A hook that runs after the commit may fail as well: the log alone knows.
-            if self.committed(manifest.release) is None:
+            with in_doubt(manifest):
+                known = self.committed(manifest.release)
+            if known is None:
                 self._require_version(self.version(), base_version)
                 raise refused(manifest, self._root, error) from error
         self._keep(manifest, base_version)
-        self._read_back(manifest, base_version + 1, before)
+        with in_doubt(manifest):
+            self._read_back(manifest, base_version + 1, before)
         return base_version + 1
 
     def committed(self, release: str) -> int | None:

@@ -1,0 +1,211 @@
+"""What comes between a look and what is done about it: another's release, another's death, an error after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.campaigns.releasing import reconcile
+from backfill_assets.campaigns.releasing.publish import AlreadyReleased
+from backfill_assets.campaigns.releasing.reconcile import RepairKind
+from backfill_assets.domain.errors import BackfillError, ReadBackError
+from backfill_assets.domain.health import Mend
+from backfill_assets.domain.ports import PublishedTable
+from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.units import UnitState
+from backfill_assets.lakehouse.published import DeltaPublishedTable, durable
+from backfill_assets_tests.told import Told
+from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, Died, published, ready, say
+from backfill_assets_tests.unit.published.tables import day, layout, rows_of, write_shadow
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+
+def dies_after_its_commit(world: World, command: str, unit: str) -> None:
+    with pytest.raises(Died):
+        say(world, command, unit, lambda call: _die() if call in {"finalize", "hold"} else None)
+
+
+def _die() -> None:
+    raise Died
+
+
+def cut(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def newest_commit(world: World) -> Path:
+    return max((world.homes["sales"] / "_delta_log").glob("*.json"))
+
+
+def test_a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked(
+    world: World, told: Told, unit: str
+) -> None:
+    dies_after_its_commit(world, "publish", unit)
+    cut(newest_commit(world))
+    (cure,) = (f.cure for f in world.doctor().examine() if f.cure is not None and f.cure.mend is Mend.set_aside)
+    told.injected(
+        "a release puts the damaged commit aside and takes its number, between the doctor's look and its repair"
+    )
+    world.publisher().release(unit)
+    world.doctor().stored.set_aside(cure.subject, int(cure.paths[0]))
+    assert world.content() == NEW
+    assert world.doctor().examine() == ()
+    told.found("the new commit stands")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_error_after_the_commit_never_gives_up_what_readers_see(
+    world: World, told: Told, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    unit = ready(world, command)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaPublishedTable, "_read_back", _too_many_files)
+        told.injected(f"too many open files while a {command} reads back what it has committed")
+        with pytest.raises(ReadBackError, match=r"may be committed.*backfill reconcile") as refused:
+            say(world, command, unit)
+    assert world.content() == (NEW if command == "publish" else OLD)
+    assert [repair.kind for repair in world.reconcile().run()] == [RepairKind.finalized]
+    assert world.doctor().examine() == ()
+    told.found(refused.value, "backfill reconcile finalizes it")
+    if command == "publish":
+        world.rollback().execute(published(world, unit), "no")
+        assert world.content() == OLD
+
+
+def _too_many_files(*_: object) -> None:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_finalized(
+    world: World, told: Told, unit: str
+) -> None:
+    dies_after_its_commit(world, "publish", unit)
+    (intent,) = world.ledger.releases(unit=unit, states={ReleaseState.intent})
+    world.ledger.abandon(intent.manifest.release)
+    told.injected("a committed release is abandoned in the ledger")
+    (finding,) = world.doctor().examine()
+    assert "was given up in the ledger, but is in the Delta log" in finding.what
+    world.repairer().repair()
+    assert world.ledger.release(intent.manifest.release).state is ReleaseState.finalized
+    assert world.ledger.unit(unit).state is UnitState.published
+    assert world.doctor().examine() == ()
+    assert world.content() == NEW
+    told.found(finding.what, "finalized")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
+    world: World, told: Told, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    unit = ready(world, command)
+    locks, dead = reconcile.publish_locks, []
+
+    @contextmanager
+    def after_a_death(*args: object) -> Iterator[None]:
+        if not dead:
+            dead.append(command)
+            dies_after_its_commit(world, command, unit)
+        with locks(*args):  # type: ignore[arg-type]
+            yield
+
+    monkeypatch.setattr(reconcile, "publish_locks", after_a_death)
+    told.injected(f"the same {command} dies after its commit while another one waits for its lock")
+    if command == "publish":
+        assert isinstance(world.publisher().release(unit), AlreadyReleased)
+    else:
+        with pytest.raises(BackfillError, match="are as they were before it already"):
+            world.rollback().execute(published(world, unit), "no")
+    assert world.content() == (NEW if command == "publish" else OLD)
+    assert world.doctor().examine() == ()
+    told.found("done already")
+
+
+def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told) -> None:
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    for name in ("orders", "sales"):
+        two.build(unit, name, NEW)
+    repairing, commits = two.reconcile(), []
+
+    def dies_between_its_commits(step: str) -> None:
+        commits.append(step)
+        if step == "commit":
+            raise Died
+
+    class ReadsLate:
+        """The manifests of a table are read while somebody releases, after the ledger was asked."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(two.tables["orders"], name)
+
+        def manifests(self) -> object:
+            if not commits:
+                with pytest.raises(Died):
+                    two.publisher(dies_between_its_commits).release(unit.id)
+            return two.tables["orders"].manifests()
+
+    tables: dict[str, PublishedTable] = {**two.tables, "orders": ReadsLate()}  # type: ignore[dict-item]
+    told.injected("a release of two datasets is between its commits while reconcile looks for lost ones")
+    object.__setattr__(repairing, "tables", tables)
+    assert repairing.rebuild(["orders"]) == ()
+    assert two.ledger.unit(unit.id).state is UnitState.open
+    two.reconcile().run()
+    assert two.ledger.unit(unit.id).state is UnitState.open
+    assert two.ledger.holds("orders") == ()
+    told.found("none lost; half of the unit is taken back, and no day is on hold")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told, command: str) -> None:
+    unit = ready(world, command)
+    dies_after_its_commit(world, command, unit)
+    synced: list[Path] = []
+    world.tables["sales"] = DeltaPublishedTable(
+        layout(world.folder), world.datasets["sales"], world.clock, synced.append
+    )
+    told.injected(f"a {command} died before anybody knew its commit to be on the disk")
+    world.reconcile().run()
+    assert newest_commit(world) in synced
+    told.found("reconcile brought it there")
+
+
+def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it(world: World, told: Told) -> None:
+    world.released(OLD)
+    table, log = world.homes["sales"], world.homes["sales"] / "_delta_log"
+    # What delta-rs leaves after every hundredth commit.
+    commit = newest_commit(world)
+    checkpoint, pointer = commit.with_name(f"{commit.stem}.checkpoint.parquet"), log / "_last_checkpoint"
+    checkpoint.write_bytes(b"half")
+    pointer.write_text(f'{{"version":{int(commit.stem)},"size":1}}', encoding="utf-8")
+    synced: list[Path] = []
+    durable.sync_commits(table, int(commit.stem) - 1, synced.append)
+    assert {commit, checkpoint, pointer} <= set(synced)
+
+    cut(commit)
+    told.injected("the newest commit is cut, and so is its checkpoint")
+    assert durable.set_aside_torn(table, world.folder / "aside", durable.sync)
+    assert not {commit, checkpoint, pointer} & set(log.iterdir())
+    assert world.tables["sales"].version() == int(commit.stem) - 1
+    told.found("the version before is read again")
+
+
+def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(tmp_path: Path) -> None:
+    home = tmp_path / "raw" / "sales"
+    synced: list[Path] = []
+    for number in range(2):
+        synced.clear()
+        with durable.kept(home, synced.append):
+            write_shadow(home, "", rows_of({day(number): [number]}))
+        written = set(home.glob(f"day={day(number)}/*.parquet"))
+        assert written
+        assert written | {home / "_delta_log" / f"{number:020}.json"} <= set(synced)
+        assert {home / "_delta_log", home, home.parent} <= set(synced)
+    synced.clear()
+    with durable.kept(home, synced.append):
+        pass
+    assert synced == []

@@ -19,6 +19,8 @@ from backfill_assets.catalog.reading import content_of
 from backfill_assets.domain.errors import DatasetError
 
 OWN: Final = __name__.partition(".")[0]
+_LONGEST_NAME: Final = 200
+"""Of a module; file systems know no longer ones."""
 _GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
@@ -158,6 +160,8 @@ def _top(name: str) -> _Module | None:
 def _below(package: _Module, part: str) -> _Module | None:
     """Not by Python's own finders: they import every package on the way."""
     name = f"{package.name}.{part}"
+    if len(part) > _LONGEST_NAME:
+        return None
     for folder in package.folders:
         if (folder / part / "__init__.py").is_file():
             return _Module(name, folder / part / "__init__.py", (folder / part,))

@@ -46,6 +46,14 @@ def load_folder(folder: Path) -> Catalog:
 
 def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
     """Load one dataset folder, or say everything that is wrong with it."""
+    try:
+        return _loaded(folder)
+    except OSError as error:
+        text = f"cannot be read ({error.strerror}: {error.filename}); let this user read the folder, or move it away"
+        return (DatasetFault(folder.name, folder, text),)
+
+
+def _loaded(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
     file = folder / FILE
     if not file.is_file():
         text = f"the folder has no {FILE}; write one, or move the folder away"

@@ -12,7 +12,8 @@ import typer
 import yaml
 
 from backfill_assets.application import Application
-from backfill_assets.domain.errors import CampaignError
+from backfill_assets.cli.failures import without_secrets_of
+from backfill_assets.domain.errors import BackfillError, CampaignError
 from backfill_assets.domain.names import in_one_line
 
 if TYPE_CHECKING:
@@ -47,13 +48,17 @@ def backfill_slots(environ: Mapping[str, str]) -> int | None:
         return None
 
 
+def _said(error: Exception) -> str:
+    return without_secrets_of(os.environ, in_one_line(error))
+
+
 @contextmanager
 def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
     """The use cases, as long as the block lasts.
 
     Raises:
-        CampaignError: DAGSTER_HOME is not set, or names no instance; a campaign is launched, watched and cancelled through
-            Dagster.
+        CampaignError: DAGSTER_HOME is not set, or names no instance that can be opened; a campaign is launched, watched and
+            cancelled through Dagster.
     """
     import dagster as dg  # takes longer to import than other commands take to run
 
@@ -63,10 +68,17 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
         raise CampaignError("DAGSTER_HOME is not set: campaigns run through Dagster; set it to the project's folder")
     try:
         found = dg.DagsterInstance.get()
+    except BackfillError:
+        raise
     except (dg.DagsterError, OSError, ValueError, yaml.YAMLError) as error:
         raise CampaignError(
-            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} names no instance of Dagster: {in_one_line(error)}; set it to the "
+            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} names no instance of Dagster: {_said(error)}; set it to the "
             "project's folder, and see that its dagster.yaml is whole"
+        ) from error
+    except Exception as error:  # each driver of a database has errors of its own
+        raise CampaignError(
+            f"the instance of Dagster in DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} cannot be opened: {_said(error)}; see "
+            "that its database is up and can be reached"
         ) from error
     with found as instance:
         yield desk_of(application, instance, webserver)

@@ -13,6 +13,7 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.repair import Repairer
+from backfill_assets.cli.failures import without_secrets_of
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.domain.health import Finding, Gravity
@@ -63,7 +64,8 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
         instance = dg.DagsterInstance.get()
     except Exception as error:  # noqa: BLE001  # a database that is away is what somebody may be looking for
         why = str(error).strip().splitlines()[-1:]
-        what = f"Dagster's event log cannot be asked ({type(error).__name__}: {' '.join(why)})"
+        said = without_secrets_of(os.environ, " ".join(why))
+        what = f"Dagster's event log cannot be asked ({type(error).__name__}: {said})"
         yield Finding(Gravity.error, what, "see to its database and its dagster.yaml; the rest was examined")
         return
     with instance:

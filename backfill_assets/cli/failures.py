@@ -52,6 +52,11 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
     return f"{what}; nobody has foreseen this. Its trace is in {log}: please report it with that"
 
 
+def without_secrets_of(environ: Mapping[str, str], text: str) -> str:
+    """The text without any secret of `environ`: drivers of databases quote the URL that they cannot use."""
+    return _without(tuple(_secrets(environ)), text)
+
+
 def _append(log: Path, text: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -77,8 +82,11 @@ def _parts(url: str) -> Iterator[str]:
         password = parts.password or ""
     except ValueError:
         return
+    # Where an @ of the password was not encoded, or the host was forgotten, programs take a part of it for the host or port.
+    torn = [*password.split("@"), parts.netloc.partition(":")[2] if "@" not in parts.netloc else ""]
     pieces = [password, unquote(password), *_IN_URL.split(f"{parts.path};{parts.query};{parts.fragment}")]
     yield from (piece for piece in pieces if len(piece) >= 2 * _SHORTEST or piece == password != "")
+    yield from (piece for piece in torn if len(piece) >= _SHORTEST and not piece.isdecimal())
 
 
 def _without(secrets: Sequence[str], text: str) -> str:

@@ -23,6 +23,10 @@ from backfill_assets.domain.work import ReleaseRecord
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"])]
 
 
+_TEN_YEARS = 10 * 365 * 24 * 60
+"""In minutes."""
+
+
 def releases(
     dataset: Annotated[str, typer.Argument(help="A dataset; without it, all.")] = "",
     json: Json = False,
@@ -154,7 +158,9 @@ def reconcile() -> None:
 
 
 def sweep(
-    grace: Annotated[int, typer.Option(help="Leave files alone that are younger than this many minutes.", min=0)] = 60,
+    grace: Annotated[
+        int, typer.Option(help="Leave files alone that are younger than this many minutes.", min=0, max=_TEN_YEARS)
+    ] = 60,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

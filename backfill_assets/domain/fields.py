@@ -7,7 +7,7 @@ import re
 import unicodedata
 from decimal import Decimal
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Final
 from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -63,6 +63,12 @@ def _time_zone(value: str) -> str:
     return value
 
 
+_IN_NAMES: Final = frozenset(" ._@+-'&/,()")
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3\U000e0100-\U000e01ef]"
+)
+
+
 def _line(value: str) -> str:
     controls = any(unicodedata.category(character) in _CONTROLS for character in value)
     if controls or not value.strip() or len(value) > _LONGEST_LINE:
@@ -73,6 +79,15 @@ def _line(value: str) -> str:
 
 
 def _who(value: str) -> str:
+    if value != value.strip():
+        raise ValueError("it begins or ends with a space; remove it")
+    for letter in value:
+        # Several letters and marks show nothing: of two names that look the same one would be somebody else.
+        seen = unicodedata.category(letter)[0] in "LMN" and not _BLANK.match(letter)
+        if not seen and letter not in _IN_NAMES:
+            name = unicodedata.name(letter, "a control character")
+            raise ValueError(f"it holds U+{ord(letter):04X} ({name}), which no name needs; remove it")
+    value = unicodedata.normalize("NFC", value)
     for word in value.split():
         scripts = _SCRIPTS & {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
         if len(scripts) > 1:

@@ -9,8 +9,10 @@ from typing import Any
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, make_url
+from sqlalchemy.exc import ArgumentError
 
+from backfill_assets.domain.errors import SettingsError
 from backfill_assets.orchestration.storage.batches import BatchedEvents
 
 
@@ -35,10 +37,29 @@ class BatchedPostgresStorage(DagsterPostgresStorage):
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> BatchedPostgresStorage:
-        """The storage as configured in dagster.yaml; the keys are those of `storage: postgres:`."""
+        """The storage as configured in dagster.yaml; the keys are those of `storage: postgres:`.
+
+        Raises:
+            SettingsError: the URL cannot be read; the message never shows it.
+        """
         return cls(
-            pg_url_from_config(config_value),
+            _readable(pg_url_from_config(config_value)),
             should_autocreate_tables=config_value.get("should_autocreate_tables", True),
             inst_data=inst_data,
             token_provider=get_token_provider_from_config(config_value),
         )
+
+
+def _readable(url: str) -> str:
+    try:
+        parsed: URL | None = make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or "@" in (parsed.host or ""):
+        # The driver would quote parts of the password in its own errors.
+        raise SettingsError(
+            "the URL of Dagster's database (storage in dagster.yaml, BACKFILL_ASSETS_DAGSTER_URL; not shown: it may hold a "
+            "password) cannot be read; write postgresql://user:password@host/database, with special characters of the password "
+            "percent-encoded"
+        )
+    return url

@@ -106,6 +106,7 @@ def test_an_argument_that_is_no_utf8_is_refused(house: House) -> None:
         ),
         (["hold", "lift", "sales", "1999-01-01", "2026-01-02"], "1999-01-01 is outside the history of sales"),
         (["prove", "sales", "--partitions", "1900-01-01..2199-12-31"], "name at most 36,600"),
+        (["prove", "sales", "--partitions", ",".join(["1900-01-01..1999-12-31"] * 5_000)], "more than 36,600 days"),
         (
             ["prove", "sales", "--partitions", "2026-01-05..2026-01-02"],
             "the range is empty: 2026-01-05 is after 2026-01-02",
@@ -118,6 +119,13 @@ def test_days_that_no_dataset_can_have_are_refused(house: House, words: list[str
     said = run(*words)
     assert said.code == 1
     assert message in said.err
+
+
+def test_no_number_is_too_large_to_be_refused(house: House) -> None:
+    said = run("sweep", "--grace", "9" * 17)
+    assert said.code != 0
+    assert "less than or equal to" in said.err
+    assert "failed:" not in said.err
 
 
 def test_a_range_that_is_upside_down_is_no_rollback(house: House) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,38 @@ def test_pipes_folders_and_giants_in_place_of_files_are_refused(tmp_path: Path) 
     write_dataset(tmp_path / "datasets", "good", YAML.replace("name: trips", "name: good"))
     # A file that no layer asks for counts if it is one: it is part of the code.
     assert set(judged(tmp_path).datasets) == {"good", "d2_pipe", "d2_folder", "d2_loop"}
+
+
+def test_a_folder_that_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("good", "closed"):
+        write_dataset(tmp_path / "datasets", name, YAML.replace("name: trips", f"name: {name}"))
+    (tmp_path / "datasets" / "closed" / "cases").mkdir()
+    looks = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        # As for another user; this one may be root.
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return looks(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = judged(tmp_path)
+    assert set(found.datasets) == {"good"}
+    (fault,) = found.faults
+    assert "closed" in str(fault)
+    assert "Permission denied" in str(fault)
+    assert "let this user read the folder" in str(fault)
+
+
+def test_an_import_of_a_name_that_no_file_can_have_hides_no_other(tmp_path: Path) -> None:
+    for name in ("good", "long"):
+        write_dataset(tmp_path / "datasets", name, YAML.replace("name: trips", f"name: {name}"))
+    model = tmp_path / "datasets" / "long" / "fact.sql"
+    model.unlink()
+    model.with_suffix(".py").write_text(f"from backfill_assets.{'a' * 300} import x\n", encoding="utf-8")
+    found = judged(tmp_path)
+    assert set(found.datasets) == {"good"}
+    assert all("long" in str(fault) for fault in found.faults)
 
 
 def _loop(file: Path) -> None:

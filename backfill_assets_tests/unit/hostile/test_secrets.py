@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).resolve().parents[3]
 TOKEN, HEADER, PASSWORD, HOOK = "T0SECRET-token", "T0SECRET-header", "T0SECRET-password", "T0SECRET-hook"
 MARK = "T0SECRET"
 SPARK = f"sc://localhost:1/;token={TOKEN};x-api-key={HEADER}"
@@ -92,6 +95,30 @@ def test_no_secret_reaches_the_output_of_commands_or_a_file(house: House) -> Non
         assert "failed:" not in said.err, said.err
     for file in Path.cwd().parent.rglob("*"):
         assert not file.is_file() or MARK.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql+psycopg2://me:T0@{PASSWORD}@127.0.0.1:1/d", f"postgresql+psycopg2://me:{PASSWORD}",
+        f"postgresql+psycopg2://me:{PASSWORD}@127.0.0.1:1/d",
+    ],
+    ids=["an @ in the password", "no host", "the server is down"],
+)  # fmt: skip
+def test_no_secret_of_dagsters_database_reaches_output_or_log(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    shutil.copyfile(ROOT / "deploy" / "postgres" / "dagster.yaml", tmp_path / "home" / "dagster.yaml")
+    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_URL", url)
+    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between Dagster's tries
+    for line in ("doctor", "doctor --json", "list", "pause tax-fix --reason x"):
+        said = run(*line.split(" "))
+        assert said.code == 1, said.text
+        assert MARK not in said.text, line
+        assert "nobody has foreseen" not in said.text, said.text
+    log = house.application.settings.state / "errors.log"
+    assert not log.exists() or MARK not in log.read_text()
 
 
 def test_no_secret_reaches_the_event_log_when_spark_is_not_there(house: House) -> None:

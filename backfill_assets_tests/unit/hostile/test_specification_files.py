@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,30 @@ def test_no_bomb_goes_off(bomb: str, tmp_path: Path) -> None:
         found = load_specification(file)
     assert not isinstance(found, LoadedSpecification)
     judged(found, str(file))
+
+
+@pytest.mark.parametrize(
+    "endless", ["!" + "a" * 900_000 + " x", "&" + "a" * 900_000 + " x", "*" + "a" * 900_000,
+                "owner: " + "jdbc" * 200_000, 'owner: "' + "://" * 300_000 + '"', "a" * 900_000 + ": 1"],
+    ids=["tag", "anchor", "alias", "jdbc", "://", "key"],
+)  # fmt: skip
+def test_no_text_of_a_file_is_looked_at_for_ever(endless: str) -> None:
+    began = time.process_time()
+    found = read_specification(endless + "\n", FILE)
+    assert not isinstance(found, LoadedSpecification)
+    assert all(len(told(str(fault))) < 1_000 for fault in found)
+    # Seconds where it was quadratic once, and then for hours; it takes a tenth of one.
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("blank", ["\u034f", "\u3164", "\u200d", "\ufe0f", "\u2800", "\u115f", "\u17b4", " "])
+@pytest.mark.parametrize("who", ["finance-data", "finance-controller"])
+def test_nobody_is_named_with_a_character_that_one_cannot_see(who: str, blank: str) -> None:
+    found = read_specification(PROMISED.replace(who, f'"{who}{blank}"'), FILE)
+    assert not isinstance(found, LoadedSpecification)
+    (fault,) = found
+    assert "remove it" in told(str(fault))
+    assert ("owner" if who == "finance-data" else "approval.by") in str(fault)
 
 
 def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:

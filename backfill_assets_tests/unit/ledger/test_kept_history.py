@@ -110,12 +110,11 @@ def ben(postgres_url: str, clock: HandClock) -> Iterator[str]:
 
 
 def _login(connection: Connection, name: str) -> None:
-    for statement in (
-        f"CREATE ROLE {name} LOGIN",
-        f"GRANT USAGE ON SCHEMA public TO {name}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}",
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {name}",
-    ):
+    """Make a login as the documents tell to."""
+    document = (Path(__file__).resolve().parents[3] / "docs" / "production.md").read_text(encoding="utf-8")
+    grants = [line for line in document.splitlines() if line.startswith("GRANT ") and line.endswith(" TO ben;")]
+    assert grants
+    for statement in (f"CREATE ROLE {name} LOGIN", *(line.replace(" TO ben;", f" TO {name}") for line in grants)):
         connection.execute(text(statement))
 
 
@@ -129,15 +128,58 @@ def test_a_login_of_postgres_is_the_identity_whatever_the_environment_says(
 
 
 @pytest.mark.slow
-def test_whoever_does_not_own_the_ledger_approves_in_their_own_name_only(ben: str, clock: HandClock) -> None:
-    ledger = open_ledger(ben, clock)
-    unit = ledger.assign(a_launch(march(1)), a_unit(march(1))).id
+def test_whoever_does_not_own_the_ledger_approves_in_their_own_name_only(
+    ben: str, postgres_url: str, clock: HandClock
+) -> None:
+    owners, ledger = open_ledger(postgres_url, clock), open_ledger(ben, clock)
+    unit = owners.assign(a_launch(march(1)), a_unit(march(1))).id
+    owners.close()
     own = an_approval(march(1), unit=unit)
     with pytest.raises(LedgerError, match="login ben cannot approve as anna"):
         ledger.approve(replace(own, identity="anna"))
     assert ledger.approvals(unit) == ()
-    ledger.approve(own)
+    with ledger.lock(f"approve:{unit}", LEASE):
+        ledger.approve(own)
     assert ledger.approvals(unit) == (own,)
+    ledger.close()
+
+
+_STANDS_FOR_THE_CATALOG = (
+    "CREATE TEMP TABLE pg_class AS SELECT 'public.approvals'::regclass::oid AS oid, "
+    "(SELECT oid FROM pg_catalog.pg_roles WHERE rolname = 'ben') AS relowner; "
+)
+_APPROVE_AS_ANNA = (
+    "INSERT INTO approvals (unit, evidence, \"by\", identity, at) VALUES ('u_b_1', 'e', 'anna', 'anna', now())"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        _APPROVE_AS_ANNA,
+        _STANDS_FOR_THE_CATALOG + _APPROVE_AS_ANNA,
+        "INSERT INTO approval_days (approval, dataset, day, evidence) VALUES (1, 'flights', '2013-03-02', 'h')",
+        "INSERT INTO campaign_journal SELECT 1, 'c', now(), 'anna', 'approved', '', '{}'",
+        "UPDATE campaigns SET specification = '{}'",
+        "INSERT INTO evidence SELECT * FROM evidence",
+        "UPDATE units SET state = 'published'",
+        "INSERT INTO releases SELECT * FROM releases",
+    ],
+    ids=range(8),
+)
+def test_whoever_does_not_own_the_ledger_cannot_make_as_if_somebody_had_approved(
+    ben: str, postgres_url: str, clock: HandClock, forgery: str
+) -> None:
+    ledger = open_ledger(postgres_url, clock)
+    unit = ledger.assign(a_launch(march(1)), a_unit(march(1))).id
+    ledger.approve(replace(an_approval(march(1), unit=unit), identity="anna"))
+    before = ledger.approvals(unit)
+    engine = create_engine(ben)
+    with pytest.raises(DBAPIError, match=r"login ben cannot approve as anna|permission denied for table"):
+        run(engine, forgery)
+    engine.dispose()
+    assert ledger.approvals(unit) == before
     ledger.close()
 
 

@@ -57,15 +57,34 @@ def _keep_history_on_postgres() -> None:
         )
 
 
+_SIGNED = ("approvals", "approval_days", "campaign_journal")
+_REFUSE = """
+CREATE FUNCTION refuse_other_identity() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE who text;
+BEGIN
+  IF pg_has_role(session_user, (SELECT relowner FROM pg_catalog.pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+    RETURN NEW;
+  ELSIF TG_TABLE_NAME = 'approvals' THEN
+    who := NEW.identity;
+  ELSIF TG_TABLE_NAME = 'campaign_journal' THEN
+    who := NEW."by";
+  ELSE
+    EXECUTE format('SELECT identity FROM %I.approvals WHERE number = $1', TG_TABLE_SCHEMA) INTO who USING NEW.approval;
+  END IF;
+  IF who IS DISTINCT FROM session_user::text THEN
+    RAISE EXCEPTION 'login % cannot approve as %', session_user, who;
+  END IF;
+  RETURN NEW;
+END $$
+"""
+"""The path is its own: with the caller's, a temporary table of theirs could stand for Postgres' catalog."""
+
+
 def _sign_as_themselves_on_postgres() -> None:
     # The owner's programs tell whom the operating system knows; a person's own login speaks for that person alone.
-    op.execute(
-        "CREATE FUNCTION refuse_other_identity() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF NEW.identity <> session_user AND NOT pg_has_role(session_user, "
-        "(SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN "
-        "RAISE EXCEPTION 'login % cannot approve as %', session_user, NEW.identity; END IF; RETURN NEW; END $$"
-    )
-    op.execute(
-        "CREATE TRIGGER approvals_refuses_other_identity BEFORE INSERT ON approvals "
-        "FOR EACH ROW EXECUTE FUNCTION refuse_other_identity()"
-    )
+    op.execute(_REFUSE)
+    for table in _SIGNED:
+        op.execute(
+            f"CREATE TRIGGER {table}_refuses_other_identity BEFORE INSERT ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION refuse_other_identity()"
+        )

@@ -180,6 +180,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 _BETWEEN,
                 "what_reconcile_finalizes_is_on_the_disk_before",
                 "a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it",
+                "a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_all_of_it",
                 "whatever_a_block_writes_to_a_table_is_brought_to_the_disk",
             ),
         ),

@@ -22,6 +22,7 @@ class Mend(StrEnum):
     """What a repair may do, in the order in which it does it; each may be done twice, and nothing is lost by any."""
 
     set_aside = "sets the commit aside below _set_aside/, so that the version before it is read again"
+    checkpoint = "sets the checkpoint aside below _set_aside/: the commits have all that was in it"
     manifest = "writes the manifest again, as the ledger has it"
     commit = "commits the release again, as its manifest says"
     reconcile = "does what backfill reconcile does"
@@ -107,7 +108,8 @@ class StoredTable:
     cannot be read. `lost` are files of that version (of published tables none are named here), `rows` counts the rows of raw
     by delivery day, as the newest undamaged version has them. `temporary` are files that some write has left unfinished,
     `orphans` data files that no commit names; `manifests` are the releases whose manifest beside the table cannot be read;
-    `set_aside` are versions that a repair has taken out of the log.
+    `set_aside` are versions that a repair has taken out of the log; `torn_checkpoints` those of which the checkpoint cannot be
+    read and is not needed.
     """
 
     place: str
@@ -124,6 +126,7 @@ class StoredTable:
     orphans: tuple[StoredFile, ...] = ()
     manifests: tuple[str, ...] = ()
     set_aside: tuple[int, ...] = ()
+    torn_checkpoints: tuple[int, ...] = ()
 
     @property
     def readable(self) -> bool:

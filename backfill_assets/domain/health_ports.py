@@ -24,6 +24,10 @@ class StoredTables(Protocol):
         """
         ...
 
+    def set_aside_checkpoint(self, place: str, version: int) -> None:
+        """Move the checkpoint of a version out of the log, if it cannot be read and the commits have all of it."""
+        ...
+
     def remove(self, place: str, paths: Iterable[str]) -> None:
         """Remove files below a table's folder; one that is gone already is fine.
 

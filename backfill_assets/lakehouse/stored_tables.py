@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow import parquet
 
 from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.errors import PreconditionError
@@ -63,6 +65,12 @@ class DeltaStoredTables:
         commit = folder / f"{version:020}.json"
         if not commit.exists() or _damage(commit):
             durable.set_aside(folder, version, self.layout.aside_path(place), durable.sync)
+
+    def set_aside_checkpoint(self, place: str, version: int) -> None:
+        """Move the checkpoint of a version below `_set_aside/` if it cannot be read and the commits have all of it."""
+        folder = below(self.layout.warehouse, place) / log.LOG
+        if version in _torn_checkpoints(folder, [found for found, _ in log.commits(folder)]):
+            durable.set_aside_checkpoint(folder, version, self.layout.aside_path(place), durable.sync)
 
     def remove(self, place: str, paths: Iterable[str]) -> None:
         """Remove files below a table's folder; one that is gone already is fine.
@@ -119,8 +127,28 @@ class DeltaStoredTables:
             temporary=tuple(f for f in files if _is_temporary(root, f.path)),
             orphans=() if fault or damaged else tuple(_orphans(files, active, commits)),
             manifests=tuple(_unreadable(root / RELEASES)),
+            torn_checkpoints=_torn_checkpoints(root / log.LOG, versions) if fault else (),
             set_aside=tuple(sorted({int(f.name[:20]) for f in self.layout.aside_path(place).glob("[0-9]*.json*")})),
         )
+
+
+def _torn_checkpoints(folder: Path, versions: Sequence[int]) -> tuple[int, ...]:
+    """Versions whose checkpoint cannot be read, where the commits go back to the first one or to a whole checkpoint."""
+    whole: dict[int, bool] = {}
+    for path in folder.glob("[0-9]*.checkpoint*.parquet"):
+        version = int(path.name.partition(".")[0])
+        whole[version] = whole.get(version, True) and _is_parquet(path)
+    torn = tuple(sorted(version for version, sound in whole.items() if not sound))
+    last = max((version for version, sound in whole.items() if sound), default=-1)
+    return torn if torn and versions and set(range(last + 1, versions[-1] + 1)) <= set(versions) else ()
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        parquet.read_metadata(path)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
 
 
 def _active(root: Path) -> tuple[str, Mapping[str, int]]:

@@ -104,7 +104,11 @@ class FilesExam:
         if table.gaps:
             what = f"{table.place}: its log lacks the commits {', '.join(map(str, table.gaps[:5]))}"
             yield Finding(Gravity.error, what, _BACKUP)
-        if table.fault and not table.damaged and not table.gaps:
+        for version in table.torn_checkpoints:
+            what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have all that was in it"
+            cure = Cure(Mend.checkpoint, table.place, table.dataset, paths=(str(version),))
+            yield Finding(Gravity.error, what, _BACKUP, cure)
+        if table.fault and not table.damaged and not table.gaps and not table.torn_checkpoints:
             yield Finding(Gravity.error, f"{table.place}: its log cannot be read: {table.fault}", _BACKUP)
 
     def _may_go(self, table: StoredTable) -> bool:

@@ -87,7 +87,7 @@ class Repairer:
     def _mend(self, cure: Cure) -> str:
         """Do it; why it could not be done, or nothing."""
         match cure.mend:
-            case Mend.set_aside | Mend.files | Mend.stage:
+            case Mend.set_aside | Mend.checkpoint | Mend.files | Mend.stage:
                 self._in_files(cure)
             case Mend.manifest | Mend.commit | Mend.seal:
                 self._in_table(cure)
@@ -121,6 +121,8 @@ class Repairer:
                 if cure.subject.startswith("staging/"):
                     self._forget_staged(cure.dataset)
                 doctor.stored.set_aside(cure.subject, int(cure.paths[0]))
+            elif cure.mend is Mend.checkpoint:
+                doctor.stored.set_aside_checkpoint(cure.subject, int(cure.paths[0]))
             elif cure.subject == REPORTS:
                 doctor.reports.remove(cure.paths)
             elif cure.paths[0].startswith("_shadow/"):

@@ -102,8 +102,13 @@ class Reconcile:
         return self._brought_to_an_end(self._groups(self._given_up_in_vain(records)), _NO_WAIT)
 
     def _given_up_in_vain(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
-        given_up = [r.manifest for r in records if r.state is ReleaseState.abandoned]
-        return [m for m in given_up if self.tables[m.dataset].committed(m.release) is not None]
+        return [r.manifest for r in records if r.state is ReleaseState.abandoned and self._in_log(r.manifest)]
+
+    def _in_log(self, manifest: Manifest) -> bool:
+        try:
+            return self.tables[manifest.dataset].committed(manifest.release) is not None
+        except PreconditionError:
+            return False  # a log that cannot be read is for the doctor, and keeps no other table from being mended
 
     def _brought_to_an_end(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Repair, ...]:
         repairs: list[Repair] = []

@@ -76,18 +76,30 @@ def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
     What is gone already is fine. The commit goes last: as long as it lies there, whoever comes after one that died goes on
     with it.
     """
+    set_aside_checkpoint(folder, version, aside, bring)
     name = f"{version:020}"
     # A checksum that stayed behind would make Spark refuse the next commit of this version.
     names = (f"{name}.crc", f".{name}.crc.crc", f".{name}.json.crc", f"{name}.json")
-    # The pointer goes before the checkpoint that it points at; without one, readers look for the newest there is.
-    checkpoints = sorted(folder.glob(f"{name}.checkpoint*"))
-    pointers = [folder / _LAST_CHECKPOINT] if checkpoints else []
-    found = [file for file in (*pointers, *checkpoints, *(folder / file for file in names)) if file.exists()]
+    found = [folder / file for file in names if (folder / file).exists()]
     if not found:
         return
     aside.mkdir(parents=True, exist_ok=True)
     for file in found:
         file.replace(_free(aside / file.name))
+    bring(aside)
+    bring(folder)
+
+
+def set_aside_checkpoint(folder: Path, version: int, aside: Path, bring: Sync) -> None:
+    """Move the checkpoint of a version out of the log in `folder` into `aside`, with the pointer to the newest one."""
+    found = sorted(folder.glob(f"{version:020}.checkpoint*"))
+    if not found:
+        return
+    aside.mkdir(parents=True, exist_ok=True)
+    # The pointer first: without one, readers look for the newest checkpoint that there is.
+    for file in (folder / _LAST_CHECKPOINT, *found):
+        if file.exists():
+            file.replace(_free(aside / file.name))
     bring(aside)
     bring(folder)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from backfill_assets.campaigns.releasing import reconcile
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
-from backfill_assets.domain.errors import BackfillError, ReadBackError
+from backfill_assets.domain.errors import BackfillError, LedgerError, ReadBackError
 from backfill_assets.domain.health import Mend
 from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import ReleaseState
@@ -192,6 +194,60 @@ def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with
     assert not {commit, checkpoint, pointer} & set(log.iterdir())
     assert world.tables["sales"].version() == int(commit.stem) - 1
     told.found("the version before is read again")
+
+
+@pytest.mark.parametrize("loss", [b"", b"half", b"\0" * 5_000], ids=["empty", "half", "zeros"])
+def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_all_of_it(
+    world: World, told: Told, loss: bytes
+) -> None:
+    world.released(OLD)
+    table = DeltaTable(world.homes["sales"])
+    table.create_checkpoint()
+    world.released(NEW)
+    (checkpoint,) = (world.homes["sales"] / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(loss)
+    told.injected(f"a checkpoint of the published table is {loss[:4]!r}")
+    (finding,) = world.doctor().examine()
+    assert "its commits have all that was in it" in finding.what
+    world.repairer().repair()
+    assert world.doctor().examine() == ()
+    assert world.content() == NEW
+    told.found(finding.what, "set aside")
+
+
+def test_a_checkpoint_that_the_log_cannot_do_without_is_for_a_person(world: World, told: Told) -> None:
+    world.released(OLD)
+    DeltaTable(world.homes["sales"]).create_checkpoint()
+    world.released(NEW)
+    log = world.homes["sales"] / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"half")
+    (log / f"{0:020}.json").unlink()
+    told.injected("a checkpoint is half there, and the commits before it are cleaned up")
+    assert [finding.cure for finding in world.doctor().examine()] == [None]
+    assert world.repairer().repair() == ()
+    assert checkpoint.exists()
+    told.found("left for a person")
+
+
+def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, told: Told) -> None:
+    unit = two.open_unit({"orders": DAYS, "sales": DAYS})
+    for name in ("orders", "sales"):
+        two.build(unit, name, NEW)
+    releases = two.publisher().release(unit.id).releases
+    two.wait = dt.timedelta(0)
+
+    def the_other(step: str) -> None:
+        if step == "commit":
+            with pytest.raises(LedgerError, match="publish:"):
+                two.rollback().execute(releases["sales"], "no")
+
+    told.injected("two rollbacks of one unit, each of another dataset, at once")
+    two.rollback(the_other).execute(releases["orders"], "no")
+    assert two.ledger.unit(unit.id).state is UnitState.published
+    two.rollback().execute(releases["sales"], "no")
+    assert two.ledger.unit(unit.id).state is UnitState.rolled_back
+    told.found("the second waits for the first, and nothing is left of the unit")
 
 
 def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(tmp_path: Path) -> None:

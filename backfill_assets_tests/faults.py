@@ -181,6 +181,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "what_reconcile_finalizes_is_on_the_disk_before",
                 "a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it",
                 "a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_all_of_it",
+                "a_checkpoint_that_the_log_cannot_do_without_is_for_a_person",
                 "whatever_a_block_writes_to_a_table_is_brought_to_the_disk",
             ),
         ),
@@ -248,13 +249,14 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "Others at the same table": (
         Fault(
             "a release between the doctor's look and its repair; another's death after its commit while one waits for its lock; a "
-            "release of two tables at work while reconcile looks for lost ones",
+            "release of two tables at work while reconcile looks for lost ones; two rollbacks of one unit at once",
             "Each looks again once it holds the lock: what has come whole stays, and what is at work is left alone.",
             _of(
                 _BETWEEN,
                 "a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked",
                 "whoever_waited_for_one_that_died_after_its_commit_finds_it_done",
                 "a_release_of_two_datasets_at_work_is_no_lost_one",
+                "two_datasets_of_a_unit_go_back_one_after_the_other",
             ),
         ),
         Fault(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
+from pathlib import Path
 
 import dagster as dg
 import psutil
@@ -16,13 +18,25 @@ _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typen
 
 
 def _busy(spark_server: SparkServer) -> bool:
-    """Whether the Spark server computes: it has used a second of CPU time in the last two."""
+    """Whether the Spark server executes tasks: they have used a second of CPU time in the last two.
+
+    Planning does not count: Spark was seen to go on with a query that was interrupted while it planned it.
+    """
     pid = spark_server.status().pid
     assert pid is not None
-    process = psutil.Process(pid)
-    before = process.cpu_times().user
+    before = _task_seconds(pid)
     time.sleep(2)
-    return process.cpu_times().user - before > 1
+    return _task_seconds(pid) - before > 1
+
+
+def _task_seconds(pid: int) -> float:
+    """CPU seconds that the threads that execute tasks have used so far (Linux)."""
+    found = 0.0
+    for thread in psutil.Process(pid).threads():
+        with contextlib.suppress(OSError):  # it has just ended
+            if Path(f"/proc/{pid}/task/{thread.id}/comm").read_text().startswith("Executor task"):
+                found += thread.user_time
+    return found
 
 
 def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, Attempt]:
@@ -35,7 +49,7 @@ def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, At
         return [a for a in running if a.dataset == "slow" and day in a.days]
 
     wait_for(lambda: bool(attempts()), "the attempt to start", 240)
-    wait_for(lambda: _busy(spark_server), "Spark to work on the shadow", 120)
+    wait_for(lambda: _busy(spark_server) and _busy(spark_server), "Spark to work on the shadow", 120)
     return backfill, attempts()[0]
 
 

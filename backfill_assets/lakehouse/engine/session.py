@@ -69,11 +69,13 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
     operations = _Operations(_checked(tag))
     session = _connect(endpoint, tag, operations)
     keeper = _Keeper(session, operations, settings.query_timeout, lambda: server.keep_busy(endpoint))
+    failed = True
     try:
         keeper.start()
         for name, value in {**(conf or {}), "spark.sql.session.timeZone": "UTC"}.items():
             session.conf.set(name, value)
         yield cast("SparkSession", session)
+        failed = False
     except BaseException as error:
         _interrupt(session)
         if isinstance(error, Exception):
@@ -81,7 +83,8 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
         raise
     finally:
         keeper.stop()
-        _close(endpoint, session)
+        # What was on its way when the block was left must not open the session again, and work on for nobody.
+        _close(endpoint, session, for_good=failed)
 
 
 class _Operations(ConnectSession.Hook):
@@ -180,23 +183,22 @@ def _interrupt(session: ConnectSession) -> None:
         session.interruptAll()
 
 
-def _close(endpoint: Endpoint, session: ConnectSession) -> None:
+def _close(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> None:
     # Otherwise the client stays in memory until the process ends, which a daemon does not do for weeks.
     atexit.unregister(session.client._on_exit)  # noqa: SLF001
-    # gRPC has been seen to wait for ever in closing a channel that was hardly used; the work is done by now, and the
-    # server forgets the session by itself.
+    # A server that stands still must not hold up whoever has done their work: it forgets the session by itself.
     closing = threading.Thread(
-        target=_release, args=(endpoint, session), name=f"spark-close-{session.session_id}", daemon=True
+        target=_release, args=(endpoint, session, for_good), name=f"spark-close-{session.session_id}", daemon=True
     )
     closing.start()
     closing.join(_CLOSE_SECONDS)
 
 
-def _release(endpoint: Endpoint, session: ConnectSession) -> None:
+def _release(endpoint: Endpoint, session: ConnectSession, for_good: bool) -> None:  # noqa: FBT001  # a thread's argument
     # In this order: Spark's client first tells the server, in the background, which results it has read.
     session.client.close()
     with contextlib.suppress(ServerLostError):  # then the session is gone as well
-        release_session(endpoint, session.session_id)
+        release_session(endpoint, session.session_id, for_good=for_good)
 
 
 def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper) -> NoReturn:

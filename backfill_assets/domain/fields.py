@@ -63,9 +63,10 @@ def _time_zone(value: str) -> str:
     return value
 
 
-_IN_NAMES: Final = frozenset(" ._@+-'&/,()")
+_SEEN: Final = "LMNPS"
+"""Letters, marks, numbers, punctuation and symbols; what of them shows nothing all the same is blank."""
 _BLANK: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3\U000e0100-\U000e01ef]"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\u2800\U0001bca0-\U0001bca3\U000e0100-\U000e01ef]"
 )
 
 
@@ -82,11 +83,10 @@ def _who(value: str) -> str:
     if value != value.strip():
         raise ValueError("it begins or ends with a space; remove it")
     for letter in value:
-        # Several letters and marks show nothing: of two names that look the same one would be somebody else.
-        seen = unicodedata.category(letter)[0] in "LMN" and not _BLANK.match(letter)
-        if not seen and letter not in _IN_NAMES:
+        # Of two names that look the same one would be somebody else.
+        if letter != " " and (unicodedata.category(letter)[0] not in _SEEN or _BLANK.match(letter)):
             name = unicodedata.name(letter, "a control character")
-            raise ValueError(f"it holds U+{ord(letter):04X} ({name}), which no name needs; remove it")
+            raise ValueError(f"it holds U+{ord(letter):04X} ({name}), which one cannot see; remove it")
     value = unicodedata.normalize("NFC", value)
     for word in value.split():
         scripts = _SCRIPTS & {unicodedata.name(letter, "").partition(" ")[0] for letter in word}

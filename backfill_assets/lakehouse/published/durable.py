@@ -127,7 +127,7 @@ def _free(path: Path) -> Path:
 
 def _torn(commit: Path) -> bool:
     try:
-        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines() if line.strip()]
+        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").split("\n") if line.strip()]
     except ValueError:
         return True
     releases = {action["commitInfo"].get("release") for action in actions if "commitInfo" in action} - {None}

@@ -51,7 +51,7 @@ def commit_stamp(log: Path, version: int) -> tuple[int, ...]:
 
 def actions(commit: Path, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
-    for line in commit.read_text(encoding="utf-8").splitlines():
+    for line in commit.read_text(encoding="utf-8").split("\n"):
         # Most lines of a release are file actions: only those asked for are parsed.
         if line.startswith(f'{{"{kind}"'):
             yield json.loads(line)[kind]

@@ -1,0 +1,24 @@
+"""A commit is lines of JSON, and only a line feed ends one: values may hold what else ends lines for Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.lakehouse.published import durable, log
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_a_commit_with_statistics_of_texts_that_hold_other_ends_of_lines_is_whole(tmp_path: Path, mark: str) -> None:
+    commit = tmp_path / log.LOG / f"{0:020}.json"
+    commit.parent.mkdir()
+    add = {"path": "a.parquet", "stats": json.dumps({"maxValues": {"name": f"one{mark}two"}}, ensure_ascii=False)}
+    actions = [{"commitInfo": {"release": "r_1"}}, {"add": add}, {"txn": {"appId": "r_1"}}]
+    commit.write_text("\n".join(json.dumps(action, ensure_ascii=False) for action in actions), encoding="utf-8")
+    # As `json.dumps` writes them without spaces, which is how engines write commits.
+    commit.write_text(commit.read_text(encoding="utf-8").replace('{"add": ', '{"add":'), encoding="utf-8")
+    assert list(log.actions(commit, "add")) == [add]
+    assert not durable.set_aside_torn(tmp_path, tmp_path / "aside", durable.sync)
+    assert commit.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -31,24 +31,15 @@ def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> N
     """Bring a shadow's log and data files to the disk, with all folders on the way: no engine does that by itself."""
     shadow = root / folder
     log = shadow_log_folder(shadow)
-    paths = [*(root / file for file in files), *([path for _, path in commits(log)] if log else [])]
-    for path in paths:
-        bring(path)
-    inner = {parent for path in paths for parent in path.parents if parent.is_relative_to(shadow)}
-    for parent in sorted(inner | ({shadow.parent, shadow.parent.parent} if paths else set())):
-        bring(parent)
+    _bring_with_folders(
+        shadow, [*(root / file for file in files), *([path for _, path in commits(log)] if log else [])], bring
+    )
 
 
 def sync_commits(root: Path, above: int, bring: Sync) -> None:
     """Bring the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system."""
-    for version, path in commits(root / LOG):
-        if version > above:
-            bring(path)
-    for path in sorted((root / LOG).glob(_CHECKPOINTS)):
-        if int(path.name.partition(".")[0]) > above:
-            bring(path)
-    if (last := root / LOG / _LAST_CHECKPOINT).exists():
-        bring(last)
+    for path in _log_files(root / LOG, above):
+        bring(path)
     bring(root / LOG)
 
 
@@ -58,16 +49,27 @@ def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
     above = max((version for version, _ in commits(root / LOG)), default=-1)
     yield
     new = [path for version, path in commits(root / LOG) if version > above]
-    files = [root / unquote(add["path"]) for commit in new for add in actions(commit, "add")]
-    # A later commit of somebody else may have removed a file again.
-    files = [file for file in files if file.exists()]
-    for file in files:
-        bring(file)
-    inner = {parent for file in files for parent in file.parents if parent.is_relative_to(root)}
-    for folder in sorted(inner | ({root, root.parent, root.parent.parent} if new else set())):
-        bring(folder)
     if new:
-        sync_commits(root, above, bring)
+        files = [root / unquote(add["path"]) for commit in new for add in actions(commit, "add")]
+        # A later commit of somebody else may have removed a file again.
+        _bring_with_folders(root, [*(file for file in files if file.exists()), *_log_files(root / LOG, above)], bring)
+
+
+def _log_files(log: Path, above: int) -> Iterator[Path]:
+    """The commits after a version, then their checkpoints and the pointer to the newest one."""
+    yield from (path for version, path in commits(log) if version > above)
+    yield from (path for path in sorted(log.glob(_CHECKPOINTS)) if int(path.name.partition(".")[0]) > above)
+    if (last := log / _LAST_CHECKPOINT).exists():
+        yield last
+
+
+def _bring_with_folders(root: Path, paths: Sequence[Path], bring: Sync) -> None:
+    """Bring files below `root` to the disk, then the folders on the way, and the two above it that may be new as well."""
+    for path in paths:
+        bring(path)
+    inner = {parent for path in paths for parent in path.parents if parent.is_relative_to(root)}
+    for folder in sorted(inner | ({root.parent, root.parent.parent} if paths else set())):
+        bring(folder)
 
 
 def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:

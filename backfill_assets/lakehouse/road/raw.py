@@ -19,6 +19,7 @@ from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.names import visible
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout, below
+from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.files import columns_in, read_from, sha256_of
 from backfill_assets.lakehouse.road.landing import Found, delivered_rows
 from backfill_assets.lakehouse.road.spark_sql import (
@@ -140,7 +141,9 @@ def land(
         remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
             rows = delivered_rows(spark, loaded.dataset.landing, found, now)
-            replace_where(rows, path, DELIVERY_DAY, _exactly(fresh))
+            # On the disk for good: the ledger will say that these deliveries are there.
+            with kept(path):
+                replace_where(rows, path, DELIVERY_DAY, _exactly(fresh))
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
 

@@ -17,6 +17,7 @@ from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, Deduplicate
 from backfill_assets.domain.errors import ModelError, SourceError
 from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
 from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
 from backfill_assets.lakehouse.road.references import reference_tables
@@ -62,7 +63,9 @@ def stage(
     path = _folder(layout, loaded, rows.schema)
     with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)):
         outside = _outside_by_day(rows, loaded, days)
-        write_days(_own(rows, dataset, days), path, dataset.partition_column, days)
+        # On the disk for good: the ledger will say that these days are staged.
+        with kept(path):
+            write_days(_own(rows, dataset, days), path, dataset.partition_column, days)
     counts = rows_by_day(path, dataset.partition_column, days)
     return {day: StagedCounts(counts[day], outside.get(day, 0)) for day in days}
 

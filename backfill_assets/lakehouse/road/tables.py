@@ -12,7 +12,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.domain.canonical import digest
-from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
 
@@ -81,10 +80,7 @@ def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt
 
 
 def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> None:
-    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table.
-
-    It is on the disk for good when this returns: the ledger will say that these rows are there.
-    """
+    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table."""
     # Spark's default, INT96, is unknown to many readers and has no statistics.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     rows = frame.repartition(partition)
@@ -96,8 +92,7 @@ def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) 
         else:
             writer.partitionBy(partition).options(**_PLAIN).save(str(path))
 
-    with kept(path):
-        retried(write)
+    retried(write)
 
 
 def retried(write: Callable[[], None]) -> None:

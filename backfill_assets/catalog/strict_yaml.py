@@ -17,9 +17,8 @@ import yaml
 from backfill_assets.catalog.faults import KeyPath, shown_key
 from backfill_assets.catalog.reading import MAX_BYTES
 from backfill_assets.domain.errors import DatasetError
-from backfill_assets.domain.names import NOT_SHOWN, hidden_in, may_hold_secret
+from backfill_assets.domain.names import hidden_in
 
-_LONGEST_NAME: Final = 100
 MAX_DEPTH: Final = 32
 MAX_VALUES: Final = 20_000
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
@@ -95,12 +94,14 @@ class _Reader:
             )
         self.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
-            self.faults.append((_line(event), path, f"*{_short(event.anchor)} is an alias; write the value out"))
+            self.faults.append(
+                (_line(event), path, f"*{shown_key((str(event.anchor),))} is an alias; write the value out")
+            )
             return None
         if event.anchor:
-            self.faults.append((_line(event), path, f"&{_short(event.anchor)} is an anchor; remove it"))
+            self.faults.append((_line(event), path, f"&{shown_key((event.anchor,))} is an anchor; remove it"))
         if event.tag:
-            self.faults.append((_line(event), path, f"{_short(event.tag)} is a tag; remove it"))
+            self.faults.append((_line(event), path, f"{shown_key((event.tag,))} is a tag; remove it"))
         if len(path) >= MAX_DEPTH:
             raise DatasetError(f"the values are nested deeper than {MAX_DEPTH} levels", _line(event))
         if isinstance(event, yaml.MappingStartEvent):
@@ -122,7 +123,9 @@ class _Reader:
             key = str(event.value)
             here = (*path, key)
             if event.anchor or event.tag:
-                self.faults.append((_line(event), here, f"the key {_short(key)!r} has an anchor or a tag; remove it"))
+                self.faults.append(
+                    (_line(event), here, f"the key {shown_key((key,))!r} has an anchor or a tag; remove it")
+                )
             if key in found:
                 first = self.lines[here]
                 text = f"{shown_key(here)} stands here again; it is already set in line {first}"
@@ -137,14 +140,6 @@ class _Reader:
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             found.append(self.value(event, (*path, len(found))))
         return found
-
-
-def _short(text: str | None) -> str:
-    """What somebody wrote, as it may stand in a message; a cut must not hide that it was a URL."""
-    text = text or ""
-    if may_hold_secret(text):
-        return NOT_SHOWN
-    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
 
 
 def _line(event: Any) -> int:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from decimal import Decimal
 from functools import cache
-from typing import Annotated, Final
+from typing import Annotated
 from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 from backfill_assets.domain.days import checked_day
 from backfill_assets.domain.durations import format_duration, parse_duration
 from backfill_assets.domain.errors import InvalidNameError
-from backfill_assets.domain.names import NAME_PATTERN, checked_name, hidden_in
+from backfill_assets.domain.names import NAME_PATTERN, checked_name, hidden_in, hidden_in_name
 
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)\s*%", re.ASCII)
 _LONGEST_LINE = 300
@@ -63,13 +63,6 @@ def _time_zone(value: str) -> str:
     return value
 
 
-_SEEN: Final = "LMNPS"
-"""Letters, marks, numbers, punctuation and symbols; what of them shows nothing all the same is blank."""
-_BLANK: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\u2800\U0001bca0-\U0001bca3\U000e0100-\U000e01ef]"
-)
-
-
 def _line(value: str) -> str:
     controls = any(unicodedata.category(character) in _CONTROLS for character in value)
     if controls or not value.strip() or len(value) > _LONGEST_LINE:
@@ -82,11 +75,8 @@ def _line(value: str) -> str:
 def _who(value: str) -> str:
     if value != value.strip():
         raise ValueError("it begins or ends with a space; remove it")
-    for letter in value:
-        # Of two names that look the same one would be somebody else.
-        if letter != " " and (unicodedata.category(letter)[0] not in _SEEN or _BLANK.match(letter)):
-            name = unicodedata.name(letter, "a control character")
-            raise ValueError(f"it holds U+{ord(letter):04X} ({name}), which one cannot see; remove it")
+    if hidden := hidden_in_name(value):
+        raise ValueError(f"it holds {hidden}, which one cannot see; remove it")
     value = unicodedata.normalize("NFC", value)
     for word in value.split():
         scripts = _SCRIPTS & {unicodedata.name(letter, "").partition(" ")[0] for letter in word}

@@ -16,6 +16,11 @@ _HIDDEN = re.compile(
     "|\r(?!\n)"
 )
 """Marks that turn the direction of text, end a line for some programs only, or show nothing; joiners of letters are none."""
+_SEEN = "LMNPS"
+"""Letters, marks, numbers, punctuation and symbols; what of them shows nothing all the same is blank."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\u2800\U0001bca0-\U0001bca3\U000e0100-\U000e01ef]"
+)
 
 _SHOWN = 100
 _LONGEST_ERROR = 300
@@ -26,10 +31,17 @@ _JOINERS = "\u200c\u200d"
 def hidden_in(text: str) -> tuple[int, str] | None:
     """Where a text first holds a character that makes it say something else than one sees, and its name for people."""
     found = _HIDDEN.search(text)
-    if found is None:
-        return None
-    name = unicodedata.name(found[0], "a control character")
-    return found.start(), f"U+{ord(found[0]):04X} ({name})"
+    return (found.start(), _named(found[0])) if found else None
+
+
+def hidden_in_name(text: str) -> str | None:
+    """The name of the first character in a person's name that shows nothing: of two that look the same one is somebody else."""
+    found = (c for c in text if c != " " and (unicodedata.category(c)[0] not in _SEEN or _BLANK.match(c)))
+    return next(map(_named, found), None)
+
+
+def _named(character: str) -> str:
+    return f"U+{ord(character):04X} ({unicodedata.name(character, 'a control character')})"
 
 
 def visible(text: str) -> str:

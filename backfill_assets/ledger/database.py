@@ -41,15 +41,8 @@ def parsed_url(url: str) -> URL:
     Raises:
         LedgerError: it cannot be read (the message never shows it), or is not SQLite in a file or Postgres.
     """
-    try:
-        parsed = make_url(url)
-        if parsed.drivername == "postgresql":
-            # SQLAlchemy would look for another driver than the one that the extra `postgres` installs.
-            parsed = parsed.set(drivername="postgresql+psycopg2")
-        parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError, ValueError):
-        parsed = None
-    if parsed is None or "@" in (parsed.host or ""):
+    parsed = readable_url(url)
+    if parsed is None:
         raise LedgerError(
             "BACKFILL_ASSETS_LEDGER_URL (not shown: it may hold a password) cannot be read; write "
             "sqlite:///<path> or postgresql+psycopg2://user:password@host/database, with special "
@@ -61,6 +54,22 @@ def parsed_url(url: str) -> URL:
     if backend == "sqlite" and (parsed.query or not parsed.database or parsed.database.startswith((":", "file:"))):
         raise LedgerError("the ledger needs a SQLite file that all processes can open; write sqlite:///<path>")
     return parsed
+
+
+def readable_url(url: str) -> URL | None:
+    """A URL of a database; none where it cannot be read, or an @ of its password is not encoded.
+
+    Drivers quote such a URL, and parts of the password with it, in their own errors.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            # SQLAlchemy would look for another driver than the one that the extra `postgres` installs.
+            parsed = parsed.set(drivername="postgresql+psycopg2")
+        parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        return None
+    return None if "@" in (parsed.host or "") else parsed
 
 
 def shown(url: URL) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config
-from sqlalchemy import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection
 
 from backfill_assets.domain.errors import SettingsError
+from backfill_assets.ledger.database import readable_url
 from backfill_assets.orchestration.storage.batches import BatchedEvents
 
 
@@ -51,12 +51,7 @@ class BatchedPostgresStorage(DagsterPostgresStorage):
 
 
 def _readable(url: str) -> str:
-    try:
-        parsed: URL | None = make_url(url)
-    except (ArgumentError, ValueError):
-        parsed = None
-    if parsed is None or "@" in (parsed.host or ""):
-        # The driver would quote parts of the password in its own errors.
+    if readable_url(url) is None:
         raise SettingsError(
             "the URL of Dagster's database (storage in dagster.yaml, BACKFILL_ASSETS_DAGSTER_URL; not shown: it may hold a "
             "password) cannot be read; write postgresql://user:password@host/database, with special characters of the password "

@@ -139,9 +139,10 @@ class Rollback:
         # Whoever has rolled it back before may have died before that was told of.
         if told := [r.manifest.release for r in self._undoings(undone)]:
             self.after(told)
-        reconcile, unit = Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after), undone.unit
+        reconcile = Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after)
+        unit = unit_or_none(self.ledger, undone.unit)
         # Of a unit of several datasets one goes back after the other: only the last one sees that nothing of it is left.
-        together = {dataset, *(found.targets if (found := unit_or_none(self.ledger, unit)) else ())}
+        together = {dataset, *(unit.targets if unit else ())}
         with reconcile.settled((dataset,), together, self.wait):
             done = self._rounds(release_id, reason, days, consent_rewritten)
         self.after((done.release,))

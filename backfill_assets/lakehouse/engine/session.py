@@ -188,13 +188,17 @@ def _close(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> No
     atexit.unregister(session.client._on_exit)  # noqa: SLF001
     # A server that stands still must not hold up whoever has done their work: it forgets the session by itself.
     closing = threading.Thread(
-        target=_release, args=(endpoint, session, for_good), name=f"spark-close-{session.session_id}", daemon=True
+        target=_release,
+        args=(endpoint, session),
+        kwargs={"for_good": for_good},
+        name=f"spark-close-{session.session_id}",
+        daemon=True,
     )
     closing.start()
     closing.join(_CLOSE_SECONDS)
 
 
-def _release(endpoint: Endpoint, session: ConnectSession, for_good: bool) -> None:  # noqa: FBT001  # a thread's argument
+def _release(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> None:
     # In this order: Spark's client first tells the server, in the background, which results it has read.
     session.client.close()
     with contextlib.suppress(ServerLostError):  # then the session is gone as well

@@ -184,8 +184,7 @@ class Reconcile:
         true = {release: version for release, version in versions.items() if version is not None}
         for manifest in manifests:
             if manifest.release in true:
-                # What counts from now on must be on the disk: whoever committed it may have died before.
-                self.tables[manifest.dataset].commit(manifest, true[manifest.release] - 1)
+                self._keep(manifest, true[manifest.release])
         finisher = Finisher(self.ledger, self.tables, self.clock)
         if len(true) == len(manifests):
             self._finish(finisher, manifests, true)
@@ -209,7 +208,12 @@ class Reconcile:
         for manifest in manifests:
             finisher.rollback(manifest, versions[manifest.release])
 
+    def _keep(self, manifest: Manifest, version: int) -> None:
+        # What counts from now on must be on the disk: whoever committed it may have died before.
+        self.tables[manifest.dataset].commit(manifest, version - 1)
+
     def _bring_back(self, manifest: Manifest, version: int) -> None:
+        self._keep(manifest, version)
         self.ledger.intend(manifest)
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.published if unit is None or unit.state is UnitState.open else unit.state

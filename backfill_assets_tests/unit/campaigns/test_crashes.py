@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.between import between
 from backfill_assets_tests.unit.campaigns.crash import EXIT_CODES, start
-from backfill_assets_tests.unit.campaigns.world import World, explained, mended
+from backfill_assets_tests.unit.campaigns.world import World, explained, lost_ledger, mended
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -277,10 +276,3 @@ def test_a_forged_manifest_is_not_believed(world: World) -> None:
     assert [r.kind for r in found.reconcile().run()] == [RepairKind.forged]
     assert found.ledger.releases("sales") == ()
     found.close()
-
-
-def lost_ledger(world: World) -> World:
-    world.close()
-    for path in Path(world.folder).glob("ledger.db*"):
-        shutil.move(path, path.with_name(f"lost_{path.name}"))
-    return World(world.folder, world.described, 5000)

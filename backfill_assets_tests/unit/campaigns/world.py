@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import itertools
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -218,6 +219,14 @@ def explained(world: World) -> tuple[Finding, ...]:
     found = world.repairer().doctor.examine()
     assert [str(f) for f in found if f.severity is Gravity.error and f.cure is None] == []
     return found
+
+
+def lost_ledger(world: World) -> World:
+    """The same folder with an empty ledger: the old one is closed and out of the way."""
+    world.close()
+    for path in world.folder.glob("ledger.db*"):
+        shutil.move(path, path.with_name(f"lost_{path.name}"))
+    return World(world.folder, world.described, 5000)
 
 
 def mended(world: World) -> None:

@@ -20,7 +20,7 @@ from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.lakehouse.published import DeltaPublishedTable, durable
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.campaigns.world import World, lost_ledger
 from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, Died, published, ready, say
 from backfill_assets_tests.unit.published.tables import day, layout, rows_of, write_shadow
 
@@ -163,17 +163,22 @@ def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told, command: str) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["ledger kept", "ledger lost"])
+def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told, command: str, kept: bool) -> None:  # noqa: FBT001
     unit = ready(world, command)
     dies_after_its_commit(world, command, unit)
+    found = world if kept else lost_ledger(world)
     synced: list[Path] = []
-    world.tables["sales"] = DeltaPublishedTable(
-        layout(world.folder), world.datasets["sales"], world.clock, synced.append
+    found.tables["sales"] = DeltaPublishedTable(
+        layout(found.folder), found.datasets["sales"], found.clock, synced.append
     )
-    told.injected(f"a {command} died before anybody knew its commit to be on the disk")
-    world.reconcile().run()
-    assert newest_commit(world) in synced
-    told.found("reconcile brought it there")
+    more = "" if kept else ", and the ledger is lost"
+    told.injected(f"a {command} died before anybody knew its commit to be on the disk{more}")
+    assert found.reconcile().run()
+    assert newest_commit(found) in synced
+    assert found.content() == (NEW if command == "publish" else OLD)
+    found.close()
+    told.found("reconcile brought it there before it counts")
 
 
 def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it(world: World, told: Told) -> None:

@@ -104,6 +104,24 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> N
         time.sleep(0.1)
 
 
+def works(server: SparkServer) -> bool:
+    """Whether a server runs and has used a second of CPU time within two."""
+    pid = server.status().pid
+    try:
+        before = _cpu_seconds(pid)
+        time.sleep(2)
+        return _cpu_seconds(pid) - before > 1
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _cpu_seconds(pid: int | None) -> float:
+    if pid is None:
+        return 0.0
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
 def java_processes(warehouse: Path) -> list[psutil.Process]:
     """Give the Spark servers of this machine that belong to `warehouse`, told by their command line."""
     marker = str(warehouse / "_engine" / "spark.properties")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import time
-from pathlib import Path
 
 import dagster as dg
 import psutil
@@ -13,30 +10,9 @@ import psutil
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+from backfill_assets_tests.engine import works
 
 _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typename } }"
-
-
-def _busy(spark_server: SparkServer) -> bool:
-    """Whether the Spark server executes tasks: they have used a second of CPU time in the last two.
-
-    Planning does not count: Spark was seen to go on with a query that was interrupted while it planned it.
-    """
-    pid = spark_server.status().pid
-    assert pid is not None
-    before = _task_seconds(pid)
-    time.sleep(2)
-    return _task_seconds(pid) - before > 1
-
-
-def _task_seconds(pid: int) -> float:
-    """CPU seconds that the threads that execute tasks have used so far (Linux)."""
-    found = 0.0
-    for thread in psutil.Process(pid).threads():
-        with contextlib.suppress(OSError):  # it has just ended
-            if Path(f"/proc/{pid}/task/{thread.id}/comm").read_text().startswith("Executor task"):
-                found += thread.user_time
-    return found
 
 
 def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, Attempt]:
@@ -49,15 +25,15 @@ def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, At
         return [a for a in running if a.dataset == "slow" and day in a.days]
 
     wait_for(lambda: bool(attempts()), "the attempt to start", 240)
-    wait_for(lambda: _busy(spark_server) and _busy(spark_server), "Spark to work on the shadow", 120)
+    wait_for(lambda: works(spark_server), "Spark to work on the shadow", 120)
     return backfill, attempts()[0]
 
 
-def test_cancelling_a_run_interrupts_its_spark_work(lab: Lab, spark_server: SparkServer) -> None:
+def test_cancelling_a_run_ends_its_spark_work(lab: Lab, spark_server: SparkServer) -> None:
     backfill, attempt = _working(lab, spark_server, dt.date(2024, 1, 1))
     assert lab.graphql(_TERMINATE, run=attempt.run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
-    wait_for(lambda: not _busy(spark_server), "Spark to stop working", 120)
+    wait_for(lambda: not works(spark_server), "Spark to stop working", 120)
     with lab.instance as instance:
         run = instance.get_run_by_id(attempt.run)
         assert run is not None
@@ -85,4 +61,4 @@ def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retri
     assert amounts(lab, "slow", [day]) == {day: 10}
     (lost,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
-    assert not _busy(spark_server)
+    assert not works(spark_server)

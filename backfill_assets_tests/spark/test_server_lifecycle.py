@@ -20,6 +20,7 @@ from backfill_assets_tests.engine import (
     java_processes,
     start_python,
     wait_for,
+    works,
 )
 
 _ENSURE = """
@@ -36,6 +37,14 @@ from backfill_assets.settings import Settings
 with open_session(Settings.from_env(os.environ), "hold"):
     print("open", flush=True)
     time.sleep(600)
+"""
+
+_ENDLESS = """
+import os
+from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.settings import Settings
+with open_session(Settings.from_env(os.environ), "endless") as spark:
+    spark.sql("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 8").collect()
 """
 
 
@@ -113,6 +122,21 @@ def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(war
     assert server.status().state is ServerState.STOPPED
     assert not java_processes(warehouse)
     assert not server.stop()
+
+
+def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(warehouse: Path) -> None:
+    server = SparkServer(engine_settings(warehouse))
+    client = start_python(_ENDLESS, engine_environment(warehouse))
+    wait_for(lambda: client.poll() is not None or works(server), "Spark works on an endless query")
+    working = _registered(warehouse).server
+    client.kill()
+    client.communicate()
+    assert works(server)
+    wait_for(lambda: not server.folder.registration.exists(), "the server is stopped")
+    assert working.find() is None
+    with open_session(engine_settings(warehouse), "after it") as spark:
+        assert spark.range(7).count() == 7
+    assert server.stop()
 
 
 def test_a_server_that_cannot_start_shows_why_in_the_words_of_its_log(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The process beside the embedded server that stops it when nobody has used it for long enough."""
+"""The process beside the embedded server that stops it when nobody uses it: after a while, or soon if it works on for nobody."""
 
 from __future__ import annotations
 
@@ -15,20 +15,48 @@ from backfill_assets.lakehouse.engine.registration import EngineFolder, Registra
 
 _logger: Final = logging.getLogger("watcher")
 _LONGEST_POLL_SECONDS: Final = 5.0
+_NOBODY_SECONDS: Final = 10.0
+_AT_WORK_CORES: Final = 0.5
+"""A server without sessions uses some hundredths of a core."""
 
 
 def watch(folder: EngineFolder, idle_seconds: float) -> None:
-    """Return when the server is gone, is watched by somebody else, or has been stopped for being idle.
+    """Return when the server is gone, is watched by somebody else, or has been stopped.
 
     It is in use while a client is connected, whatever that client does or fails to do, and for
-    `idle_seconds` after somebody last held a session.
+    `idle_seconds` after somebody last held a session. Spark may go on with a query that was cancelled
+    while it planned it, and does go on with one whose client was killed: a server that works although
+    nobody is connected is stopped after ten seconds. The next session starts another one.
     """
+    effort = _Effort()
     while (registration := _ours(folder)) is not None:
         if _has_clients(registration):
             folder.touch()
-        if folder.seconds_unused() > idle_seconds and _stop_if_idle(folder, idle_seconds):
+        cores, unused = effort.cores(registration.server.pid), folder.seconds_unused()
+        for_nobody = cores > _AT_WORK_CORES and unused > _NOBODY_SECONDS
+        limit = _NOBODY_SECONDS if for_nobody else idle_seconds
+        why = f"It used {cores:.1f} cores for nobody" if for_nobody else f"Nobody used the server for {unused:.0f} s"
+        if unused > limit and _stop_if_unused(folder, limit, why):
             return
         time.sleep(min(_LONGEST_POLL_SECONDS, idle_seconds / 4))
+
+
+class _Effort:
+    """How many cores a process has used since the last look at it."""
+
+    def __init__(self) -> None:
+        self._seconds = self._at = 0.0
+
+    def cores(self, pid: int) -> float:
+        """Zero at the first look and for a process that has ended."""
+        try:
+            times, now = psutil.Process(pid).cpu_times(), time.monotonic()
+        except psutil.NoSuchProcess:
+            return 0.0
+        seconds = times.user + times.system
+        used = (seconds - self._seconds) / (now - self._at) if self._at else 0.0
+        self._seconds, self._at = seconds, now
+        return used
 
 
 def _ours(folder: EngineFolder) -> Registration | None:
@@ -51,15 +79,15 @@ def _has_clients(registration: Registration) -> bool:
     )
 
 
-def _stop_if_idle(folder: EngineFolder, idle_seconds: float) -> bool:
+def _stop_if_unused(folder: EngineFolder, seconds: float, why: str) -> bool:
     # Looked at again under the lock, under which a client that finds the server touches `last_used`.
     with folder.locked():
         registration = _ours(folder)
         if registration is None:
             return True
-        if _has_clients(registration) or folder.seconds_unused() <= idle_seconds:
+        if _has_clients(registration) or folder.seconds_unused() <= seconds:
             return False
-        _logger.warning("Nobody used the server for %.0f s: stopping it.", idle_seconds)
+        _logger.warning("%s: stopping it.", why)
         registration.server.terminate()
         folder.remove()
         return True

@@ -126,6 +126,14 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
+            "the client of a query that Spark goes on with, or a run that is cancelled while Spark plans its query",
+            "A server that works although nobody is connected is stopped within half a minute; the next use starts another.",
+            _of(
+                "spark/test_server_lifecycle",
+                "a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another",
+            ),
+        ),
+        Fault(
             "a run worker while it writes a batch of events",
             "Dagster's storage is usable; no event stands there twice.",
             _of(
@@ -318,6 +326,15 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                     "a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing",
                     "released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them",
                 ),
+            ),
+        ),
+        Fault(
+            "the days of a campaign from the UI as well: before `backfill launch`, and after it",
+            "One of them has the days: the other is refused, names whose they are and the command that goes on.",
+            _of(
+                _TWICE,
+                "a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves_its_days_alone",
+                "a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_building",
             ),
         ),
         Fault(

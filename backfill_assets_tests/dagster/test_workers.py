@@ -22,7 +22,7 @@ def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, At
 
     def attempts() -> list[Attempt]:
         running = lab.application.ledger.attempts(state=AttemptState.running)
-        return [a for a in running if a.dataset == "slow" and day in a.days]
+        return [a for a in running if a.dataset == "slow" and a.layer == "shadow" and day in a.days]
 
     wait_for(lambda: bool(attempts()), "the attempt to start", 240)
     wait_for(lambda: works(spark_server), "Spark to work on the shadow", 120)

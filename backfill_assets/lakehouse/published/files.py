@@ -18,6 +18,7 @@ from backfill_assets.lakehouse.published.durable import sync
 from backfill_assets.lakehouse.published.log import LOG, SEALED
 
 SHADOW = "_shadow"
+_MAGIC = b"PAR1"
 _PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
 _FOLDER = re.compile(r"_shadow/[A-Za-z0-9_.-]+/[0-9]+")
 
@@ -47,10 +48,30 @@ def shadow_folder(folder: str) -> str:
 
 
 def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-    """The files that are not below `root` as regular files of their size; a link counts as missing."""
+    """The files that are not below `root` as regular Parquet files of their size; a link counts as missing."""
     home = root.resolve()
     linked: dict[str, bool] = {"": False}
-    return tuple(f for f in files if _size(home, plain_path(f.path)) != f.size or _is_linked(home, f.path, linked))
+    return tuple(
+        f
+        for f in files
+        if _size(home, plain_path(f.path)) != f.size
+        or _is_linked(home, f.path, linked)
+        or not _is_whole(f"{home}/{f.path}", f.size)
+    )
+
+
+def _is_whole(path: str, size: int) -> bool:
+    """Whether a file begins and ends as Parquet does: a disk that lost what it holds can still know its size."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.pread(descriptor, 4, 0) == _MAGIC == os.pread(descriptor, 4, max(size - 4, 0))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _is_linked(home: Path, path: str, known: dict[str, bool]) -> bool:

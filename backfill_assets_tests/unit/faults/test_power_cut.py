@@ -166,7 +166,7 @@ def test_files_that_nobody_knows_of_change_nothing(world: World, told: Told, uni
     told.found(*assert_one_command_goes_on(world, "publish", unit))
 
 
-@pytest.mark.parametrize("loss", ["gone", "empty", "half"])
+@pytest.mark.parametrize("loss", ["gone", "empty", "half", "zeros"])
 def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
     world: World, told: Told, unit: str, loss: str
 ) -> None:

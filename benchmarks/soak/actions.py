@@ -157,15 +157,20 @@ def choose(chance: random.Random, situation: Situation) -> Step | None:
             return step
 
 
-def choose_faults(chance: random.Random, *, spare_long_lived: bool) -> tuple[Fault, ...]:
-    """What is killed next: the first of these of which something is alive, drawn by their weights."""
+def choose_faults(
+    chance: random.Random, *, spare_long_lived: bool, met: Collection[str] = frozenset()
+) -> tuple[Fault, ...]:
+    """What is killed next: the first of these of which something is alive, drawn by their weights.
+
+    What has not been `met` yet comes before what has: a short soak, too, has seen every fault.
+    """
     left = [fault for fault in _FAULTS if not spare_long_lived or fault in _SHORT_LIVED]
     drawn = []
     while left:
         (fault,) = chance.choices(left, [_FAULTS[fault] for fault in left])
         left.remove(fault)
         drawn.append(fault)
-    return tuple(drawn)
+    return tuple(sorted(drawn, key=lambda fault: fault.value in met))
 
 
 def _range(chance: random.Random, days: Sequence[dt.date], least: int = 1) -> tuple[dt.date, ...]:

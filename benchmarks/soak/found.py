@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.soak.actions import Fault
 from benchmarks.soak.trend import Trend
 
 
@@ -49,6 +50,8 @@ class Found:
     def idle(self) -> tuple[str, ...]:
         """What has not happened at all, so that nothing could break."""
         happened = {"publication": self.publications, "kill": self.faults.total()}
+        if self.faults.total() > 2 * len(Fault):
+            happened |= {f"kill of a {fault.value}": self.faults[fault.value] for fault in Fault}
         looks = {f"look of the reader {kind}": count for kind, count in self.polls.items()}
         return tuple(f"no {what}" for what, count in {**happened, **looks}.items() if not count)
 

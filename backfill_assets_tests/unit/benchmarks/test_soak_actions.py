@@ -98,6 +98,13 @@ def test_every_kind_is_drawn_once_so_that_something_alive_is_killed(seed: int) -
     assert sorted(choose_faults(chance, spare_long_lived=False)) == sorted(Fault)
 
 
+@given(st.integers(), st.sets(st.sampled_from(Fault)))
+def test_what_has_not_been_killed_yet_comes_first(seed: int, met: set[Fault]) -> None:
+    chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
+    drawn = choose_faults(chance, spare_long_lived=False, met={fault.value for fault in met})
+    assert set(drawn[len(Fault) - len(met) :]) == met
+
+
 def test_the_long_lived_are_spared_while_their_memory_is_judged() -> None:
     chance = random.Random(1)  # noqa: S311  # repeatable, not secret
     drawn = {fault for _ in range(50) for fault in choose_faults(chance, spare_long_lived=True)}

@@ -56,6 +56,7 @@ def test_a_good_soak_says_so_with_all_its_figures() -> None:
         ({"publications": 0}, "what never happened: no publication"),
         ({"polls": Counter({"spark": 0})}, "what never happened: no look of the reader spark"),
         ({"faults": Counter[str]()}, "what never happened: no kill"),
+        ({"faults": Counter({Fault.worker.value: 20})}, "what never happened: no kill of a Spark server"),
     ],
 )
 def test_a_broken_promise_is_told_and_so_is_what_has_proved_nothing(broken: dict[str, object], told: str) -> None:

@@ -145,17 +145,20 @@ class Reconcile:
         known = {r.manifest.release for r in self.ledger.releases(name)} if manifests else set()
         return sorted((m for m in manifests if m.release not in known), key=lambda m: m.created_at)
 
-    def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> Iterator[Repair]:
+    def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> list[Repair]:
         table = self.tables[name]
         hashes = {c.release: c.manifest for c in table.history() if c.release} if lost else {}
-        for manifest in lost:
-            version = table.committed(manifest.release)
-            if version is None:
-                continue
-            genuine = hashes.get(manifest.release, manifest.hash) == manifest.hash
-            if genuine:
-                self._bring_back(manifest, version)
-            yield Repair(manifest.release, name, RepairKind.rebuilt if genuine else RepairKind.forged)
+        versions = {m.release: version for m in lost if (version := table.committed(m.release)) is not None}
+        committed = [m for m in lost if m.release in versions]
+        genuine = [m for m in committed if hashes.get(m.release, m.hash) == m.hash]
+        if genuine:
+            # With the first one all later commits are brought to the disk.
+            first = min(genuine, key=lambda m: versions[m.release])
+            self._keep(first, versions[first.release])
+        for manifest in genuine:
+            self._bring_back(manifest, versions[manifest.release])
+        fates = {True: RepairKind.rebuilt, False: RepairKind.forged}
+        return [Repair(m.release, name, fates[m in genuine]) for m in committed]
 
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]
@@ -213,7 +216,6 @@ class Reconcile:
         self.tables[manifest.dataset].commit(manifest, version - 1)
 
     def _bring_back(self, manifest: Manifest, version: int) -> None:
-        self._keep(manifest, version)
         self.ledger.intend(manifest)
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.published if unit is None or unit.state is UnitState.open else unit.state

@@ -82,7 +82,8 @@ class Settings(BaseModel):
     )
     spark_idle: timedelta = Field(
         default=timedelta(minutes=30),
-        description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops.",
+        description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops; one that works on "
+        "for nobody stops sooner.",
     )
     query_timeout: timedelta = Field(
         default=timedelta(minutes=30),

@@ -61,4 +61,4 @@ def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retri
     assert amounts(lab, "slow", [day]) == {day: 10}
     (lost,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
-    assert not works(spark_server)
+    wait_for(lambda: not works(spark_server), "Spark to stop working", 120)

@@ -44,6 +44,7 @@ import os
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
 with open_session(Settings.from_env(os.environ), "endless") as spark:
+    print("open", flush=True)
     spark.sql("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 8").collect()
 """
 
@@ -127,13 +128,18 @@ def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(war
 def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(warehouse: Path) -> None:
     server = SparkServer(engine_settings(warehouse))
     client = start_python(_ENDLESS, engine_environment(warehouse))
-    wait_for(lambda: client.poll() is not None or works(server), "Spark works on an endless query")
+    assert client.stdout is not None
+    assert client.stdout.readline().strip() == "open"
+    # More than what planning takes.
+    wait_for(lambda: all(works(server) for _ in range(3)), "Spark works on an endless query")
     working = _registered(warehouse).server
+    assert client.poll() is None
     client.kill()
     client.communicate()
     assert works(server)
     wait_for(lambda: not server.folder.registration.exists(), "the server is stopped")
     assert working.find() is None
+    assert "for nobody" in server.folder.log.read_text(encoding="utf-8")
     with open_session(engine_settings(warehouse), "after it") as spark:
         assert spark.range(7).count() == 7
     assert server.stop()

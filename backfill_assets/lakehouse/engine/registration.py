@@ -143,7 +143,9 @@ class EngineFolder:
     def touch(self) -> None:
         """Note that somebody uses the server now."""
         self.last_used.touch(mode=0o600)
-        os.utime(self.last_used)
+        # This host's time, by which it is read again: a file server may have another.
+        now = time.time()
+        os.utime(self.last_used, (now, now))
 
     def seconds_unused(self) -> float:
         """How long nobody has used the server; raises `FileNotFoundError` if nobody ever has."""

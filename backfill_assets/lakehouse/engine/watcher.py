@@ -16,8 +16,9 @@ from backfill_assets.lakehouse.engine.registration import EngineFolder, Registra
 _logger: Final = logging.getLogger("watcher")
 _LONGEST_POLL_SECONDS: Final = 5.0
 _NOBODY_SECONDS: Final = 10.0
-_AT_WORK_CORES: Final = 0.5
-"""A server without sessions uses some hundredths of a core."""
+_AT_WORK_CORES: Final = 0.2
+"""A server without sessions uses some hundredths of a core, one at work more than this even on a crowded machine."""
+_LOOKS: Final = 2
 
 
 def watch(folder: EngineFolder, idle_seconds: float) -> None:
@@ -25,38 +26,43 @@ def watch(folder: EngineFolder, idle_seconds: float) -> None:
 
     It is in use while a client is connected, whatever that client does or fails to do, and for
     `idle_seconds` after somebody last held a session. Spark may go on with a query that was cancelled
-    while it planned it, and does go on with one whose client was killed: a server that works although
-    nobody is connected is stopped after ten seconds. The next session starts another one.
+    while it planned it, and does go on with one whose client was killed: a server that is at work in
+    two looks in a row, although nobody has been connected for ten seconds, is stopped. The next session
+    starts another one.
     """
     effort = _Effort()
     while (registration := _ours(folder)) is not None:
         if _has_clients(registration):
             folder.touch()
-        cores, unused = effort.cores(registration.server.pid), folder.seconds_unused()
-        for_nobody = cores > _AT_WORK_CORES and unused > _NOBODY_SECONDS
-        limit = _NOBODY_SECONDS if for_nobody else idle_seconds
-        why = f"It used {cores:.1f} cores for nobody" if for_nobody else f"Nobody used the server for {unused:.0f} s"
+            effort = _Effort()
+        # Not while it starts: it is at work for whoever waits for it.
+        elif _listens(registration):
+            effort.look(registration.server.pid)
+        unused, for_nobody = folder.seconds_unused(), effort.looks_at_work >= _LOOKS
+        limit = min(_NOBODY_SECONDS, idle_seconds) if for_nobody else idle_seconds
+        why = "It works, but for nobody" if for_nobody else f"Nobody used the server for {unused:.0f} s"
         if unused > limit and _stop_if_unused(folder, limit, why):
             return
         time.sleep(min(_LONGEST_POLL_SECONDS, idle_seconds / 4))
 
 
 class _Effort:
-    """How many cores a process has used since the last look at it."""
+    """How many times in a row a process was found at work since the look before."""
 
     def __init__(self) -> None:
+        self.looks_at_work = 0
         self._seconds = self._at = 0.0
 
-    def cores(self, pid: int) -> float:
-        """Zero at the first look and for a process that has ended."""
+    def look(self, pid: int) -> None:
+        """Look at the CPU time that it has used; the first look only notes it."""
         try:
             times, now = psutil.Process(pid).cpu_times(), time.monotonic()
         except psutil.NoSuchProcess:
-            return 0.0
+            return
         seconds = times.user + times.system
-        used = (seconds - self._seconds) / (now - self._at) if self._at else 0.0
+        at_work = self._at and (seconds - self._seconds) / (now - self._at) > _AT_WORK_CORES
+        self.looks_at_work = self.looks_at_work + 1 if at_work else 0
         self._seconds, self._at = seconds, now
-        return used
 
 
 def _ours(folder: EngineFolder) -> Registration | None:
@@ -69,14 +75,20 @@ def _ours(folder: EngineFolder) -> Registration | None:
 
 
 def _has_clients(registration: Registration) -> bool:
+    return psutil.CONN_ESTABLISHED in _sockets(registration)
+
+
+def _listens(registration: Registration) -> bool:
+    return psutil.CONN_LISTEN in _sockets(registration)
+
+
+def _sockets(registration: Registration) -> frozenset[str]:
+    """The states of the sockets at the server's port."""
     try:
         connections = psutil.Process(registration.server.pid).net_connections(kind="tcp")
     except psutil.NoSuchProcess:
-        return False
-    return any(
-        connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == registration.port
-        for connection in connections
-    )
+        return frozenset()
+    return frozenset(c.status for c in connections if c.laddr.port == registration.port)
 
 
 def _stop_if_unused(folder: EngineFolder, seconds: float, why: str) -> bool:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData, create_engine, insert, select
+from sqlalchemy import Connection, MetaData, create_engine, func, insert, select, text
 
-from backfill_assets.domain.campaign import Action, Phase
+from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase
+from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import AttemptState, Work
+from backfill_assets.domain.work import AttemptState, StagedDay, Work
 from backfill_assets.ledger import SqlLedger, open_ledger
 from backfill_assets.ledger.opening import MIGRATIONS
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
+from backfill_assets_tests.unit.ledger.proof_samples import a_certificate, a_comparison
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
     HandClock,
@@ -32,7 +35,23 @@ from backfill_assets_tests.unit.ledger.samples import (
 pytestmark = pytest.mark.slow
 
 EARLIER = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())[:-1]
-CAMPAIGNS = "0004"
+CAMPAIGNS, PROOF = "0004", "0005"
+OLD, PLANNED = "old-1", "old-2"
+
+
+class Campaigns(NamedTuple):
+    """Everything that a ledger says of campaigns, by its own ways of reading them."""
+
+    all: tuple[Campaign, ...]
+    journals: tuple[tuple[JournalEntry, ...], ...]
+    approvals: tuple[Approval, ...]
+    of_unit: Campaign | None
+
+    @classmethod
+    def held_by(cls, ledger: SqlLedger) -> Campaigns:
+        found = ledger.campaigns()
+        journals = tuple(ledger.journal(campaign.id) for campaign in found)
+        return cls(found, journals, ledger.approvals("u_b_2"), ledger.campaign_of("u_b_2"))
 
 
 @pytest.fixture
@@ -43,13 +62,34 @@ def filled(tmp_path: Path, clock: HandClock) -> SqlLedger:
         unit = ledger.assign(a_launch(days, by), a_unit(days, by))
         attempt = ledger.start_attempt(unit.id, "flights", days, f"r_{by}", LEASE)
         ledger.add_evidence(attempt.number, [some_evidence(unit.id, attempt.number, days[0])])
+        ledger.add_comparisons(attempt.number, [a_comparison(day, attempt.number) for day in days[:2]])
+        ledger.add_certificate(a_certificate(days, unit.id, f"c_{by}"))
     ledger.add_deliveries([a_delivery(march(1)[0])])
+    ledger.add_staged([StagedDay("flights", march(1)[0], "i", "c", 7)])
+    fill_campaigns(ledger)
     ledger.hold([a_hold(march(20)[0])])
     ledger.intend(a_manifest("rel_1", march(11), "u_b_2"))
     ledger.finalize("rel_1", 3, clock.now(), UnitState.published)
     with ledger.lock("flights", LEASE):
         pass
     return ledger
+
+
+def fill_campaigns(ledger: SqlLedger) -> None:
+    """One campaign that was launched, turned, paused and twice approved, and one that is only planned."""
+    planned = ledger.add_campaign(a_campaign(OLD), an_entry(Action.planned, campaign=OLD))
+    launched = replace(planned, phase=Phase.running, unit="u_b_2", canary_only=True)
+    launched = ledger.change_campaign(
+        launched, {Phase.planned}, an_entry(Action.launched, "ben", "geprüft", OLD, unit="u_b_2")
+    )
+    turned = launched.turned(max_concurrency=1)
+    turned = ledger.change_campaign(turned, {Phase.running}, an_entry(Action.set, "dora", "", OLD, max_concurrency=1))
+    paused = replace(turned, phase=Phase.paused)
+    ledger.change_campaign(paused, {Phase.running}, an_entry(Action.paused, "carl", "month end", OLD))
+    ledger.note(an_entry(Action.notified, "webhook", campaign=OLD))
+    for days, seen in ((march(11), "a"), (march(11, 12), "b")):
+        ledger.approve(an_approval(days, seen * 64, "u_b_2"), an_entry(Action.approved, "ben", campaign=OLD))
+    ledger.add_campaign(a_campaign(PLANNED), an_entry(Action.planned, campaign=PLANNED))
 
 
 def laid_out_as_before(url: str, filled: SqlLedger, revision: str) -> None:
@@ -69,9 +109,19 @@ def laid_out_as_before(url: str, filled: SqlLedger, revision: str) -> None:
                 columns = [now.tables[table.name].c[column.name] for column in table.c]
                 if rows := [dict(row) for row in reading.execute(select(*columns)).mappings()]:
                     connection.execute(insert(table), rows)
+                if "number" in table.c:
+                    count_on(connection, table.name)
     assert ("campaigns" in before.tables) == ({"ended_at", "rows"} <= {*before.tables["attempts"].c.keys()})
     assert ("campaigns" in before.tables) == (revision >= CAMPAIGNS)
+    assert ("certificates" in before.tables) == (revision >= PROOF)
     engine.dispose()
+
+
+def count_on(connection: Connection, table: str) -> None:
+    """Let Postgres count on from rows that brought their numbers along; SQLite does by itself."""
+    if connection.dialect.name == "postgresql":
+        newest = f"SELECT max(number) FROM {table}"
+        connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'number'), ({newest}))"))
 
 
 @pytest.fixture(params=EARLIER)
@@ -86,6 +136,18 @@ def old_url(tmp_path: Path, url: str, filled: SqlLedger, revision: str) -> str:
     return url
 
 
+def test_the_filled_ledger_holds_something_in_every_table(filled: SqlLedger) -> None:
+    tables, engine = MetaData(), filled._database.engine  # noqa: SLF001  # rows as they are
+    tables.reflect(engine)
+    with engine.connect() as connection:
+        counted = {
+            t.name: connection.execute(select(func.count()).select_from(t)).scalar_one() for t in tables.sorted_tables
+        }
+    assert counted.keys() >= {"campaigns", "campaign_journal", "approvals", "approval_days"}
+    assert counted.keys() >= {"comparisons", "certificates"}
+    assert [name for name, rows in counted.items() if not rows] == []
+
+
 def test_an_old_ledger_goes_up_and_keeps_what_it_held(
     old_url: str, revision: str, filled: SqlLedger, clock: HandClock
 ) -> None:
@@ -94,13 +156,55 @@ def test_an_old_ledger_goes_up_and_keeps_what_it_held(
     assert ledger.claims("flights", march(1, 12)) == filled.claims("flights", march(1, 12)) != {}
     assert ledger.evidence("u_b_1") == filled.evidence("u_b_1") != {}
     assert ledger.deliveries("flights", march(1)) == filled.deliveries("flights", march(1)) != ()
+    assert ledger.staged("flights", march(1)) == filled.staged("flights", march(1)) != {}
     assert ledger.holds("flights") == filled.holds("flights") != ()
     assert ledger.releases() == filled.releases() != ()
     # Nobody wrote down before when attempts ended.
     known = filled.attempts()
     assert ledger.attempts() == (known if revision >= CAMPAIGNS else tuple(replace(a, ended_at=None) for a in known))
     assert [a.state for a in ledger.attempts()] == [AttemptState.running, AttemptState.lost]
-    assert ledger.campaigns() == ()
+    ledger.close()
+
+
+def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
+    old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+) -> None:
+    ledger = open_ledger(old_url, clock)
+    found, known = Campaigns.held_by(ledger), Campaigns.held_by(filled)
+    assert ([len(part) for part in known.journals], len(known.approvals)) == ([1, 7], 2)
+    assert found == (known if revision >= CAMPAIGNS else Campaigns((), (), (), None))
+    ledger.close()
+
+
+def test_an_old_ledger_keeps_its_comparisons_and_certificates(
+    old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+) -> None:
+    ledger = open_ledger(old_url, clock)
+    kept = revision >= PROOF
+    for unit in ("u_b_1", "u_b_2"):
+        assert ledger.comparisons(unit) == (filled.comparisons(unit) if kept else {})
+        assert ledger.certificates(unit=unit) == (filled.certificates(unit=unit) if kept else ())
+    assert filled.comparisons("u_b_1") == {("flights", day): a_comparison(day, 1) for day in march(1, 2)}
+    assert filled.certificates() == (
+        a_certificate(march(11, 12), "u_b_2", "c_b_2"),
+        a_certificate(march(1, 9), name="c_b_1"),
+    )
+    ledger.close()
+
+
+@pytest.mark.parametrize("revision", [name for name in EARLIER if name >= CAMPAIGNS], indirect=True)
+def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(old_url: str, clock: HandClock) -> None:
+    ledger = open_ledger(old_url, clock)
+    paused = ledger.campaign(OLD)
+    before, approved = ledger.journal(OLD), ledger.approvals("u_b_2")
+    with pytest.raises(CampaignError, match=r"old-1 is paused \(paused by carl at .*: month end\)"):
+        ledger.change_campaign(paused, {Phase.running}, an_entry(Action.set, campaign=OLD))
+    resumed = an_entry(Action.resumed, "emil", campaign=OLD)
+    running = ledger.change_campaign(replace(paused, phase=Phase.running), {Phase.paused}, resumed)
+    ledger.approve(an_approval(march(12), unit="u_b_2"))
+    assert (ledger.campaign(OLD), running.revision) == (running, paused.revision + 1)
+    assert ledger.journal(OLD) == (*before, resumed)
+    assert ledger.approvals("u_b_2") == (*approved, an_approval(march(12), unit="u_b_2"))
     ledger.close()
 
 

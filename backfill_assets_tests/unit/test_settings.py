@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from backfill_assets.domain.errors import SettingsError
@@ -102,6 +104,43 @@ def test_a_warehouse_behind_links_that_lead_in_a_circle_is_refused(tmp_path: Pat
     (tmp_path / "other").symlink_to(tmp_path / "one")
     with pytest.raises(SettingsError, match=r"BACKFILL_ASSETS_WAREHOUSE: .*its links cannot be followed"):
         Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "one" / "lake")})
+
+
+def mounted(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
+    """Let the operating system say that a file system of this kind is mounted at a folder, beside a disk at the root."""
+
+    def listed(*, all: bool = False) -> list[SimpleNamespace]:  # noqa: A002  # psutil's own word
+        disk = SimpleNamespace(device="/dev/sda1", mountpoint="/", fstype="ext4", opts="rw")
+        # Only where all are asked for does psutil name what is no disk.
+        return (
+            [disk, SimpleNamespace(device="bucket", mountpoint=str(folder), fstype=kind, opts="rw")] if all else [disk]
+        )
+
+    monkeypatch.setattr(psutil, "disk_partitions", listed)
+
+
+@pytest.mark.parametrize("variable", ["WAREHOUSE", "STATE"])
+def test_a_warehouse_on_an_object_store_that_is_mounted_as_a_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    mounted(monkeypatch, tmp_path, "fuse.s3fs")
+    with pytest.raises(SettingsError, match=r"^BACKFILL_ASSETS_WAREHOUSE: '.*' cannot be used; ") as refused:
+        Settings.from_env({f"BACKFILL_ASSETS_{variable}": str(tmp_path / "lake")})
+    assert f"{tmp_path} shows an object store as a folder (s3fs), and commits would be lost" in str(refused.value)
+    assert "Give a folder on a local disk or on NFS" in str(refused.value)
+
+
+def test_a_warehouse_behind_a_link_to_such_a_mount_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "lake").symlink_to(tmp_path / "bucket")
+    mounted(monkeypatch, tmp_path / "bucket", "fuse.s3fs")
+    with pytest.raises(SettingsError, match=r"bucket shows an object store as a folder \(s3fs\)"):
+        Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake" / "warehouse")})
+
+
+def test_a_warehouse_on_a_mounted_network_file_system_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, tmp_path, "nfs4")
+    assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake")}).warehouse == tmp_path / "lake"
 
 
 def test_every_setting_says_which_variable_sets_it() -> None:

@@ -131,9 +131,31 @@ def test_the_audit_looks_up_what_is_pinned_and_is_no_part_of_the_tests() -> None
     )
     assert "audit" not in re.search(r"(?m)^test:.*$", makefile)[0]  # type: ignore[index]
     assert "audit" not in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    workflow = yaml.safe_load((ROOT / "docs" / "audit.yml").read_text(encoding="utf-8"))
+
+
+def test_a_workflow_of_its_own_audits_each_week_and_with_each_change_of_the_lock() -> None:
+    # Only what lies there is run; elsewhere it would be an example.
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yml").read_text(encoding="utf-8"))
     # To YAML 1.1 the key `on` is the word true.
-    assert set(workflow[True]) == {"schedule", "pull_request", "workflow_dispatch"}
+    started = workflow[True]
+    assert set(started) == {"schedule", "push", "pull_request", "workflow_dispatch"}
+    assert [re.fullmatch(r"\d+ \d+ \* \* [0-6]", each["cron"]) is not None for each in started["schedule"]] == [True]
+    assert started["push"]["branches"] == ["main"]
+    for change in ("push", "pull_request"):
+        assert set(started[change]["paths"]) == {"requirements.lock", ".github/workflows/audit.yml"}
     assert workflow["permissions"] == {"contents": "read"}
     (job,) = workflow["jobs"].values()
+    assert all(("run" in step) != ("uses" in step) for step in job["steps"])
     assert [step["run"] for step in job["steps"] if "run" in step] == ["make audit PYTHON=python"]
+    # A finding that fails nothing would be seen by nobody.
+    assert not any("continue-on-error" in part for part in (job, *job["steps"]))
+
+
+def test_the_audit_runs_on_the_oldest_and_the_newest_python() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    asked = re.search(
+        r'requires-python = ">=(3\.\d+),<3\.(\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    assert asked is not None
+    assert job["strategy"]["matrix"]["python"] == [asked[1], f"3.{int(asked[2]) - 1}"]

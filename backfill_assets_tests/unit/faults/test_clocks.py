@@ -16,7 +16,7 @@ from backfill_assets.ledger import LockPace, open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, published
+from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, assert_one_command_goes_on, published
 from backfill_assets_tests.unit.published.tables import TestClock
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -44,7 +44,8 @@ def test_a_clock_set_back_confuses_no_release(world: World, told: Told, unit: st
     assert world.content() == OLD
     assert world.ledger.unit(unit).state is UnitState.rolled_back
     assert world.reconcile().run() == ()
-    told.found("each release found its own predecessor", *world.doctor().examine())
+    assert world.doctor().examine() == ()
+    told.found("each release found its own predecessor; the doctor: nothing")
 
 
 def test_a_clock_set_back_shortens_no_window(world: World, told: Told, unit: str) -> None:
@@ -53,29 +54,37 @@ def test_a_clock_set_back_shortens_no_window(world: World, told: Told, unit: str
     world.clock.advance(-10 * DAY)
     world.clock.advance(39 * DAY)
     assert [swept.paths for swept in world.sweep().execute()] == [()]
+    assert world.content() == NEW
+    assert world.doctor().examine() == ()
     world.rollback().execute(release, "no")
     assert world.content() == OLD
+    assert world.doctor().examine() == ()
     told.found("nothing was swept, and the release went back")
 
 
-def test_a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back(told: Told, tmp_path: Path) -> None:
+def test_a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back(
+    world: World, told: Told, unit: str, tmp_path: Path
+) -> None:
     pace = LockPace(lease=dt.timedelta(milliseconds=300), renew=HOUR, poll=dt.timedelta(milliseconds=5))
     clock = TestClock()
     url = f"sqlite:///{tmp_path}/ledger.db"
     dead, alive = open_ledger(url, clock, lock_pace=pace), open_ledger(url, clock, lock_pace=pace)
     told.injected("the clock set back by a day while the holder of a publish lock is dead")
-    with dead.lock("publish:sales", dt.timedelta(0)):
+    with dead.lock("publish:sales", dt.timedelta(0)) as died:
         clock.advance(-DAY)
         with pytest.raises(LedgerError, match="held by"), alive.lock("publish:sales", dt.timedelta(0)):
             pytest.fail("nobody knows yet that it is dead")
         with alive.lock("publish:sales", MINUTE) as token:
-            assert token == 2
-    told.found("the lock is taken over once nobody has renewed it for a whole lease of watching")
+            assert token == died + 1
+        goes_on = assert_one_command_goes_on(world, "publish", unit)
+    told.found("the lock is taken over once nobody has renewed it for a whole lease of watching", *goes_on)
     dead.close()
     alive.close()
 
 
-def test_a_living_holder_keeps_its_lock_though_the_clock_was_set_back(told: Told, tmp_path: Path) -> None:
+def test_a_living_holder_keeps_its_lock_though_the_clock_was_set_back(
+    world: World, told: Told, unit: str, tmp_path: Path
+) -> None:
     pace = LockPace(
         lease=dt.timedelta(seconds=2), renew=dt.timedelta(milliseconds=50), poll=dt.timedelta(milliseconds=5)
     )
@@ -95,7 +104,7 @@ def test_a_living_holder_keeps_its_lock_though_the_clock_was_set_back(told: Told
         other.lock("publish:sales", 2 * pace.lease),
     ):
         pytest.fail("two holders")
-    told.found("it is told who holds it, for as long as it waits")
+    told.found("it is told who holds it, for as long as it waits", *assert_one_command_goes_on(world, "publish", unit))
     holder.close()
     other.close()
 

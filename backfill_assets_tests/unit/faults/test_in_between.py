@@ -20,7 +20,7 @@ from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.lakehouse.published import DeltaPublishedTable, durable
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World, lost_ledger
+from backfill_assets_tests.unit.campaigns.world import World, lost_ledger, mended
 from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, Died, published, ready, say
 from backfill_assets_tests.unit.published.tables import day, layout, rows_of, write_shadow
 
@@ -159,6 +159,11 @@ def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told
     two.reconcile().run()
     assert two.ledger.unit(unit.id).state is UnitState.open
     assert two.ledger.holds("orders") == ()
+    assert (two.content("orders"), two.content("sales")) == ({}, {})
+    assert two.doctor().examine() == ()
+    two.publisher().release(unit.id)
+    assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
+    assert two.doctor().examine() == ()
     told.found("none lost; half of the unit is taken back, and no day is on hold")
 
 
@@ -183,6 +188,10 @@ def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told
     assert counted[0] is False
     assert found.content() == (NEW if command == "publish" else OLD)
     assert found.ledger.release(release).state is ReleaseState.finalized
+    # A ledger that was rebuilt knows of no unit whose shadow it would have to seal: the doctor does.
+    unsealed = [Mend.seal] if command == "publish" and not kept else []
+    assert [f.cure and f.cure.mend for f in found.doctor().examine()] == unsealed
+    mended(found)
     found.close()
     told.found("reconcile brought it there before it counts")
 
@@ -258,6 +267,8 @@ def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, told: To
     assert two.ledger.unit(unit.id).state is UnitState.published
     two.rollback().execute(releases["sales"], "no")
     assert two.ledger.unit(unit.id).state is UnitState.rolled_back
+    assert (two.content("orders"), two.content("sales")) == ({}, {})
+    assert two.doctor().examine() == ()
     told.found("the second waits for the first, and nothing is left of the unit")
 
 

@@ -11,7 +11,7 @@ import pytest
 from backfill_assets.domain.errors import EvidenceError, PreconditionError
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.unit.campaigns.world import World, mended
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
     NEW,
@@ -147,6 +147,7 @@ def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, told: T
     aside = layout(world.folder).aside_path("published/sales")
     assert {path.name for path in aside.iterdir()} == {newest.name, checksum.name}
     assert not checksum.exists()
+    assert world.doctor().examine() == ()
     told.found(f"the next {command} set it aside and went through")
 
 
@@ -177,9 +178,12 @@ def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
         say(world, "publish", unit)
     assert "2026-01-01" not in str(refused.value)
     assert world.content() == OLD
+    (named,) = world.doctor().examine()
+    assert "sales 2026-01-02: files that unit" in named.what
     world.build(world.ledger.unit(unit), "sales", {day(1): [2]})
     say(world, "publish", unit)
     assert world.content() == NEW
+    assert world.doctor().examine() == ()
     told.found(refused.value, "built again, that day alone, and published")
 
 
@@ -194,8 +198,12 @@ def test_a_damaged_manifest_keeps_nobody_from_publishing_and_is_named(
     assert world.content() == NEW
     with pytest.raises(PreconditionError, match=manifest.name) as named:
         world.tables["sales"].manifests()
+    (finding,) = world.doctor().examine()
+    assert manifest.stem in finding.what
+    assert finding.cure is not None
     world.rollback().execute(world.ledger.releases(unit=unit)[0].manifest.release, "no")
     assert world.content() == OLD
+    mended(world)
     told.found("published and rolled back", named.value)
 
 
@@ -208,4 +216,8 @@ def test_a_shadow_whose_log_the_disk_lost_is_refused_and_says_what_to_do(
     with pytest.raises(PreconditionError, match="build these days again") as refused:
         say(world, "publish", unit)
     assert world.content() == OLD
-    told.found(refused.value)
+    world.build(world.ledger.unit(unit), "sales", NEW)
+    say(world, "publish", unit)
+    assert world.content() == NEW
+    assert world.doctor().examine() == ()
+    told.found(refused.value, "built again and published")

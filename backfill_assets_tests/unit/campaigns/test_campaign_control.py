@@ -207,6 +207,12 @@ def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(site: 
     # Everything is stale now, the canaries included: they go first again.
     assert resumed.phase is Phase.canary
     assert site.scheduler.requests[-1].days == CANARIES
+    for _ in range(2):
+        site.run()
+        site.conduct()
+    site.world.release().publish(ID)
+    assert site.world.content() == {d: [d.day, d.day] for d in DAYS}
+    assert site.world.examiner().examine() == ()
 
 
 def test_a_day_whose_input_moved_after_the_end_is_only_marked_stale(site: Site) -> None:

@@ -192,6 +192,7 @@ def test_a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_nex
         said_again(told, again, "conduct")
         assert (again.phase(), again.scheduler.active(ID)) == (Phase.stopped, ())
         assert again.actions().count(Action.stopped) == 1
+        mended(again.world)
         again.world.close()
     assert calls == ["change_campaign", "cancel"]
 

@@ -236,6 +236,7 @@ def test_two_processes_release_a_unit_once(world: World) -> None:
     assert sorted(exit_codes(both), key=str) == [EXIT_CODES["Released"], EXIT_CODES["AlreadyReleased"]]
     assert world.tables["sales"].version() == before + 1
     assert world.content() == NEW
+    assert world.doctor().examine() == ()
 
 
 def test_two_processes_release_disjoint_units_at_once(world: World) -> None:
@@ -248,6 +249,7 @@ def test_two_processes_release_disjoint_units_at_once(world: World) -> None:
     both = [start(world, "publish", unit, first_id=1000 * (i + 1)) for i, unit in enumerate(units)]
     assert exit_codes(both) == [0, 0]
     assert world.content() == {day(0): [2], day(1): [1], day(2): [2]}
+    assert world.doctor().examine() == ()
 
 
 def test_a_lost_ledger_is_rebuilt_from_the_manifests(world: World) -> None:
@@ -264,7 +266,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_manifests(world: World) -> None:
     assert part in after
     found.rollback().execute(release, "the rest too")
     assert found.content() == OLD
-    explained(found)
+    assert found.doctor().examine() == ()
     found.close()
 
 
@@ -275,4 +277,10 @@ def test_a_forged_manifest_is_not_believed(world: World) -> None:
     found = lost_ledger(world)
     assert [r.kind for r in found.reconcile().run()] == [RepairKind.forged]
     assert found.ledger.releases("sales") == ()
+    # What no repair may decide: the manifest that was committed is only in a backup.
+    assert [(f.what, f.cure) for f in found.doctor().examine()] == [
+        (f"release {release} is in the Delta log of sales, but not in the ledger", None),
+        (f"the manifest of release {release} on disk is not the one that was committed", None),
+    ]
+    assert found.content() == OLD
     found.close()

@@ -47,6 +47,12 @@ def approve(site: Site, user: str) -> None:
     site.world.approving(user).approve(ID, site.world.approval_of(site.campaign().unit).pending)
 
 
+def published_whole(site: Site) -> None:
+    """Readers see what was built of every day, and the doctor finds nothing."""
+    assert site.world.content() == {d: [d.day, d.day] for d in DAYS}
+    assert site.world.examiner().examine() == ()
+
+
 def roads(site: Site) -> list[Callable[[], Any]]:
     unit = site.campaign().unit
     return [lambda: site.world.release().publish(ID), lambda: site.world.guarded().release(unit)]
@@ -60,6 +66,16 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(site: S
     standing = site.standings.of(ID)
     assert "fix.yaml is no longer what the plan was made from" in standing.drift
     assert next_step(standing).startswith(f"backfill resume {ID}")
+    assert site.world.content() == {}
+    assert site.world.examiner().examine() == ()
+    # The command that it names goes on: nothing is built again, and what is approved is what is published.
+    built = site.ledger.attempts()
+    site.control.resume(ID, "at night only")
+    approve(site, "anna")
+    site.world.clock.advance(dt.timedelta(hours=11))
+    site.world.release().publish(ID)
+    assert site.ledger.attempts() == built
+    published_whole(site)
 
 
 def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_road(site: Site) -> None:
@@ -71,8 +87,10 @@ def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_r
     (refusal,) = site.world.release().plan(ID).refusals
     assert "no longer what the plan was made from" in refusal
     assert site.ledger.releases() == ()
+    assert site.world.examiner().examine() == ()
     write(site)
     assert not site.world.release().publish(ID).already
+    published_whole(site)
 
 
 def test_other_approvers_hold_from_the_resume_on_that_brought_them(site: Site) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,6 +92,10 @@ def test_changed_code_makes_all_days_stale(world: World) -> None:
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.basis.codes["sales"] = "n3w"
     assert {(f.day, f.fault) for f in world.publisher().missing(unit.id)} == {(d, Fault.code_moved) for d in DAYS}
+    world.build(unit, "sales", {d: [2] for d in DAYS})
+    world.publisher().release(unit.id)
+    assert world.content() == {d: [2] for d in DAYS}
+    assert world.doctor().examine() == ()
 
 
 def test_another_contract_makes_all_days_stale(world: World) -> None:
@@ -202,6 +207,8 @@ def test_a_live_day_published_between_checks_and_commit_is_kept(world: World) ->
     states = [r.state for r in world.ledger.releases(unit=unit.id)]
     assert states == [ReleaseState.finalized, ReleaseState.abandoned]
     assert world.ledger.releases(unit=unit.id)[0].manifest.release == outcome.release
+    (foreign,) = world.doctor().examine()
+    assert re.fullmatch(r"sales: version 2 \(WRITE, .*\) is no release", foreign.what)
 
 
 def test_a_day_rewritten_between_checks_and_commit_is_checked_again(world: World) -> None:

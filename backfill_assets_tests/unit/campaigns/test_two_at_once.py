@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from backfill_assets.domain.errors import ApprovalError, BackfillError, Campaign
 from backfill_assets.domain.specification import Notice
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, User
 from backfill_assets_tests.unit.campaigns.site import CANARIES, ID, Scheduler, Site
+from backfill_assets_tests.unit.campaigns.site import DAYS as DAYS_OF_SITE
 
 OPERATORS = ("carl", "eve")
 
@@ -43,7 +46,8 @@ def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
 
 
 def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: Path) -> None:
-    site, scheduler = Site(tmp_path), Scheduler()
+    scheduler = Scheduler()
+    site = Site(tmp_path, scheduler=scheduler)
     site.plan()
     told: list[tuple[str, Notice, bool]] = []
 
@@ -69,7 +73,20 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: P
     assert len(site.ledger.units()) == 1
     assert [request.days for request in scheduler.requests] == [CANARIES]
     assert site.actions().count(Action.launched) == 1
+    assert site.world.examiner().examine() == ()
+    assert built_by(site) == dict.fromkeys(DAYS_OF_SITE, 1)
+    site.world.release().publish(ID)
+    assert site.world.content() == {d: [d.day, d.day] for d in DAYS_OF_SITE}
+    assert site.world.examiner().examine() == ()
     site.world.close()
+
+
+def built_by(site: Site) -> Counter[dt.date]:
+    """The runs of the launch work to their end; how often each day was built."""
+    for _ in (CANARIES, "the rest"):
+        site.run()
+        site.conduct()
+    return Counter(d for attempt in site.ledger.attempts() for d in attempt.days)
 
 
 def test_of_two_approvals_one_counts_and_the_other_is_told(campaigns: CampaignWorld, tmp_path: Path) -> None:
@@ -90,6 +107,9 @@ def test_of_two_approvals_one_counts_and_the_other_is_told(campaigns: CampaignWo
     assert f"approved already (approved by {winner} at" in str(found[loser])
     assert [given.identity for given in campaigns.ledger.approvals(unit.id)] == [winner]
     assert campaigns.actions(campaign).count(Action.approved) == 1
+    campaigns.release().publish(NAME)
+    assert campaigns.content() == {d: [2] for d in DAYS}
+    assert campaigns.examiner().examine() == ()
 
 
 def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
@@ -114,3 +134,4 @@ def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
     assert campaigns.content() == {d: [1] for d in DAYS}
     assert [r.manifest.undoes for r in campaigns.ledger.releases()].count(release) == 1
     assert campaigns.actions(campaign).count(Action.rolled_back) == 1
+    assert campaigns.examiner().examine() == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +154,8 @@ def test_no_upstream_can_be_released_between_the_verification_and_the_commit(sho
     assert shop.outdated.all() == ()
     shop.world.publisher().release(rival.id)
     assert shop.outdated.of("totals").days == (D1,)
+    assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [100]}, {D1: [1]})
+    assert shop.world.doctor().examine() == ()
 
 
 def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
@@ -214,6 +217,12 @@ def test_what_is_to_be_materialized_names_every_dataset_of_the_unit_with_its_own
     ]
 
 
+def assert_only_the_rewriting_is_found(shop: Shop, version: int) -> None:
+    """The doctor names what was written past the releases, and nothing else."""
+    (finding,) = shop.world.doctor().examine()
+    assert re.fullmatch(rf"sales: version {version} \(WRITE, .*\) is no release", finding.what)
+
+
 def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
     """Somebody else writes a whole published table anew."""
     write_deltalake(shop.world.homes[name], rows_of(data), mode="overwrite")
@@ -231,6 +240,8 @@ def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(shop: Sho
     shop.world.publisher().release(unit.id)
     assert shop.outdated.all() == ()
     assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
+    assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [1, 2], D2: [3]}, {D1: [10], D2: [3]})
+    assert_only_the_rewriting_is_found(shop, 2)
 
 
 def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(shop: Shop) -> None:
@@ -243,6 +254,12 @@ def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(shop
     faults = shop.world.publisher().missing(unit.id)
     assert [(f.day, f.fault) for f in faults] == [(D1, Fault.upstream_moved), (D2, Fault.upstream_moved)]
     assert shop.outdated.of("totals").days == (D1, D2)
+    # Built anew from what is there now, they are released; what was written past the releases stays a finding.
+    shop.world.build(unit, "totals", {D1: [1, 1], D2: [9]})
+    shop.world.publisher().release(unit.id)
+    assert shop.outdated.all() == ()
+    assert shop.world.content("totals") == shop.world.content("sales") == {D1: [1, 1], D2: [9]}
+    assert_only_the_rewriting_is_found(shop, 2)
 
 
 def test_a_compacted_day_in_the_middle_is_still_known_to_be_outdated(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=
 	@$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
 
 test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
-	@$(BIN)/python -m pytest -m "not (faults and orchestration)" $(ARGS)
+	@$(BIN)/python -m pytest -m "not (faults and orchestration) or everyday" $(ARGS)
 
 test-faults: setup ## Inject faults and print what was found, also in a whole installation (some fifteen minutes)
 	@BACKFILL_ASSETS_TEST_COMMITS=$(STRESS_COMMITS) $(BIN)/python -m pytest -m faults $(ARGS)

@@ -29,10 +29,13 @@ def told(request: pytest.FixtureRequest) -> Told:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print it where only faults were asked for, or more than usual."""
-    said = [report for report in terminalreporter.stats.get("passed", []) if report.user_properties]
+    """Print it where only faults were asked for, or more than usual; of what failed as well."""
+    ended = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    said = [report for report in ended if report.user_properties]
     if said and (config.option.markexpr == "faults" or config.option.verbose > 0):
         terminalreporter.section("faults injected, and what was found")
         for report in said:
+            if report.failed:
+                terminalreporter.line(f"   failed: {report.nodeid}", red=True)
             for kind, text in report.user_properties:
                 terminalreporter.line(f"{kind:>9}: {text}")

@@ -26,16 +26,19 @@ from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import read_table
 from backfill_assets.testing.golden import GoldenCase, collect_cases, differences
 from backfill_assets.testing.laying_out import lay_out, lay_out_upstreams
+from backfill_assets_tests.told import Told
 
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 ATTEMPT = "_shadow/golden/1"
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("case", collect_cases(DATASETS), ids=lambda case: case.id)
 def test_the_models_make_of_a_golden_case_what_it_expects(
-    spark: SparkSession, tmp_path: Path, case: GoldenCase
+    told: Told, spark: SparkSession, tmp_path: Path, case: GoldenCase
 ) -> None:
+    told.injected(f"the days of {case.id}: {', '.join(map(str, case.days))}")
     layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
     lay_out(case, layout.sources)
     loaded, dataset = case.loaded, case.loaded.dataset
@@ -60,3 +63,4 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)
         assert not found, "\n".join(found)
+    told.found(f"{len(case.expected_staging or ())} staged and {len(case.expected or ())} built rows, all as expected")

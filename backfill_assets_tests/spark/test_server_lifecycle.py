@@ -22,6 +22,7 @@ from backfill_assets_tests.engine import (
     wait_for,
     works,
 )
+from backfill_assets_tests.told import Told
 
 _ENSURE = """
 import os
@@ -62,6 +63,12 @@ def _registered(warehouse: Path) -> Registration:
     return registration
 
 
+def _running(warehouse: Path) -> Registration:
+    """The server that the test before has left, or a new one where this test runs without it."""
+    SparkServer(engine_settings(warehouse)).ensure()
+    return _registered(warehouse)
+
+
 def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> None:
     starters = [start_python(_ENSURE, engine_environment(warehouse)) for _ in range(4)]
     outputs = [starter.communicate(timeout=300)[0].strip() for starter in starters]
@@ -71,8 +78,10 @@ def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> No
     assert [process.pid for process in java_processes(warehouse)] == [_registered(warehouse).server.pid]
 
 
-def test_a_lost_watcher_is_replaced_without_a_new_server(warehouse: Path) -> None:
-    before = _registered(warehouse)
+@pytest.mark.faults
+def test_a_lost_watcher_is_replaced_without_a_new_server(told: Told, warehouse: Path) -> None:
+    told.injected("kill -9 of the watcher of a Spark server")
+    before = _running(warehouse)
     assert before.watcher is not None
     os.kill(before.watcher.pid, signal.SIGKILL)
     SparkServer(engine_settings(warehouse)).ensure()
@@ -80,13 +89,17 @@ def test_a_lost_watcher_is_replaced_without_a_new_server(warehouse: Path) -> Non
     assert after.server == before.server
     assert after.watcher is not None
     assert after.watcher.find() is not None
+    told.found("another watcher at the same server")
 
 
+@pytest.mark.faults
 def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process(
+    told: Told,
     warehouse: Path,
 ) -> None:
+    told.injected("kill -9 of the Spark server under an open session; its number goes to another process")
     server = SparkServer(engine_settings(warehouse, spark_idle="6s"))
-    killed = _registered(warehouse)
+    killed = _running(warehouse)
 
     def bereaved() -> None:
         with open_session(engine_settings(warehouse), "bereaved") as spark:
@@ -94,7 +107,7 @@ def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_an
             wait_for(lambda: killed.server.find() is None, "the server is dead")
             spark.range(1).count()
 
-    with pytest.raises(ServerLostError, match=r"bereaved.*BACKFILL_ASSETS_SPARK_MEMORY"):
+    with pytest.raises(ServerLostError, match=r"bereaved.*BACKFILL_ASSETS_SPARK_MEMORY") as lost:
         bereaved()
     assert server.status().state is ServerState.STOPPED
     # This very process plays the innocent one that has the number now: it must live on.
@@ -105,6 +118,7 @@ def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_an
     fresh = _registered(warehouse)
     assert [process.pid for process in java_processes(warehouse)] == [fresh.server.pid]
     assert fresh.token != killed.token
+    told.found(lost.value, "the next use has started a server with another token")
 
 
 def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(warehouse: Path) -> None:
@@ -125,8 +139,13 @@ def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(war
     assert not server.stop()
 
 
-def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(warehouse: Path) -> None:
+@pytest.mark.faults
+def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(
+    told: Told, warehouse: Path
+) -> None:
+    told.injected("kill -9 of the client of an endless query")
     server = SparkServer(engine_settings(warehouse))
+    server.stop()  # where a test before has left one
     client = start_python(_ENDLESS, engine_environment(warehouse))
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"
@@ -143,6 +162,7 @@ def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_start
     with open_session(engine_settings(warehouse), "after it") as spark:
         assert spark.range(7).count() == 7
     assert server.stop()
+    told.found("the server that worked on is stopped, the next session has another")
 
 
 def test_a_server_that_cannot_start_shows_why_in_the_words_of_its_log(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UNIT_TAG, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.site import CANARIES, DAYS, ID, Site
 
 pytestmark = pytest.mark.slow
@@ -193,14 +194,17 @@ def test_of_two_batches_that_ask_at_once_only_one_is_let_in(site: Site) -> None:
     assert sorted(type(one).__name__ for one in found) == ["Attempt", "Waits"]
 
 
-def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(site: Site) -> None:
+@pytest.mark.faults
+def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(told: Told, site: Site) -> None:
+    told.injected("the code of a model moves while a campaign is at work")
     site.control.launch(ID)
     site.run()
     site.conduct()
     before = site.campaign().plan.fingerprint
     site.basis.codes["sales"] = "n3w"
     assert site.run() == []
-    assert "no longer what the plan was made from" in site.conduct()
+    said = site.conduct()
+    assert "no longer what the plan was made from" in said
     assert site.phase() is Phase.stopped
     resumed = site.control.resume(ID, "the fix was wrong")
     assert resumed.plan.fingerprint != before
@@ -213,6 +217,7 @@ def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(site: 
     site.world.release().publish(ID)
     assert site.world.content() == {d: [d.day, d.day] for d in DAYS}
     assert site.world.examiner().examine() == ()
+    told.found(said, f"resumed with the canaries {CANARIES[0]} and {len(CANARIES) - 1} others")
 
 
 def test_a_day_whose_input_moved_after_the_end_is_only_marked_stale(site: Site) -> None:

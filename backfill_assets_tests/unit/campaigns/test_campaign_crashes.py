@@ -213,6 +213,7 @@ def test_an_approval_that_dies_is_there_with_its_journal_or_not_at_all(told: Tol
     assert calls == ["approve"]
 
 
+@pytest.mark.faults
 def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(told: Told, tmp_path: Path) -> None:
     world = CampaignWorld(tmp_path / "a", BOTH)
     for name in BOTH:
@@ -236,6 +237,7 @@ def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(
     }  # fmt: skip
 
 
+@pytest.mark.faults
 def test_a_rollback_that_dies_is_done_once_after_it_is_said_again(told: Told, tmp_path: Path) -> None:
     world = CampaignWorld(tmp_path / "a")
     world.released(OLD)

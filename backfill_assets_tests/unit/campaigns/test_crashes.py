@@ -143,7 +143,10 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(two: World, at: int) -> None:
+def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(told: Told, two: World, at: int) -> None:
+    told.injected(
+        f"a unit loses a shadow after the first of two commits, and a crash before call {at} of taking that back"
+    )
     two.released(OLD, "orders")
     two.released(OLD, "sales")
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
@@ -168,7 +171,7 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     with pytest.raises(Died):
         replace(two.publisher(damage), ledger=ledger, tables=tables).release(unit.id)
     two.clock.advance(dt.timedelta(minutes=5))
-    explained(two)
+    seen = explained(two)
     two.reconcile().run()
     assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
     assert two.reconcile().run() == ()
@@ -177,6 +180,7 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
     mended(two)
+    told.found(*seen, "both tables stand as before, and the same unit is released in the end")
 
 
 def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(told: Told, tmp_path: Path) -> None:
@@ -229,7 +233,8 @@ def test_an_intent_of_somebody_at_work_is_left_alone(world: World) -> None:
     assert world.content() == NEW
 
 
-def test_two_processes_release_a_unit_once(world: World) -> None:
+def test_two_processes_release_a_unit_once(told: Told, world: World) -> None:
+    told.injected("two processes publish the same unit at once")
     unit = waiting(world)
     before = world.tables["sales"].version()
     both = [start(world, "publish", unit, first_id=n) for n in (1000, 2000)]
@@ -237,9 +242,11 @@ def test_two_processes_release_a_unit_once(world: World) -> None:
     assert world.tables["sales"].version() == before + 1
     assert world.content() == NEW
     assert world.doctor().examine() == ()
+    told.found("one has released it, the other finds it released; one commit")
 
 
-def test_two_processes_release_disjoint_units_at_once(world: World) -> None:
+def test_two_processes_release_disjoint_units_at_once(told: Told, world: World) -> None:
+    told.injected("two processes publish units of different days of a table at once")
     world.released(OLD)
     units = []
     for d in (day(0), day(2)):
@@ -250,9 +257,11 @@ def test_two_processes_release_disjoint_units_at_once(world: World) -> None:
     assert exit_codes(both) == [0, 0]
     assert world.content() == {day(0): [2], day(1): [1], day(2): [2]}
     assert world.doctor().examine() == ()
+    told.found("both are released, and the day between them is as before")
 
 
-def test_a_lost_ledger_is_rebuilt_from_the_manifests(world: World) -> None:
+def test_a_lost_ledger_is_rebuilt_from_the_manifests(told: Told, world: World) -> None:
+    told.injected("the ledger is lost")
     unit = waiting(world)
     release = world.publisher().release(unit).release
     world.clock.advance(dt.timedelta(minutes=1))
@@ -268,9 +277,11 @@ def test_a_lost_ledger_is_rebuilt_from_the_manifests(world: World) -> None:
     assert found.content() == OLD
     assert found.doctor().examine() == ()
     found.close()
+    told.found(f"{len(after)} releases are back as they were: {', '.join(after)}")
 
 
-def test_a_forged_manifest_is_not_believed(world: World) -> None:
+def test_a_forged_manifest_is_not_believed(told: Told, world: World) -> None:
+    told.injected("the ledger is lost, and a manifest beside the table names somebody else")
     release = world.released(OLD)
     path = world.homes["sales"] / "_releases" / f"{release}.json"
     path.write_text(path.read_text().replace('"by":"ada"', '"by":"eve"'))
@@ -284,3 +295,4 @@ def test_a_forged_manifest_is_not_believed(world: World) -> None:
     ]
     assert found.content() == OLD
     found.close()
+    told.found("reconcile calls it forged and takes no release from it")

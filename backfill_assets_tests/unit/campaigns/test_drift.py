@@ -14,6 +14,7 @@ import yaml
 from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Phase
 from backfill_assets.domain.errors import ApprovalError
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.site import DAYS, ID, Site
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,9 @@ def roads(site: Site) -> list[Callable[[], Any]]:
     return [lambda: site.world.release().publish(ID), lambda: site.world.guarded().release(unit)]
 
 
-def test_a_specification_that_moved_after_the_last_batch_is_not_approved(site: Site) -> None:
+@pytest.mark.faults
+def test_a_specification_that_moved_after_the_last_batch_is_not_approved(told: Told, site: Site) -> None:
+    told.injected("a specification is edited after the last batch of its campaign")
     assert site.standings.of(ID).state is CampaignState.validated
     write(site, publish_window=["22:00-05:00"])
     with pytest.raises(ApprovalError, match=MOVED):
@@ -76,9 +79,12 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(site: S
     site.world.release().publish(ID)
     assert site.ledger.attempts() == built
     published_whole(site)
+    told.found(standing.drift, next_step(standing))
 
 
-def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_road(site: Site) -> None:
+@pytest.mark.faults
+def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_road(told: Told, site: Site) -> None:
+    told.injected("a specification is edited after its campaign is approved")
     approve(site, "anna")
     write(site, validation={"row_count_tolerance": 5})
     for road in roads(site):
@@ -91,6 +97,7 @@ def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_r
     write(site)
     assert not site.world.release().publish(ID).already
     published_whole(site)
+    told.found(refusal)
 
 
 def test_other_approvers_hold_from_the_resume_on_that_brought_them(site: Site) -> None:

@@ -20,6 +20,7 @@ from backfill_assets.domain.errors import (
 from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day, rows_of
 
@@ -87,15 +88,19 @@ def test_changed_inputs_make_only_their_day_stale(world: World) -> None:
     assert (fault.day, fault.fault) == (day(1), Fault.inputs_moved)
 
 
-def test_changed_code_makes_all_days_stale(world: World) -> None:
+@pytest.mark.faults
+def test_changed_code_makes_all_days_stale(told: Told, world: World) -> None:
+    told.injected("the code of a model moves after its days have passed")
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.basis.codes["sales"] = "n3w"
-    assert {(f.day, f.fault) for f in world.publisher().missing(unit.id)} == {(d, Fault.code_moved) for d in DAYS}
+    missing = world.publisher().missing(unit.id)
+    assert {(f.day, f.fault) for f in missing} == {(d, Fault.code_moved) for d in DAYS}
     world.build(unit, "sales", {d: [2] for d in DAYS})
     world.publisher().release(unit.id)
     assert world.content() == {d: [2] for d in DAYS}
     assert world.doctor().examine() == ()
+    told.found(*(f"{fault.day} {fault.fault}" for fault in missing))
 
 
 def test_another_contract_makes_all_days_stale(world: World) -> None:
@@ -191,7 +196,9 @@ def test_a_live_day_published_meanwhile_is_kept(world: World) -> None:
     assert world.content() == {day(0): [1], day(1): [1], day(2): [1], day(3): [9]}
 
 
-def test_a_live_day_published_between_checks_and_commit_is_kept(world: World) -> None:
+@pytest.mark.faults
+def test_a_live_day_published_between_checks_and_commit_is_kept(told: Told, world: World) -> None:
+    told.injected("a live day is appended between the checks of a publication and its commit")
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.released({day(3): [9]})
@@ -209,6 +216,7 @@ def test_a_live_day_published_between_checks_and_commit_is_kept(world: World) ->
     assert world.ledger.releases(unit=unit.id)[0].manifest.release == outcome.release
     (foreign,) = world.doctor().examine()
     assert re.fullmatch(r"sales: version 2 \(WRITE, .*\) is no release", foreign.what)
+    told.found(f"released as {outcome.release}, and {day(4)} has its row {world.content()[day(4)]}")
 
 
 def test_a_day_rewritten_between_checks_and_commit_is_checked_again(world: World) -> None:

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from backfill_assets.domain.campaign import Action, Approval, Campaign
 from backfill_assets.domain.errors import ApprovalError, BackfillError, CampaignError, RollbackError
 from backfill_assets.domain.specification import Notice
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, User
 from backfill_assets_tests.unit.campaigns.site import CANARIES, ID, Scheduler, Site
 from backfill_assets_tests.unit.campaigns.site import DAYS as DAYS_OF_SITE
@@ -45,17 +48,19 @@ def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
     return winner, losers[0]
 
 
-def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: Path) -> None:
+@pytest.mark.faults
+def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told, tmp_path: Path) -> None:
+    told.injected("two operators launch the same campaign at once")
     scheduler = Scheduler()
     site = Site(tmp_path, scheduler=scheduler)
     site.plan()
-    told: list[tuple[str, Notice, bool]] = []
+    notices: list[tuple[str, Notice, bool]] = []
 
     def launch(user: str, first_id: int, barrier: threading.Barrier) -> Campaign:
         own = Site(tmp_path, scheduler=scheduler, first_id=first_id)
 
         def tell(_: Campaign, notice: Notice, _text: str) -> None:
-            told.append((user, notice, bool(own.ledger.units())))
+            notices.append((user, notice, bool(own.ledger.units())))
 
         control = replace(own.control, identity=User(user), tell=tell)
         barrier.wait()
@@ -69,7 +74,7 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: P
     assert isinstance(found[loser], CampaignError)
     assert f"launched by {winner} at" in str(found[loser])
     # It is announced before its days are claimed, and by nobody who does not launch it.
-    assert told == [(winner, Notice.announced, False), (winner, Notice.launched, True)]
+    assert notices == [(winner, Notice.announced, False), (winner, Notice.launched, True)]
     assert len(site.ledger.units()) == 1
     assert [request.days for request in scheduler.requests] == [CANARIES]
     assert site.actions().count(Action.launched) == 1
@@ -79,6 +84,7 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(tmp_path: P
     assert site.world.content() == {d: [d.day, d.day] for d in DAYS_OF_SITE}
     assert site.world.examiner().examine() == ()
     site.world.close()
+    told.found(found[loser])
 
 
 def built_by(site: Site) -> Counter[dt.date]:
@@ -89,7 +95,11 @@ def built_by(site: Site) -> Counter[dt.date]:
     return Counter(d for attempt in site.ledger.attempts() for d in attempt.days)
 
 
-def test_of_two_approvals_one_counts_and_the_other_is_told(campaigns: CampaignWorld, tmp_path: Path) -> None:
+@pytest.mark.faults
+def test_of_two_approvals_one_counts_and_the_other_is_told(
+    told: Told, campaigns: CampaignWorld, tmp_path: Path
+) -> None:
+    told.injected("two operators approve the same evidence at once")
     campaign, unit = campaigns.validated(approval={"required": True, "by": list(OPERATORS)})
     seen = campaigns.approval_of(unit.id).pending
 
@@ -110,11 +120,14 @@ def test_of_two_approvals_one_counts_and_the_other_is_told(campaigns: CampaignWo
     campaigns.release().publish(NAME)
     assert campaigns.content() == {d: [2] for d in DAYS}
     assert campaigns.examiner().examine() == ()
+    told.found(found[loser])
 
 
+@pytest.mark.faults
 def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
-    campaigns: CampaignWorld, tmp_path: Path
+    told: Told, campaigns: CampaignWorld, tmp_path: Path
 ) -> None:
+    told.injected("two operators roll the same release back at once")
     campaigns.released({d: [1] for d in DAYS})
     campaign, _ = campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.release
@@ -135,3 +148,4 @@ def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
     assert [r.manifest.undoes for r in campaigns.ledger.releases()].count(release) == 1
     assert campaigns.actions(campaign).count(Action.rolled_back) == 1
     assert campaigns.examiner().examine() == ()
+    told.found(found[loser])

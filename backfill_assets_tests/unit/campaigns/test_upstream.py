@@ -16,6 +16,7 @@ from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
 from backfill_assets.lakehouse.road.upstream import rows_on
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
 from backfill_assets_tests.unit.published.tables import day, layout, rows_of
 
@@ -134,7 +135,9 @@ def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_
     shop.world.close()
 
 
-def test_no_upstream_can_be_released_between_the_verification_and_the_commit(shop: Shop) -> None:
+@pytest.mark.faults
+def test_no_upstream_can_be_released_between_the_verification_and_the_commit(told: Told, shop: Shop) -> None:
+    told.injected("an upstream is published between the verification of its downstream and the commit")
     shop.released({D1: [1]})
     unit = shop.unit(D1, names=("totals",))
     shop.world.build(unit, "totals", {D1: [1]})
@@ -156,6 +159,7 @@ def test_no_upstream_can_be_released_between_the_verification_and_the_commit(sho
     assert shop.outdated.of("totals").days == (D1,)
     assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [100]}, {D1: [1]})
     assert shop.world.doctor().examine() == ()
+    told.found(refused[0].value, f"outdated after it was published: {D1}")
 
 
 def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
@@ -228,7 +232,9 @@ def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
     write_deltalake(shop.world.homes[name], rows_of(data), mode="overwrite")
 
 
-def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(shop: Shop) -> None:
+@pytest.mark.faults
+def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(told: Told, shop: Shop) -> None:
+    told.injected("somebody writes an upstream anew with the same rows")
     shop.released({D1: [1, 2], D2: [3]})
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [10], D2: [3]})
@@ -242,9 +248,12 @@ def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(shop: Sho
     assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
     assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [1, 2], D2: [3]}, {D1: [10], D2: [3]})
     assert_only_the_rewriting_is_found(shop, 2)
+    told.found("no day is stale or outdated, and the content was asked for once")
 
 
-def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(shop: Shop) -> None:
+@pytest.mark.faults
+def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(told: Told, shop: Shop) -> None:
+    told.injected("somebody writes other rows into an upstream")
     shop.released({D1: [1], D2: [2]})
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [1], D2: [2]})
@@ -260,6 +269,7 @@ def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(shop
     assert shop.outdated.all() == ()
     assert shop.world.content("totals") == shop.world.content("sales") == {D1: [1, 1], D2: [9]}
     assert_only_the_rewriting_is_found(shop, 2)
+    told.found(*(f"{fault.day} {fault.fault}" for fault in faults))
 
 
 def test_a_compacted_day_in_the_middle_is_still_known_to_be_outdated(tmp_path: Path) -> None:

@@ -272,7 +272,8 @@ def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, told: To
     told.found("the second waits for the first, and nothing is left of the unit")
 
 
-def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(tmp_path: Path) -> None:
+def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(told: Told, tmp_path: Path) -> None:
+    told.injected("a block writes two commits to a table of its own")
     home = tmp_path / "raw" / "sales"
     synced: list[Path] = []
     for number in range(2):
@@ -287,3 +288,4 @@ def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(tmp_path: Pat
     with durable.kept(home, synced.append):
         pass
     assert synced == []
+    told.found(f"{len(written)} data files, the log and their folders are on the disk; no more than was written")

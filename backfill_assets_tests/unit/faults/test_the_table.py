@@ -1,10 +1,13 @@
-"""The table of faults names tests that there are, and leaves out none of this folder's."""
+"""The table of faults names tests that there are, and leaves out none of this folder's; each is run and tells what it found."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from backfill_assets_tests.faults import DOCUMENT, FAULTS, ROOT, UNIT, document
 
@@ -13,9 +16,22 @@ NAMED = {test for faults in FAULTS.values() for fault in faults for test in faul
 
 
 @cache
-def names_in(file: Path) -> frozenset[str]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_")
+def module_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def functions_in(file: Path) -> dict[str, ast.FunctionDef]:
+    found = [node for node in module_of(file).body if isinstance(node, ast.FunctionDef)]
+    return {node.name: node for node in found if node.name.startswith("test_")}
+
+
+def marks_of(test: str) -> Iterator[str]:
+    """The marks of a test, from its module and from itself, without their arguments."""
+    file, name = test.split("::")
+    for node in module_of(TESTS / file).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["pytestmark"]:
+            yield from (ast.unparse(n) for n in ast.walk(node.value) if isinstance(n, ast.Attribute))
+    yield from (ast.unparse(decorator).split("(")[0] for decorator in functions_in(TESTS / file)[name].decorator_list)
 
 
 def test_the_table_is_the_one_in_the_documents() -> None:
@@ -23,12 +39,26 @@ def test_the_table_is_the_one_in_the_documents() -> None:
 
 
 def test_every_test_that_the_table_names_exists() -> None:
-    lost = [test for test in NAMED if test.split("::")[1] not in names_in(TESTS / test.split("::")[0])]
+    lost = [test for test in NAMED if test.split("::")[1] not in functions_in(TESTS / test.split("::")[0])]
     assert lost == []
 
 
 def test_every_fault_without_an_engine_stands_in_the_table() -> None:
     own = Path(__file__)
     files = [file for file in (TESTS / UNIT).glob("test_*.py") if file != own]
-    known = {f"{UNIT}/{file.name}::{name}" for file in files for name in names_in(file)}
+    known = {f"{UNIT}/{file.name}::{name}" for file in files for name in functions_in(file)}
     assert known - NAMED == set()
+
+
+@pytest.mark.parametrize("test", sorted(NAMED))
+def test_every_test_of_the_table_is_run_by_make_test_faults(test: str) -> None:
+    assert "pytest.mark.faults" in set(marks_of(test))
+
+
+@pytest.mark.parametrize("test", sorted(NAMED))
+def test_every_test_of_the_table_tells_what_it_injects_and_finds(test: str) -> None:
+    file, name = test.split("::")
+    function = functions_in(TESTS / file)[name]
+    assert "told" in {argument.arg for argument in function.args.args}
+    # By itself, or by a helper that gets it.
+    assert "told" in {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}

@@ -18,6 +18,7 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
 from backfill_assets.ledger import SqlLedger, open_ledger
 from backfill_assets.ledger.opening import MIGRATIONS
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate, a_comparison
 from backfill_assets_tests.unit.ledger.samples import (
@@ -148,9 +149,11 @@ def test_the_filled_ledger_holds_something_in_every_table(filled: SqlLedger) -> 
     assert [name for name, rows in counted.items() if not rows] == []
 
 
+@pytest.mark.faults
 def test_an_old_ledger_goes_up_and_keeps_what_it_held(
-    old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: HandClock
 ) -> None:
+    told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     assert ledger.units() == filled.units() != ()
     assert ledger.claims("flights", march(1, 12)) == filled.claims("flights", march(1, 12)) != {}
@@ -164,15 +167,21 @@ def test_an_old_ledger_goes_up_and_keeps_what_it_held(
     assert ledger.attempts() == (known if revision >= CAMPAIGNS else tuple(replace(a, ended_at=None) for a in known))
     assert [a.state for a in ledger.attempts()] == [AttemptState.running, AttemptState.lost]
     ledger.close()
+    told.found(
+        f"{len(filled.units())} units, {len(filled.releases())} releases and {len(known)} attempts are as they were"
+    )
 
 
+@pytest.mark.faults
 def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
-    old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: HandClock
 ) -> None:
+    told.injected(f"a ledger of revision {revision}, with campaigns where it knew them")
     ledger = open_ledger(old_url, clock)
     found, known = Campaigns.held_by(ledger), Campaigns.held_by(filled)
     assert ([len(part) for part in known.journals], len(known.approvals)) == ([1, 7], 2)
     assert found == (known if revision >= CAMPAIGNS else Campaigns((), (), (), None))
+    told.found("campaigns, journals and approvals are as they were")
     ledger.close()
 
 
@@ -208,7 +217,9 @@ def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(old_url: str, clock: H
     ledger.close()
 
 
-def test_an_old_ledger_takes_campaigns_once_it_is_up(old_url: str, clock: HandClock) -> None:
+@pytest.mark.faults
+def test_an_old_ledger_takes_campaigns_once_it_is_up(told: Told, old_url: str, revision: str, clock: HandClock) -> None:
+    told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     [running] = ledger.attempts(state=AttemptState.running)
     ledger.end_attempt(running.number, AttemptState.done, Work(3, 4))
@@ -220,3 +231,4 @@ def test_an_old_ledger_takes_campaigns_once_it_is_up(old_url: str, clock: HandCl
     assert ledger.campaign_of("u_b_1") == replace(launched, revision=1)
     assert ledger.approvals("u_b_1") == (an_approval(march(1)),)
     ledger.close()
+    told.found(f"the end of an attempt, a {launched.phase} campaign and its approval are in it")

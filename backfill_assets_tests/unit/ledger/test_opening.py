@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets.ledger import Host, SqlLedger, adopt_host, open_ledger, this_host
 from backfill_assets.ledger.schema import metadata
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.ledger.samples import HandClock, a_hold, a_launch, a_unit, march
 
 HERE, THERE = Host("here", "1"), Host("there", "2")
@@ -62,15 +63,20 @@ def test_a_ledger_migrated_by_newer_code_is_refused(url: str, ledger: SqlLedger,
     engine.dispose()
 
 
-def test_a_second_host_is_refused_a_sqlite_ledger_until_it_adopts_it(sqlite_url: str, clock: HandClock) -> None:
+@pytest.mark.faults
+def test_a_second_host_is_refused_a_sqlite_ledger_until_it_adopts_it(
+    told: Told, sqlite_url: str, clock: HandClock
+) -> None:
+    told.injected("a second host opens a ledger that is a file")
     open_ledger(sqlite_url, clock, HERE).close()
     open_ledger(sqlite_url, clock, Host("renamed", HERE.id)).close()
-    with pytest.raises(LedgerError, match=r"'renamed'.*'there'.*LEDGER_URL.*adopt_host"):
+    with pytest.raises(LedgerError, match=r"'renamed'.*'there'.*LEDGER_URL.*adopt_host") as refused:
         open_ledger(sqlite_url, clock, THERE)
     adopt_host(sqlite_url, THERE)
     open_ledger(sqlite_url, clock, THERE).close()
     with pytest.raises(LedgerError, match=r"'there'.*'here'"):
         open_ledger(sqlite_url, clock, HERE)
+    told.found(refused.value)
 
 
 def test_postgres_serves_many_hosts(postgres_url: str, clock: HandClock) -> None:

@@ -11,6 +11,7 @@ import pytest
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.launches import BACKFILL_TAG
+from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.orchestration.house import BOTH, House, materialize
 from backfill_assets_tests.unit.published.tables import day
 
@@ -29,16 +30,23 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     found.close()
 
 
-def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing(house: House) -> None:
+@pytest.mark.faults
+def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing(told: Told, house: House) -> None:
+    told.injected("a launch whose days another has released since it was made")
     unit = house.released({D1: [1], D2: [2]})
     before = (house.world.ledger.releases(), house.world.ledger.attempts())
     assert materialize(house, "shadow/sales", "shadow/totals", "published/sales", "published/totals") == ""
     assert [u.id for u in house.world.ledger.units()] == [unit.id]
     assert (house.world.ledger.releases(), house.world.ledger.attempts()) == before
     assert house.world.ledger.unit(unit.id).state is UnitState.published
+    told.found(f"it ends well; {unit.id} is the only unit, and nothing was built or released again")
 
 
-def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them(house: House) -> None:
+@pytest.mark.faults
+def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them(
+    told: Told, house: House
+) -> None:
+    told.injected("after a release of two days: a late delivery, a new file, another release")
     road = house.application.road
     unit = house.released({D1: [1], D2: [2]})
     assert all(road.stands(unit, name, (D1, D2)) for name in BOTH)
@@ -59,6 +67,7 @@ def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_m
     assert not road.stands(unit, "sales", (D2,))
     assert not road.stands(unit, "totals", (D2,))
     assert road.stands(unit, "totals", (D1,))
+    told.found("each moves the day that it touches and no other")
 
 
 def test_a_backfill_that_found_some_days_built_elsewhere_opens_no_unit_for_the_rest_once_something_moved(

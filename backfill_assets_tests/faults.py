@@ -338,7 +338,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "processes of two hosts, each in a network of its own, on one Postgres ledger",
+            "processes of two hosts, each in a network of its own, on one Postgres ledger (under one name where no namespaces "
+            "can be made)",
             "Each unit is released once; the other host finds it done.",
             _of(_HOSTS, "two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once"),
         ),
@@ -401,6 +402,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "unit/ledger/test_migration",
                 "an_old_ledger_goes_up_and_keeps_what_it_held",
                 "an_old_ledger_keeps_its_campaigns_their_journals_and_approvals",
+                "an_old_ledger_keeps_its_comparisons_and_certificates",
+                "a_campaign_of_an_old_ledger_goes_on_where_it_was",
                 "an_old_ledger_takes_campaigns_once_it_is_up",
             ),
         ),
@@ -416,7 +419,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
 _HEAD: Final = (
     "Written by `python -m backfill_assets_tests.faults` from the tests that inject them; `make test-faults` prints for each case",
     "what was injected and what was found. After each of them readers see the last good state whole, the doctor finds nothing that",
-    "it cannot explain, and one command goes on without doing again what had passed.",
+    "it cannot explain, and one command goes on without doing again what had passed. What a machine lets be shown in a weaker form",
+    "only is named after every run of tests.",
 )
 
 

@@ -223,3 +223,33 @@ def test_a_skipped_test_fails_ci_and_needs_a_reason_elsewhere(
     )
     assert result.returncode == exit_code, result.stdout + result.stderr
     assert ("refused" in result.stdout) is (exit_code == 1)
+
+
+WEAKER = """
+import pytest
+
+@pytest.mark.parametrize("case", range(3))
+def test_of_a_fault(told, case):
+    told.injected("a small fault")
+    if case:
+        told.weaker("it was only half as bad")
+"""
+
+
+@pytest.mark.slow  # a pytest of its own
+def test_what_a_machine_shows_in_a_weaker_way_is_printed_after_every_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from backfill_assets_tests.told import pytest_terminal_summary, told\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_sample.py").write_text(WEAKER)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "shown in a weaker way" in result.stdout
+    assert "2 cases: it was only half as bad" in result.stdout
+    assert "a small fault" not in result.stdout

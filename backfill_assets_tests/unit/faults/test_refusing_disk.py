@@ -31,6 +31,8 @@ from backfill_assets_tests.unit.published.tables import layout
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 NOBODY = 65534
+FULL, LIMITED = "a full tmpfs", "a file size limit of nothing"
+NO_DISK = f"the full disk is {LIMITED}, as no tmpfs can be mounted (as root with CAP_SYS_ADMIN)"
 Fault = Callable[[], None]
 
 
@@ -40,10 +42,10 @@ def small_disk() -> Iterator[tuple[Path, str]]:
     with tempfile.TemporaryDirectory() as folder:
         mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder]
         if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-            yield Path(folder), "a file size limit of nothing"
+            yield Path(folder), LIMITED
             return
         try:
-            yield Path(folder), "a full tmpfs"
+            yield Path(folder), FULL
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
@@ -51,7 +53,7 @@ def small_disk() -> Iterator[tuple[Path, str]]:
 @contextmanager
 def full(folder: Path, kind: str) -> Iterator[None]:
     """The time in which nothing more can be written below a folder."""
-    if kind != "a full tmpfs":
+    if kind != FULL:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
         try:
@@ -77,6 +79,8 @@ def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, 
         world = World(folder)
         unit = ready(world, command)
         told.injected(f"{kind} from {step} of a {command} on")
+        if kind != FULL:
+            told.weaker(NO_DISK)
         with ExitStack() as until_there_is_room:
 
             def fill(call: str) -> None:

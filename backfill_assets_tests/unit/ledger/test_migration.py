@@ -185,9 +185,11 @@ def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
     ledger.close()
 
 
+@pytest.mark.faults
 def test_an_old_ledger_keeps_its_comparisons_and_certificates(
-    old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: HandClock
 ) -> None:
+    told.injected(f"a ledger of revision {revision}, with comparisons and certificates where it knew them")
     ledger = open_ledger(old_url, clock)
     kept = revision >= PROOF
     for unit in ("u_b_1", "u_b_2"):
@@ -198,11 +200,14 @@ def test_an_old_ledger_keeps_its_comparisons_and_certificates(
         a_certificate(march(11, 12), "u_b_2", "c_b_2"),
         a_certificate(march(1, 9), name="c_b_1"),
     )
+    told.found("they are as they were")
     ledger.close()
 
 
 @pytest.mark.parametrize("revision", [name for name in EARLIER if name >= CAMPAIGNS], indirect=True)
-def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(old_url: str, clock: HandClock) -> None:
+@pytest.mark.faults
+def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(told: Told, old_url: str, clock: HandClock) -> None:
+    told.injected(f"a ledger with a campaign that is paused, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     paused = ledger.campaign(OLD)
     before, approved = ledger.journal(OLD), ledger.approvals("u_b_2")
@@ -214,6 +219,7 @@ def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(old_url: str, clock: H
     assert (ledger.campaign(OLD), running.revision) == (running, paused.revision + 1)
     assert ledger.journal(OLD) == (*before, resumed)
     assert ledger.approvals("u_b_2") == (*approved, an_approval(march(12), unit="u_b_2"))
+    told.found("it is resumed and approved, and its journal goes on")
     ledger.close()
 
 

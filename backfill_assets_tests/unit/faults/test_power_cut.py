@@ -216,8 +216,14 @@ def test_a_shadow_whose_log_the_disk_lost_is_refused_and_says_what_to_do(
     with pytest.raises(PreconditionError, match="build these days again") as refused:
         say(world, "publish", unit)
     assert world.content() == OLD
+    (finding,) = world.doctor().examine()
+    folder = f"_shadow/{unit}/2"
+    assert f"the log of {folder}, which unit {unit} would release, cannot be read" in finding.what
+    assert finding.remedy == f"move published/sales/{folder} out of the warehouse, and run: backfill resume {unit}"
+    (world.homes["sales"] / folder).rename(world.folder / "moved away")
+    assert {fault.day for fault in world.publisher().missing(unit)} == set(OLD)
     world.build(world.ledger.unit(unit), "sales", NEW)
     say(world, "publish", unit)
     assert world.content() == NEW
     assert world.doctor().examine() == ()
-    told.found(refused.value, "built again and published")
+    told.found(refused.value, finding.what, "moved away, built again and published")

@@ -22,7 +22,7 @@ from backfill_assets.orchestration.names import partitions_of
 from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, texts
 from backfill_assets_tests.unit.hostile.strategies import spoiled as spoiled_document
-from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, showable, told
+from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
 
 pytestmark = pytest.mark.slow
 
@@ -56,8 +56,9 @@ def judged(root: Path) -> Catalog:
     assert "good" in catalog.datasets
     assert len(catalog.faults) <= 2 * MOST_FAULTS
     for fault in catalog.faults:
-        showable(told(str(fault)))
-        assert str(fault).startswith(str(root / "datasets"))
+        text = told(str(fault))
+        showable(text)
+        helpful(text, str(root / "datasets"))
     for name, found in catalog.datasets.items():
         assert NAME_PATTERN.fullmatch(name)
         dataset = found.dataset

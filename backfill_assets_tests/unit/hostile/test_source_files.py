@@ -28,7 +28,7 @@ from backfill_assets.lakehouse.road.raw import delivered_sizes, discover
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets_tests.unit.catalog.kit import YAML, loaded, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import often, texts
-from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, showable, told
+from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def tried(file: Path, kind: Format, **csv: object) -> None:
         except SourceError as refusal:
             text = told(refusal)
             showable(text)
-            assert text.startswith(file.name)
+            helpful(text, file.name, line=False)
 
 
 def whole() -> bytes:

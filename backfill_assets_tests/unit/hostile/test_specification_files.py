@@ -26,7 +26,7 @@ from backfill_assets.domain.days import EARLIEST, LATEST, MOST_DAYS
 from backfill_assets.domain.names import NAME_PATTERN, hidden_in
 from backfill_assets_tests.unit.catalog.test_specifications import YAML
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, spoiled
-from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, showable, told
+from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def judged(found: LoadedSpecification | tuple[SpecificationFault, ...], file: st
     for fault in faults:
         text = told(str(fault))
         showable(text)
-        assert text.startswith(file)
+        helpful(text, file)
     if not isinstance(found, LoadedSpecification):
         assert faults
         return

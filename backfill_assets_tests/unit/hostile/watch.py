@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,16 +16,21 @@ from backfill_assets.domain.errors import BackfillError
 LONGEST_LINE = 4_000
 _LARGE = 1 << 24
 _MOST_READ = 1 << 23
+_LONGEST = 1.0
 _COUNTED = Path("/proc/self/io")
 _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock")
 
 
 @contextmanager
 def little_read() -> Iterator[None]:
-    """This process reads no more than some files of the largest size that is allowed, however large a file is."""
-    before = _read_so_far()
+    """This process reads no more than some files of the largest size that is allowed, and is done within a second.
+
+    The second is one of its processor's: what else the machine does takes none of it."""
+    before, began = _read_so_far(), time.process_time()
     yield
+    took = time.process_time() - began
     assert _read_so_far() - before <= _MOST_READ
+    assert took < _LONGEST, f"{took:.2f} s of the processor"
 
 
 def _read_so_far() -> int:
@@ -62,6 +69,26 @@ def told(error: BackfillError | str) -> str:
     for line in text.splitlines():
         assert len(line) <= LONGEST_LINE, line[:200]
     return text
+
+
+# What people are to do, or what there may be.
+_REMEDY = re.compile(
+    r"\b(write|use|name|remove|give|add|choose|shorten|deliver|correct|see|keep|put|let|set|make|save|move|take|say|rename|quote|"
+    r"there are|it has|is one|only|may|at most|more than|longer than|larger than|deeper than|must|should|this is no)\b",
+    re.IGNORECASE,
+)  # fmt: skip
+_OF_A_WHOLE_FILE = re.compile(
+    r"the file |name one|such a file|this is no|the folder|is missing|there is no|rename|encod|UTF-8"
+)
+
+
+def helpful(text: str, file: str, *, line: bool = True) -> None:
+    """A refusal of a file says where, by its line unless it is about the whole file, and what to write instead."""
+    place = re.match(rf"{re.escape(file)}.*?(:\d+)?: ", text)
+    assert place, text
+    said = text[place.end() :]
+    assert place[1] or not line or _OF_A_WHOLE_FILE.search(said), text
+    assert _REMEDY.search(said), text
 
 
 def showable(text: str) -> None:

@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from dagster_postgres import PostgresRunStorage
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, inspect
 
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.ledger import open_ledger
-from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
-from backfill_assets_tests.unit.ledger import postgres
+from backfill_assets_tests.dagster.lab import Lab, amounts, started
+from backfill_assets_tests.dagster.on_postgres import CONFIG, DAGSTER, LEDGER, documented_urls
 from backfill_assets_tests.unit.published.tables import TestClock
 
 DATASET = "tickets_on_postgres"
 DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 4))
-LEDGER, DAGSTER = "BACKFILL_ASSETS_LEDGER_URL", "BACKFILL_ASSETS_DAGSTER_URL"
 
 
 @pytest.fixture(scope="module")
 def urls() -> Iterator[dict[str, str]]:
-    """A server with role and databases as the document makes them; the document's variables, on this server."""
-    document = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")
-    (statements,) = re.findall(r"^```sql\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
-    documented = dict(re.findall(r"^export (\w+)='(.*)'$", document, re.MULTILINE))
-    assert documented.keys() == {LEDGER, DAGSTER}
-    with postgres.cluster() as superuser:
-        engine = create_engine(superuser, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            for statement in statements.strip().split(";\n"):
-                connection.execute(text(statement.rstrip(";")))
-        engine.dispose()
-        socket = superuser.partition("?")[2]
-        yield {name: url.replace("@localhost/", "@/") + f"?{socket}" for name, url in documented.items()}
+    with documented_urls() as variables:
+        yield variables
 
 
 @pytest.fixture
 def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
-    config = ROOT / "deploy" / "postgres" / "dagster.yaml"
-    lab = Lab(tmp_path, spark_server.folder.root.parent, config, urls)
+    lab = Lab(tmp_path, spark_server.folder.root.parent, CONFIG, urls)
     lab.set_up(renamed=("tickets", DATASET))
     with started(lab):
         yield lab

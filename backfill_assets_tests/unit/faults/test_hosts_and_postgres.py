@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
-from sqlalchemy import make_url
 
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets.ledger import open_ledger
@@ -114,37 +110,6 @@ def test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once(
     world.close()
 
 
-class Killable:
-    """A Postgres cluster that is ended by SIGKILL and started again on the same data."""
-
-    def __init__(self, url: str) -> None:
-        self._folder = Path(str(make_url(url).query["host"]))
-
-    def kill(self) -> None:
-        lock = self._folder / "data" / "postmaster.pid"
-        server = psutil.Process(int(lock.read_text().splitlines()[0]))
-        # Its children would notice by themselves, and keep its shared memory until then.
-        whole = [server, *server.children(recursive=True)]
-        for process in whole:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        while any(_runs(process) for process in whole):
-            time.sleep(0.01)
-        # Where zombies are taken away late, Postgres would believe that this one still runs.
-        for left in (lock, *self._folder.glob(".s.PGSQL.*.lock")):
-            left.unlink()
-
-    def start(self) -> None:
-        postgres.start(self._folder)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[str]:
     with postgres.cluster() as url:
@@ -155,7 +120,7 @@ def mortal() -> Iterator[str]:
 def test_postgres_is_killed_before_a_step_of_a_release(
     mortal: str, told: Told, tmp_path: Path, command: str, step: str
 ) -> None:
-    server = Killable(mortal)
+    server = postgres.Killable(mortal)
     world = OnPostgres(tmp_path, fresh_database(mortal, f"killed_{command}_{step}"))
     unit = ready(world, command)
     told.injected(f"kill -9 of Postgres before {step} of a {command}")

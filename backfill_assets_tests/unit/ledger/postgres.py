@@ -8,11 +8,14 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
+from sqlalchemy import make_url
 
 _PLACES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
@@ -44,6 +47,32 @@ def start(folder: Path) -> None:
     _run("pg_ctl", "-D", str(folder / "data"), "-o", options, "-l", str(folder / "log"), "-w", "start")
 
 
+class Killable:
+    """A Postgres cluster that is ended by SIGKILL and started again on the same data."""
+
+    def __init__(self, url: str) -> None:
+        self._folder = Path(str(make_url(url).query["host"]))
+
+    def kill(self) -> None:
+        """End it, all its processes at once."""
+        lock = self._folder / "data" / "postmaster.pid"
+        server = psutil.Process(int(lock.read_text().splitlines()[0]))
+        # Its children would notice by themselves, and keep its shared memory until then.
+        whole = [server, *server.children(recursive=True)]
+        for process in whole:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        while any(_runs(process) for process in whole):
+            time.sleep(0.01)
+        # Where zombies are taken away late, Postgres would believe that this one still runs.
+        for left in (lock, *self._folder.glob(".s.PGSQL.*.lock")):
+            left.unlink()
+
+    def start(self) -> None:
+        """Start it again."""
+        start(self._folder)
+
+
 def _why_not() -> str | None:
     """Why no cluster can be started here; none if one can."""
     if importlib.util.find_spec("psycopg2") is None:
@@ -53,6 +82,13 @@ def _why_not() -> str | None:
     if os.geteuid() == 0 and _unprivileged() is None:
         return "Postgres does not run as root, and there is no user postgres or nobody"
     return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _run(program: str, *arguments: str) -> None:

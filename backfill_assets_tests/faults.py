@@ -134,7 +134,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "Postgres with the ledger and Dagster's storage on it, under a run worker between the intent and the Delta commit",
+            "Postgres with the ledger and Dagster's storage on it, from before the Delta commit of a run worker until it is made",
             "The commit needs no Postgres: readers see the release. Once Postgres is back, `backfill publish` finishes it; "
             "each day is released once.",
             _of("dagster/test_postgres_deaths", "postgres_is_killed_under_a_worker_that_commits"),

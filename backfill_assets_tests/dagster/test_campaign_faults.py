@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,9 +22,12 @@ from dagster._core.utils import make_new_run_id
 from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.domain.campaign import CampaignState, Phase
 from backfill_assets.domain.days import day_range
+from backfill_assets.domain.health import Finding
+from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets_tests.dagster.lab import Lab, started, wait_for
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
 from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
@@ -35,6 +39,9 @@ DATASET = "tickets_faults"
 # A batch takes some seconds: long enough to be killed in the middle of it.
 SLOW = "CAST(amount + (SELECT count(*) FROM range(1000000000) WHERE id % 7 = 8) AS BIGINT) AS amount"
 FLOOR = dt.timedelta(seconds=10)
+# A ticket of ten is delivered for each day, and the model adds nothing to it.
+DELIVERED = [(1, 10)]
+AS_BUILT = {1: 10}
 Days = tuple[dt.date, ...]
 
 
@@ -55,7 +62,7 @@ def planned(lab: Lab, name: str, first: dt.date, count: int, **execution: object
     """A planned campaign over newly delivered days, a day in each batch."""
     days = day_range(first, first + dt.timedelta(days=count - 1))
     for day in days:
-        lab.deliver(DATASET, day, [(1, 10)])
+        lab.deliver(DATASET, day, DELIVERED)
     content = specification(
         days,
         backfill_id=name,
@@ -99,7 +106,38 @@ def assert_built_once(told: Told, lab: Lab, name: str, days: Days) -> None:
     assert (seen.good, seen.state) == (len(days), CampaignState.validated)
     assert not set(lab.published(DATASET)) & set(days)
     assert not [r for r in lab.application.ledger.releases(DATASET) if r.manifest.unit == seen.campaign.unit]
-    told.found(f"{len(days)} days of {name} passed once each, none is published")
+    doctor_finds_nothing(lab)
+    told.found(f"{len(days)} days of {name} passed once each, none is published; the doctor: nothing")
+
+
+def assert_published_once(told: Told, lab: Lab, name: str, days: Days) -> None:
+    """`backfill publish` releases all days at once: readers see the model's content, and no day was built again for it."""
+    backfill(lab, "publish", name)
+    assert {d: rows for d, rows in lab.published(DATASET).items() if d in days} == dict.fromkeys(days, AS_BUILT)
+    unit = lab.application.ledger.campaign(name).unit
+    releases = [r for r in lab.application.ledger.releases(DATASET) if r.manifest.unit == unit]
+    found = [(r.state, sorted(d.day for d in r.manifest.days)) for r in releases]
+    assert found == [(ReleaseState.finalized, sorted(days))]
+    done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
+    assert done == dict.fromkeys(days, 1)
+    doctor_finds_nothing(lab)
+    told.found(f"backfill publish: {len(days)} days as the model makes them, in one release; the doctor: nothing")
+
+
+def doctor_finds_nothing(lab: Lab) -> None:
+    """As `backfill doctor` looks; Dagster is told of the last batch or release a moment after the ledger knows of it."""
+    seen: list[Finding] = []
+
+    def nothing() -> bool:
+        with lab.instance as instance:
+            events = DagsterEventLog(instance, lab.application)
+            seen[:] = replace(lab.application.doctor, events=events).examine()
+        return not seen
+
+    try:
+        wait_for(nothing, "the doctor to find nothing", 60)
+    except AssertionError as error:
+        pytest.fail("; ".join([str(error), *map(str, seen)]))
 
 
 def goes_on(lab: Lab, name: str) -> None:
@@ -128,6 +166,7 @@ def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: L
     (lost,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
     assert_built_once(told, lab, name, days)
+    assert_published_once(told, lab, name, days)
 
 
 def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(
@@ -149,6 +188,7 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_buil
     (failed,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert failed.state in {AttemptState.failed, AttemptState.lost}
     assert_built_once(told, lab, name, days)
+    assert_published_once(told, lab, name, days)
 
 
 def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(told: Told, lab: Lab) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import os
-import resource
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from backfill_assets.domain.errors import BackfillError, ReadBackError
 from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets_tests.full_disk import NO_DISK, TMPFS, full, small_disk
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.faults.kit import (
@@ -31,46 +30,7 @@ from backfill_assets_tests.unit.published.tables import layout
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 NOBODY = 65534
-FULL, LIMITED = "a full tmpfs", "a file size limit of nothing"
-NO_DISK = f"the full disk is {LIMITED}, as no tmpfs can be mounted (as root with CAP_SYS_ADMIN)"
 Fault = Callable[[], None]
-
-
-@contextmanager
-def small_disk() -> Iterator[tuple[Path, str]]:
-    """A folder on a disk of 16 MB that is its own, or on any disk where this user may not mount one; and what it is."""
-    with tempfile.TemporaryDirectory() as folder:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder]
-        if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-            yield Path(folder), LIMITED
-            return
-        try:
-            yield Path(folder), FULL
-        finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-@contextmanager
-def full(folder: Path, kind: str) -> Iterator[None]:
-    """The time in which nothing more can be written below a folder."""
-    if kind != FULL:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        return
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as out, suppress(OSError):
-        for size in (1 << 16, 1):
-            with suppress(OSError):
-                while True:
-                    out.write(b"\0" * size)
-    try:
-        yield
-    finally:
-        ballast.unlink()
 
 
 @pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
@@ -79,7 +39,7 @@ def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, 
         world = World(folder)
         unit = ready(world, command)
         told.injected(f"{kind} from {step} of a {command} on")
-        if kind != FULL:
+        if kind != TMPFS:
             told.weaker(NO_DISK)
         with ExitStack() as until_there_is_room:
 

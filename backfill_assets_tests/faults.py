@@ -208,6 +208,17 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of(_DISK, "the_disk_is_full_from_a_step_of_a_release_on"),
         ),
         Fault(
+            "the disk is full before Spark writes raw, staging or a shadow, or has room for the data files and none for their "
+            "commit (the same)",
+            "The error names the table and what to make room for; the table is what it was, and with room again the same call "
+            "writes each row once.",
+            _of(
+                "spark/road/test_full_disk",
+                "the_disk_is_full_before_the_first_day_is_written",
+                "the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit",
+            ),
+        ),
+        Fault(
             "the manifests, the Delta log, the shadow or the ledger may not be written to (as another user where this one is root)",
             "The same.",
             _of(_DISK, "a_folder_is_closed_to_whoever_publishes_or_rolls_back"),

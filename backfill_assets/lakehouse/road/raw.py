@@ -27,6 +27,7 @@ from backfill_assets.lakehouse.road.spark_sql import (
     declared_type,
     literal,
     renamed,
+    room_for,
     spark_type,
 )
 from backfill_assets.lakehouse.road.tables import (
@@ -128,6 +129,7 @@ def land(
 
     Raises:
         SourceError: a file cannot be read as the dataset declares it; nothing is written then.
+        StorageError: the disk is full; raw is what it was.
     """
     orders = {f.path: columns_in(f.file, f.path, loaded.dataset.landing) for f in files}
     path = layout.raw_path(loaded.name)
@@ -189,7 +191,9 @@ def _landed(spark: SparkSession, path: Path, days: Collection[dt.date]) -> Mappi
         .groupBy("_source_file", "_fingerprint")
         .agg(F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt"))
     )
-    return {(r["_source_file"], r["_fingerprint"]): (r["rows"], r["corrupt"]) for r in counted.collect()}
+    with room_for(path):
+        found = counted.collect()
+    return {(r["_source_file"], r["_fingerprint"]): (r["rows"], r["corrupt"]) for r in found}
 
 
 def _exactly(files: Iterable[SourceFile]) -> str:

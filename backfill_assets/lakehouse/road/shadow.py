@@ -52,6 +52,7 @@ def build_shadow(
     Raises:
         ModelError: the fact model fails, returns other columns than declared, or rows of days that it was not asked for.
         SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
+        StorageError: the disk is full; the folder is what it was.
     """
     days = target.days
     if not days:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -16,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.domain.days import runs_of_days
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.domain.errors import BackfillError, StorageError
 
 _TYPES: Final[Mapping[str, T.DataType]] = {
     "string": T.StringType(),
@@ -34,6 +37,8 @@ _PREFIX: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 _MODELS_FAULT: Final = ("0A", "21", "22", "23", "42", "54", "P0")
 """Classes of SQLSTATE that data and SQL cause; all others are the engine's own trouble."""
+_NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What the system says of a write that it has no room for; Spark has it among the causes of an error of its own."""
 
 
 def quoted(name: str) -> str:
@@ -107,15 +112,31 @@ def reason(error: PySparkException, lines_before: int = 0) -> str:
 
 
 @contextmanager
+def room_for(place: Path | str) -> Iterator[None]:
+    """Turn Spark's errors about a full disk into a StorageError that begins with what Spark was busy with."""
+    try:
+        yield
+    except PySparkException as error:
+        full = next((said for said in _NO_ROOM if said in str(error)), None)
+        if full is None or (error.getSqlState() or "").startswith(_MODELS_FAULT):
+            raise
+        raise StorageError(
+            f"{place}: Spark cannot write ({full}); make room on the disk of the warehouse, and of Spark's temporary files "
+            "where that is another, and repeat the command: what it was writing is there whole or not at all"
+        ) from None
+
+
+@contextmanager
 def renamed(
     kind: type[BackfillError], where: str, lines_before: int = 0, also: tuple[str, ...] = (), remedy: str = ""
 ) -> Iterator[None]:
     """Turn Spark's errors about data and SQL, and those that `also` names, into one of ours that begins with `where`.
 
-    All others pass as they are.
+    A full disk is a StorageError. All others pass as they are.
     """
     try:
-        yield
+        with room_for(where):
+            yield
     except PySparkException as error:
         # An engine that is lost or interrupted is not the model's fault, and its own handler names it.
         state = error.getSqlState() or ""

@@ -21,7 +21,7 @@ from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
 from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
 from backfill_assets.lakehouse.road.references import reference_tables
-from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
+from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, room_for, struct_of
 from backfill_assets.lakehouse.road.tables import is_table, read_days, rows_by_day, write_days
 
 LINEAGE: Final = "_lineage"
@@ -55,13 +55,15 @@ def stage(
     Raises:
         ModelError: the staging model fails or returns other columns than it must.
         SourceError: raw or a reference does not fit what `dataset.yaml` declares.
+        StorageError: the disk is full; staging is what it was.
     """
     if not days:
         return {}
     dataset = loaded.dataset
     rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)))
     path = _folder(layout, loaded, rows.schema)
-    with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)):
+    # Counting needs temporary files: a disk that is full of them is not the model's fault.
+    with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(path):
         outside = _outside_by_day(rows, loaded, days)
         # On the disk for good: the ledger will say that these days are staged.
         with kept(path):

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.lakehouse.published.reading import add_actions
-from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
+from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days, room_for
 
 _PLAIN: Final = {
     "delta.enableDeletionVectors": "false",
@@ -75,12 +75,19 @@ def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt
 
     Days that `frame` has no row of end up empty. It must not have rows of other days: Delta refuses them, but only where
     there is a table already.
+
+    Raises:
+        StorageError: the disk is full; the table is what it was.
     """
     replace_where(frame, path, partition, days_condition(partition, days))
 
 
 def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> None:
-    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table."""
+    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table.
+
+    Raises:
+        StorageError: the disk is full; the table is what it was.
+    """
     # Spark's default, INT96, is unknown to many readers and has no statistics.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     rows = frame.repartition(partition)
@@ -92,7 +99,8 @@ def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) 
         else:
             writer.partitionBy(partition).options(**_PLAIN).save(str(path))
 
-    retried(write)
+    with room_for(path):
+        retried(write)
 
 
 def retried(write: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
 STRESS_COMMITS ?= 3000
+HOSTILE_EXAMPLES ?= 100
 SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
@@ -78,8 +79,8 @@ soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=
 test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
 	@$(BIN)/python -m pytest -m "not (faults and orchestration) or everyday" $(ARGS)
 
-test-faults: setup ## Inject faults and print what was found, also in a whole installation (some fifteen minutes)
-	@BACKFILL_ASSETS_TEST_COMMITS=$(STRESS_COMMITS) $(BIN)/python -m pytest -m faults $(ARGS)
+test-faults: setup ## Inject faults and print what was found, also in a whole installation (some twenty minutes)
+	@BACKFILL_ASSETS_TEST_COMMITS=$(STRESS_COMMITS) HOSTILE_EXAMPLES=$(HOSTILE_EXAMPLES) $(BIN)/python -m pytest -m faults $(ARGS)
 
 check: static unit ## Lint, types, import contracts and the tests without a JVM (about a minute)
 

@@ -17,7 +17,7 @@ often = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
-"""Quick enough for each run of the whole suite; HOSTILE_EXAMPLES=2000 is for a search."""
+"""Quick enough for each run of the whole suite; `make test-faults` tries 100, HOSTILE_EXAMPLES=2000 is for a search."""
 
 Keys = tuple[str | int, ...]
 

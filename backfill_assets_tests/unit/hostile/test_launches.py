@@ -10,25 +10,27 @@ from typing import Any, cast
 
 import dagster as dg
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.domain.contract import parse_contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import BackfillError, ContractError, LayoutError, UnitError
-from backfill_assets.domain.units import CONTRACT_TAG, UNIT_TAG
+from backfill_assets.domain.units import CONTRACT_TAG, LIVE_TAG, UNIT_TAG
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import LaunchError, graphql
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.launch_contracts import Context, contract_of
-from backfill_assets_tests.unit.hostile.strategies import BOMBS, broken, days, often, texts, values
+from backfill_assets_tests.unit.hostile.strategies import BOMBS, EXAMPLES, broken, days, often, texts, values
 from backfill_assets_tests.unit.hostile.watch import calls_of, little_read, nothing_written, state_of, told
 from backfill_assets_tests.unit.orchestration.house import House
 
 pytestmark = pytest.mark.slow
 
 SECRET = "T0SECRET99"
+# A run of Dagster takes longer than all of a reading.
+FEW = max(1, EXAMPLES // 10)
 FILE = "expected_change:\n  amount: -1.5% to -0.8%\n"
 
 
@@ -193,6 +195,21 @@ def test_a_job_with_hostile_config_ends_with_an_error_of_ours_and_writes_nothing
     assert state_of(Path.cwd()) == before
 
 
+@pytest.mark.parametrize("name", sorted(JOBS))
+@settings(often, max_examples=FEW)
+@given(st.data())
+def test_a_job_with_config_from_a_generator_ends_so_too(name: str, house: House, data: st.DataObject) -> None:
+    asked = {key: data.draw(_like(value), label=key) for key, value in JOBS[name].items()}
+    before = state_of(Path.cwd())
+    kind, _ = job_refused(house, name, asked)
+    assert kind in {kind.__name__ for kind in _all_of(BackfillError)}
+    assert state_of(Path.cwd()) == before
+
+
+def _like(value: object) -> st.SearchStrategy[Any]:
+    return st.integers(-(2**31), 2**31 - 1) if isinstance(value, int) else texts() | days()
+
+
 def _all_of(root: type[BackfillError]) -> Iterator[type[BackfillError]]:
     yield root
     for kind in root.__subclasses__():
@@ -239,16 +256,31 @@ def test_no_job_reads_a_file_outside_of_its_folder(file: str, house: House) -> N
 )
 def test_a_launch_for_a_unit_that_is_none_is_refused_before_any_work(tags: dict[str, str], house: House) -> None:
     before = state_of(Path.cwd())
-    definitions = definitions_of(house.application)
-    job = definitions.resolve_implicit_global_asset_job_def()
+    assert _errors_of_a_launch(house, tags) == {UnitError.__name__}
+    assert state_of(Path.cwd()) == before
+
+
+@settings(often, max_examples=FEW)
+@given(texts().filter(str.strip), st.dictionaries(st.sampled_from([CAMPAIGN_TAG, CONTRACT_TAG, LIVE_TAG]), texts()))
+def test_a_launch_with_tags_from_a_generator_is_refused_before_any_work(
+    house: House, unit: str, others: dict[str, str]
+) -> None:
+    before = state_of(Path.cwd())
+    assert _errors_of_a_launch(house, {**others, UNIT_TAG: unit}) <= {kind.__name__ for kind in _all_of(BackfillError)}
+    assert state_of(Path.cwd()) == before
+
+
+def _errors_of_a_launch(house: House, tags: dict[str, str]) -> set[str]:
+    """The classes of the errors that end a launch of a day of sales."""
+    job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         keys = [dg.AssetKey(["raw", "sales"]), dg.AssetKey(["shadow", "sales"])]
         done = job.execute_in_process(
             asset_selection=keys, partition_key="2026-01-02", tags=tags, instance=instance, raise_on_error=False
         )
+    assert not done.success
     errors = [e.event_specific_data.error for e in done.all_events if e.is_step_failure]  # type: ignore[union-attr]
-    assert {error.cause.cls_name if error.cause else error.cls_name for error in errors} == {UnitError.__name__}
-    assert state_of(Path.cwd()) == before
+    return {error.cause.cls_name if error.cause else error.cls_name for error in errors}
 
 
 @pytest.mark.parametrize("answer", [b"[]", b"null", b"{}", b'{"data": null}', b"<html>", b'{"data": []}'])

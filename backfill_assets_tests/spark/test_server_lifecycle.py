@@ -24,6 +24,9 @@ from backfill_assets_tests.engine import (
 )
 from backfill_assets_tests.told import Told
 
+# All of them, as they build on each other.
+pytestmark = pytest.mark.faults
+
 _ENSURE = """
 import os
 from backfill_assets.lakehouse.engine.server import SparkServer
@@ -63,12 +66,6 @@ def _registered(warehouse: Path) -> Registration:
     return registration
 
 
-def _running(warehouse: Path) -> Registration:
-    """The server that the test before has left, or a new one where this test runs without it."""
-    SparkServer(engine_settings(warehouse)).ensure()
-    return _registered(warehouse)
-
-
 def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> None:
     starters = [start_python(_ENSURE, engine_environment(warehouse)) for _ in range(4)]
     outputs = [starter.communicate(timeout=300)[0].strip() for starter in starters]
@@ -78,10 +75,9 @@ def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> No
     assert [process.pid for process in java_processes(warehouse)] == [_registered(warehouse).server.pid]
 
 
-@pytest.mark.faults
 def test_a_lost_watcher_is_replaced_without_a_new_server(told: Told, warehouse: Path) -> None:
     told.injected("kill -9 of the watcher of a Spark server")
-    before = _running(warehouse)
+    before = _registered(warehouse)
     assert before.watcher is not None
     os.kill(before.watcher.pid, signal.SIGKILL)
     SparkServer(engine_settings(warehouse)).ensure()
@@ -92,14 +88,13 @@ def test_a_lost_watcher_is_replaced_without_a_new_server(told: Told, warehouse: 
     told.found("another watcher at the same server")
 
 
-@pytest.mark.faults
 def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process(
     told: Told,
     warehouse: Path,
 ) -> None:
     told.injected("kill -9 of the Spark server under an open session; its number goes to another process")
     server = SparkServer(engine_settings(warehouse, spark_idle="6s"))
-    killed = _running(warehouse)
+    killed = _registered(warehouse)
 
     def bereaved() -> None:
         with open_session(engine_settings(warehouse), "bereaved") as spark:
@@ -139,13 +134,11 @@ def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(war
     assert not server.stop()
 
 
-@pytest.mark.faults
 def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(
     told: Told, warehouse: Path
 ) -> None:
     told.injected("kill -9 of the client of an endless query")
     server = SparkServer(engine_settings(warehouse))
-    server.stop()  # where a test before has left one
     client = start_python(_ENDLESS, engine_environment(warehouse))
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"

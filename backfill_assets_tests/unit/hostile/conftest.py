@@ -1,4 +1,4 @@
-"""Bad input is a fault: `make test-faults` tries more of it than each run of the whole suite."""
+"""Bad input is a fault: `make test-faults` tries more of it than each run of the whole suite, and says what was tried."""
 
 from __future__ import annotations
 
@@ -13,3 +13,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_FOLDER):
             item.add_marker(pytest.mark.faults)
+            # What comes of it has a thousand forms; the name of a test says what each of them has to be.
+            item.user_properties += [
+                ("injected", f"bad input: {_words(item.path.stem)}"),
+                ("sought", ascii(_words(item.name))[1:-1]),
+            ]
+
+
+def _words(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")

@@ -157,8 +157,9 @@ class Reconcile:
             self._keep(first, versions[first.release])
         for manifest in genuine:
             self._bring_back(manifest, versions[manifest.release])
+        rebuilt = {m.release for m in genuine}
         fates = {True: RepairKind.rebuilt, False: RepairKind.forged}
-        return [Repair(m.release, name, fates[m in genuine]) for m in committed]
+        return [Repair(m.release, name, fates[m.release in rebuilt]) for m in committed]
 
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]

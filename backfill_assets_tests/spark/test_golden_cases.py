@@ -63,4 +63,4 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)
         assert not found, "\n".join(found)
-    told.found(f"{len(case.expected_staging or ())} staged and {len(case.expected or ())} built rows, all as expected")
+    told.found("what was staged and built is what the case expects")

@@ -108,18 +108,9 @@ def works(server: SparkServer) -> bool:
     """Whether a server runs and has used a fifth of a core for two seconds: one without work uses some hundredths."""
     pid = server.status().pid
     try:
-        before = _cpu_seconds(pid)
-        time.sleep(2)
-        return _cpu_seconds(pid) - before > 0.4
+        return pid is not None and psutil.Process(pid).cpu_percent(interval=2) > 20
     except psutil.NoSuchProcess:
         return False
-
-
-def _cpu_seconds(pid: int | None) -> float:
-    if pid is None:
-        return 0.0
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
 
 
 def java_processes(warehouse: Path) -> list[psutil.Process]:

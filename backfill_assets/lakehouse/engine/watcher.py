@@ -16,8 +16,8 @@ from backfill_assets.lakehouse.engine.registration import EngineFolder, Registra
 _logger: Final = logging.getLogger("watcher")
 _LONGEST_POLL_SECONDS: Final = 5.0
 _NOBODY_SECONDS: Final = 10.0
-_AT_WORK_CORES: Final = 0.2
-"""A server without sessions uses some hundredths of a core, one at work more than this even on a crowded machine."""
+_AT_WORK_PERCENT: Final = 20.0
+"""Of a core. A server without sessions uses some hundredths of a core, one at work more than this even on a crowded machine."""
 _LOOKS: Final = 2
 
 
@@ -32,11 +32,12 @@ def watch(folder: EngineFolder, idle_seconds: float) -> None:
     """
     effort = _Effort()
     while (registration := _ours(folder)) is not None:
-        if _has_clients(registration):
+        sockets = _sockets(registration)
+        if psutil.CONN_ESTABLISHED in sockets:
             folder.touch()
             effort = _Effort()
         # Not while it starts: it is at work for whoever waits for it.
-        elif _listens(registration):
+        elif psutil.CONN_LISTEN in sockets:
             effort.look(registration.server.pid)
         unused, for_nobody = folder.seconds_unused(), effort.looks_at_work >= _LOOKS
         limit = min(_NOBODY_SECONDS, idle_seconds) if for_nobody else idle_seconds
@@ -51,18 +52,16 @@ class _Effort:
 
     def __init__(self) -> None:
         self.looks_at_work = 0
-        self._seconds = self._at = 0.0
+        self._process: psutil.Process | None = None
 
     def look(self, pid: int) -> None:
         """Look at the CPU time that it has used; the first look only notes it."""
         try:
-            times, now = psutil.Process(pid).cpu_times(), time.monotonic()
+            self._process = self._process or psutil.Process(pid)
+            at_work = self._process.cpu_percent() > _AT_WORK_PERCENT
         except psutil.NoSuchProcess:
             return
-        seconds = times.user + times.system
-        at_work = self._at and (seconds - self._seconds) / (now - self._at) > _AT_WORK_CORES
         self.looks_at_work = self.looks_at_work + 1 if at_work else 0
-        self._seconds, self._at = seconds, now
 
 
 def _ours(folder: EngineFolder) -> Registration | None:
@@ -72,14 +71,6 @@ def _ours(folder: EngineFolder) -> Registration | None:
     # Not yet registered itself: it was started a moment ago.
     mine = registration.watcher is None or registration.watcher.pid == os.getpid()
     return registration if mine else None
-
-
-def _has_clients(registration: Registration) -> bool:
-    return psutil.CONN_ESTABLISHED in _sockets(registration)
-
-
-def _listens(registration: Registration) -> bool:
-    return psutil.CONN_LISTEN in _sockets(registration)
 
 
 def _sockets(registration: Registration) -> frozenset[str]:
@@ -97,7 +88,7 @@ def _stop_if_unused(folder: EngineFolder, seconds: float, why: str) -> bool:
         registration = _ours(folder)
         if registration is None:
             return True
-        if _has_clients(registration) or folder.seconds_unused() <= seconds:
+        if psutil.CONN_ESTABLISHED in _sockets(registration) or folder.seconds_unused() <= seconds:
             return False
         _logger.warning("%s: stopping it.", why)
         registration.server.terminate()

@@ -142,8 +142,8 @@ class Soak:
         """Kill until it is calm; in the second half only what is short-lived, so that memory has the time to be judged."""
         half = time.monotonic() + seconds / 2
         while not self._calm.wait(self._fate.uniform(*_FAULT_SECONDS)):
-            met = {name for name, count in self.found.faults.items() if count}
-            faults = choose_faults(self._fate, spare_long_lived=time.monotonic() > half, met=met)
+            late = time.monotonic() > half
+            faults = choose_faults(self._fate, spare_long_lived=late, met=self.found.faults)
             number = self._fate.randrange(1000)
             for fault in faults:
                 if killed := self._killed(fault, number):

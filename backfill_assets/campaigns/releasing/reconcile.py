@@ -150,16 +150,15 @@ class Reconcile:
         hashes = {c.release: c.manifest for c in table.history() if c.release} if lost else {}
         versions = {m.release: version for m in lost if (version := table.committed(m.release)) is not None}
         committed = [m for m in lost if m.release in versions]
-        genuine = [m for m in committed if hashes.get(m.release, m.hash) == m.hash]
+        genuine = {m.release: m for m in committed if hashes.get(m.release, m.hash) == m.hash}
         if genuine:
             # With the first one all later commits are brought to the disk.
-            first = min(genuine, key=lambda m: versions[m.release])
-            self._keep(first, versions[first.release])
-        for manifest in genuine:
-            self._bring_back(manifest, versions[manifest.release])
-        rebuilt = {m.release for m in genuine}
+            first = min(genuine, key=versions.__getitem__)
+            self._keep(genuine[first], versions[first])
+        for release, manifest in genuine.items():
+            self._bring_back(manifest, versions[release])
         fates = {True: RepairKind.rebuilt, False: RepairKind.forged}
-        return [Repair(m.release, name, fates[m.release in rebuilt]) for m in committed]
+        return [Repair(m.release, name, fates[m.release in genuine]) for m in committed]
 
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]

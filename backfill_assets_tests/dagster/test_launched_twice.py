@@ -16,10 +16,10 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started, wait_for
+from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, write
 from backfill_assets_tests.told import Told
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
@@ -178,38 +178,16 @@ def test_a_backfill_whose_last_run_begins_after_the_command_has_published_leaves
 
 def planned(lab: Lab, days: Days, name: str) -> str:
     """The id of a campaign over these days, planned and not yet launched."""
-    specification = {
-        "backfill_id": name,
-        "owner": "ticket-office",
-        "source_range": {"start": str(days[0]), "end": str(days[-1])},
-        "target": {"dataset": DATASET, "partition_key": "day"},
-        "reason": {"issue": "TIX-8", "change": "Build these days for the first time"},
-        "execution": {"partitions_per_batch": 3, "max_concurrency": 1},
-        "approval": {"required": False},
-        "rollback": {"keep_for": "14d"},
-    }
-    file = lab.root / "backfills" / f"{name}.yaml"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(yaml.safe_dump(specification), encoding="utf-8")
-    said(lab, "plan", str(file))
+    content = specification(
+        days,
+        backfill_id=name,
+        target={"dataset": DATASET, "partition_key": "day"},
+        execution={"partitions_per_batch": 3, "max_concurrency": 1},
+        validation={},
+        approval={"required": False},
+    )
+    backfill(lab, "plan", write(lab, content))
     return name
-
-
-def said(lab: Lab, *command: str, refused: bool = False) -> str:
-    """What `backfill` answered."""
-    done = lab.run("backfill", *command, BACKFILL_ASSETS_WEBSERVER=lab.url)
-    assert (done.returncode != 0) is refused, (command, done.stdout, done.stderr)
-    return done.stderr if refused else done.stdout
-
-
-def validated(lab: Lab, campaign: str) -> None:
-    """Wait until the checks of all days of a campaign have passed."""
-
-    def state() -> str:
-        with lab.instance as instance:
-            return desk_of(lab.application, instance).standings.of(campaign).state.value
-
-    wait_for(lambda: state() == "validated", f"campaign {campaign} to be validated", 300)
 
 
 def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves_its_days_alone(
@@ -217,16 +195,16 @@ def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves
 ) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 11), 6), lab.root / "gates"
     campaign, gate = planned(lab, days, "launched-first"), shut(gates, "assign.1")
-    backfill = answered(asked(lab, days, "after the campaign"))
+    launched = answered(asked(lab, days, "after the campaign"))
     pid = reached(gate)
-    said(lab, "launch", campaign)
+    backfill(lab, "launch", campaign)
     let_go(gate)
-    assert lab.finished(backfill) == "COMPLETED_FAILED"
-    refusal = lab.failures(backfill)
+    assert lab.finished(launched) == "COMPLETED_FAILED"
+    refusal = lab.failures(launched)
     assert f"belongs to campaign {campaign}" in refusal
     assert f"backfill resume {campaign}" in refusal
-    validated(lab, campaign)
-    said(lab, "publish", campaign)
+    reaches(lab, "validated", campaign=campaign)
+    backfill(lab, "publish", campaign)
     told.injected(
         f"the worker of the UI's backfill {pid} held at its first claim until a campaign has been launched over the same days"
     )
@@ -236,14 +214,14 @@ def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves
 def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_building(told: Told, lab: Lab) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 21), 6), lab.root / "gates"
     campaign, gate = planned(lab, days, "launched-second"), shut(gates, "lock.1")
-    backfill = answered(asked(lab, days, "before the campaign"))
+    launched = answered(asked(lab, days, "before the campaign"))
     pid = reached(gate)
-    refusal = said(lab, "launch", campaign, refused=True)
-    unit = lab.unit(backfill).id
+    refusal = backfill(lab, "launch", campaign, refused=True)
+    unit = lab.unit(launched).id
     assert f"claimed by open unit {unit}" in refusal
     assert f"backfill publish {unit}" in refusal
     let_go(gate)
-    assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
+    assert lab.finished(launched) == "COMPLETED_SUCCESS", lab.failures(launched)
     told.injected(
         f"the worker of the UI's backfill {pid} held before it builds while a campaign is launched over the same days"
     )

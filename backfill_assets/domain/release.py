@@ -40,6 +40,11 @@ class DataFile:
         return _rows(self.stats)
 
 
+def shadow_of(path: str) -> str:
+    """The folder of the shadow that a published file was written to: `_shadow/<unit>/<attempt>`."""
+    return "/".join(path.split("/")[:3])
+
+
 def _rows(stats: str) -> int | None:
     count = json.loads(stats).get("numRecords") if stats else None
     return count if isinstance(count, int) else None

@@ -13,7 +13,7 @@ from backfill_assets.domain.health_ports import StoredTables, WrittenReports
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Ledger, PublishedTable
-from backfill_assets.domain.release import DataFile
+from backfill_assets.domain.release import DataFile, shadow_of
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import Unit, UnitState
 
@@ -87,7 +87,7 @@ class FilesExam:
     def _unreadable(self, unit: Unit, name: str, files: Sequence[DataFile], stored: StoredTables) -> Iterator[Finding]:
         days: dict[str, set[dt.date]] = {}
         for file in files:
-            days.setdefault("/".join(file.path.split("/")[:3]), set()).add(file.day)
+            days.setdefault(shadow_of(file.path), set()).add(file.day)
         for folder in stored.unreadable_shadows(name, sorted(days)):
             what = f"{name} {format_days(days[folder])}: the log of {folder}, which unit {unit.id} would release, cannot be read"
             # The files count as long as they are there: only without them are these days known to be lacking.

@@ -11,7 +11,15 @@ from backfill_assets.campaigns.releasing.steps import taken_back, unit_or_none
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
 from backfill_assets.domain.ports import Ledger, PublishedTable
-from backfill_assets.domain.release import CommitKind, DataFile, Manifest, ReleaseKind, ReleaseState, TableCommit
+from backfill_assets.domain.release import (
+    CommitKind,
+    DataFile,
+    Manifest,
+    ReleaseKind,
+    ReleaseState,
+    TableCommit,
+    shadow_of,
+)
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseRecord
@@ -183,7 +191,7 @@ class PublishedExam:
             return
         logs = {"/".join(f.path.split("/")[:4]) for f in self.table.stored_files()}
         for record in published:
-            for folder in sorted({"/".join(f.path.split("/")[:3]) for f in record.manifest.added}):
+            for folder in sorted({shadow_of(f.path) for f in record.manifest.added}):
                 if f"{folder}/_delta_log" not in logs or f"{folder}/_sealed_log" in logs:
                     continue
                 unit = unit_or_none(self.ledger, record.manifest.unit)

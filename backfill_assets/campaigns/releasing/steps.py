@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from backfill_assets.domain.errors import DatasetError, TableMovedError, UnitError
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
-from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState
+from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Hold, ReleaseRecord
 
@@ -132,7 +132,7 @@ class Finisher:
     def seal(self, manifests: Iterable[Manifest]) -> None:
         """Seal the shadows whose files a publication brought."""
         for manifest in manifests:
-            for folder in sorted({"/".join(f.path.split("/")[:3]) for f in manifest.added}):
+            for folder in sorted({shadow_of(f.path) for f in manifest.added}):
                 self.tables[manifest.dataset].seal(folder)
 
     def rollback(self, manifest: Manifest, version: int) -> None:

@@ -11,7 +11,7 @@ from backfill_assets.domain.campaign import Phase
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
-from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.release import ReleaseState, shadow_of
 from backfill_assets.domain.retention import EXTRA, Needs, StoredFile, collectable, restorable_until
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState, ReleaseRecord
@@ -111,6 +111,6 @@ def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime, waitin
 
 def _logs_of(kept: Iterable[str], stored: Sequence[StoredFile]) -> frozenset[str]:
     """The logs of shadows of which files are kept: publishing them again compares their schema."""
-    shadows = {"/".join(path.split("/")[:3]) for path in kept if path.startswith("_shadow/")}
-    present = {"/".join(f.path.split("/")[:3]) for f in stored}
+    shadows = {shadow_of(path) for path in kept if path.startswith("_shadow/")}
+    present = {shadow_of(f.path) for f in stored}
     return frozenset(f"{shadow}/{log}/" for shadow in shadows & present for log in _LOGS)

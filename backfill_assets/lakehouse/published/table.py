@@ -16,7 +16,7 @@ from backfill_assets.domain.errors import (
     TableMovedError,
 )
 from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, TableCommit
+from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, TableCommit, shadow_of
 from backfill_assets.domain.retention import EXTRA, StoredFile
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import durable, files, log, preconditions, schema
@@ -257,7 +257,7 @@ class DeltaPublishedTable:
         if manifest.kind is ReleaseKind.publish:
             # What a rollback restores was in this very table; only new files can bring another schema.
             preconditions.require_files_of_the_unit(manifest)
-            for folder in sorted({_shadow_of(f) for f in manifest.added}):
+            for folder in sorted({shadow_of(f.path) for f in manifest.added}):
                 self._require_written(folder, schema.without_dropped(schema.table_types(table), self._dataset))
         preconditions.require_exactly_the_active_files(manifest, active)
         preconditions.require_new_files(manifest, active)
@@ -288,10 +288,6 @@ class DeltaPublishedTable:
                 f"release {manifest.release}: version {version} of {self._root} is not what was committed: it lacks {lost} "
                 f"and has {strange} besides; roll it back with: backfill rollback {manifest.release}"
             )
-
-
-def _shadow_of(file: DataFile) -> str:
-    return "/".join(file.path.split("/")[:3])
 
 
 def _identities(active: FilesByDay) -> set[tuple[str, int, str]]:

@@ -81,7 +81,7 @@ class Fault(StrEnum):
     code_moved = "is stale: the dataset's code changed since it was checked"
     contract_moved = "is stale: it was checked under another contract"
     published_moved = "is stale: the published day was rewritten since it was checked"
-    shadow_moved = "is stale: its shadow files are gone or altered"
+    shadow_moved = "is stale: its shadow files, or the log of its shadow, are gone or altered"
 
 
 @dataclass(frozen=True)

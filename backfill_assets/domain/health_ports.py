@@ -17,10 +17,6 @@ class StoredTables(Protocol):
         """Every table of raw, staging and published, and `data_releases`, by place."""
         ...
 
-    def unreadable_shadows(self, dataset: str, folders: Iterable[str]) -> tuple[str, ...]:
-        """Those of a dataset's shadows whose log is not there or cannot be read, so that nothing of them can be released."""
-        ...
-
     def set_aside(self, place: str, version: int) -> None:
         """Move the newest commit of a table, with whatever belongs to it, out of its log; nothing is removed.
 
@@ -68,7 +64,7 @@ class EventLog(Protocol):
         ...
 
     def fail(self, run: str, why: str) -> bool:
-        """End a run as failed; false if it is over already, or nobody knows it."""
+        """End a run as failed, or as canceled where that was asked for; false if it is over already, or nobody knows it."""
         ...
 
     def told(self, dataset: str) -> Mapping[dt.date, str]:

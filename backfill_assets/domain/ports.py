@@ -250,10 +250,7 @@ class PublishedTable(Protocol):
         ...
 
     def commit(self, manifest: Manifest, base_version: int) -> int:
-        """Verify every precondition and commit the manifest on `base_version`; the new version.
-
-        `PreconditionError` says what was expected and what was found; a table that moved on raises `TableMovedError`.
-        """
+        """Verify all (`PreconditionError` says what lacks) and commit on `base_version`, or `TableMovedError`; the new version."""
         ...
 
     def committed(self, release: str) -> int | None:
@@ -266,6 +263,10 @@ class PublishedTable(Protocol):
 
     def missing_files(self, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """Those of the files that are not on disk with their size."""
+        ...
+
+    def unreleasable(self, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+        """Those of shadows' files that are missing in that way, or of which the shadow's log cannot be read."""
         ...
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:

@@ -22,7 +22,7 @@ from backfill_assets.domain.health import DamagedCommit, LostFile, StoredTable
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.published import durable, log
-from backfill_assets.lakehouse.published.files import SHADOW, shadow_folder
+from backfill_assets.lakehouse.published.files import SHADOW
 from backfill_assets.lakehouse.published.reading import add_actions, read_manifest, said
 from backfill_assets.lakehouse.published.table import RELEASES
 
@@ -46,11 +46,6 @@ class DeltaStoredTables:
     def look(self) -> tuple[StoredTable, ...]:
         """Every table of raw, staging and published, and `data_releases`, by place."""
         return tuple(self._look_or_fault(*found) for found in sorted(self._places()))
-
-    def unreadable_shadows(self, dataset: str, folders: Iterable[str]) -> tuple[str, ...]:
-        """Those of a dataset's shadows whose log is not there or cannot be read."""
-        root = self.layout.published_path(dataset)
-        return tuple(folder for folder in folders if not _is_readable(root / shadow_folder(folder)))
 
     def set_aside(self, place: str, version: int) -> None:
         """Move the newest commit of a table, with its checksums, below `_set_aside/` if it is damaged.
@@ -135,13 +130,6 @@ class DeltaStoredTables:
             torn_checkpoints=_torn_checkpoints(root / log.LOG, versions) if fault else (),
             set_aside=tuple(sorted({int(f.name[:20]) for f in self.layout.aside_path(place).glob("[0-9]*.json*")})),
         )
-
-
-def _is_readable(shadow: Path) -> bool:
-    try:
-        return log.read_shadow(shadow) is not None
-    except PreconditionError:
-        return False
 
 
 def _torn_checkpoints(folder: Path, versions: Sequence[int]) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ class Doctor:
         yield from exam.of_staging(stored)
         for name in sorted(self.tables):
             yield from exam.of_shadows(name, self.tables[name])
-        yield from exam.of_evidence(self.tables, self.stored)
+        yield from exam.of_evidence(self.tables)
         yield from exam.of_reports(self.reports)
 
     def _work(self) -> Iterator[Finding]:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
-from backfill_assets.domain.health_ports import StoredTables, WrittenReports
+from backfill_assets.domain.health_ports import WrittenReports
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Ledger, PublishedTable
-from backfill_assets.domain.release import DataFile, shadow_of
 from backfill_assets.domain.retention import StoredFile
-from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.units import UnitState
 
 REPORTS = "reports"
 """Stands for the folder of reports where a table's folder is named otherwise."""
@@ -71,28 +70,18 @@ class FilesExam:
                 remedy = f"if the ledger lost it: {_RESTORE}; otherwise run: backfill sweep"
                 yield Finding(Gravity.warning, f"{what} belongs to a unit that the ledger does not know", remedy)
 
-    def of_evidence(self, tables: Mapping[str, PublishedTable], stored: StoredTables) -> Iterator[Finding]:
+    def of_evidence(self, tables: Mapping[str, PublishedTable]) -> Iterator[Finding]:
         """Files that the evidence of open units rests on, and the logs of their shadows."""
         for unit in self.ledger.units(states={UnitState.open}):
             for name in sorted(unit.targets.keys() & tables.keys()):
                 evidence = self.ledger.evidence(unit.id, name).values()
                 files = [file for found in evidence for file in found.shadow_files]
-                yield from self._unreadable(unit, name, files, stored)
-                if lost := tables[name].missing_files(files):
-                    what = f"{name} {format_days(f.day for f in lost)}: files that unit {unit.id} would release are lost or altered"
+                if lost := tables[name].unreleasable(files):
+                    days = format_days(f.day for f in lost)
+                    what = f"{name} {days}: files that unit {unit.id} would release, or their shadow's log, are lost or altered"
                     yield Finding(
                         Gravity.warning, f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}"
                     )
-
-    def _unreadable(self, unit: Unit, name: str, files: Sequence[DataFile], stored: StoredTables) -> Iterator[Finding]:
-        days: dict[str, set[dt.date]] = {}
-        for file in files:
-            days.setdefault(shadow_of(file.path), set()).add(file.day)
-        for folder in stored.unreadable_shadows(name, sorted(days)):
-            what = f"{name} {format_days(days[folder])}: the log of {folder}, which unit {unit.id} would release, cannot be read"
-            # The files count as long as they are there: only without them are these days known to be lacking.
-            remedy = f"move published/{name}/{folder} out of the warehouse, and run: backfill resume {unit.handle}"
-            yield Finding(Gravity.warning, what, remedy)
 
     def of_reports(self, reports: WrittenReports) -> Iterator[Finding]:
         """Reports of units that do not exist, and pages that were not finished."""

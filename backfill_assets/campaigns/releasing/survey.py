@@ -127,7 +127,7 @@ class Surveyor:
         return frozenset(d for d in moved if now.get(d, "") == evidence[d].measured.published.fingerprint)
 
     def _moved_shadows(self, name: str, evidence: Mapping[dt.date, DayEvidence]) -> list[DayFault]:
-        lost = self.tables[name].missing_files(f for e in evidence.values() for f in e.shadow_files)
+        lost = self.tables[name].unreleasable(f for e in evidence.values() for f in e.shadow_files)
         return [DayFault(name, f.day, Fault.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
 
 

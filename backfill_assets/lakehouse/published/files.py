@@ -6,16 +6,16 @@ import datetime as dt
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from backfill_assets.domain.errors import PreconditionError, StorageError
-from backfill_assets.domain.release import DataFile
+from backfill_assets.domain.release import DataFile, shadow_of
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.lakehouse.layout import below
 from backfill_assets.lakehouse.published.durable import sync
-from backfill_assets.lakehouse.published.log import LOG, SEALED
+from backfill_assets.lakehouse.published.log import LOG, SEALED, is_readable
 
 SHADOW = "_shadow"
 _MAGIC = b"PAR1"
@@ -58,6 +58,13 @@ def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
         or _is_linked(home, f.path, linked)
         or not _is_whole(f"{home}/{f.path}", f.size)
     )
+
+
+def unreleasable(root: Path, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """The files of shadows that are missing, or of which the shadow's log cannot be read: a release takes from both."""
+    lost = set(missing(root, files))
+    damaged = {shadow for shadow in {shadow_of(f.path) for f in files} if not is_readable(root / shadow)}
+    return tuple(f for f in files if f in lost or shadow_of(f.path) in damaged)
 
 
 def _is_whole(path: str, size: int) -> bool:

@@ -86,6 +86,14 @@ def read_shadow(shadow: Path) -> ShadowLog | None:
         raise PreconditionError(f"{folder}: its commits cannot be read ({error}); build these days again") from error
 
 
+def is_readable(shadow: Path) -> bool:
+    """Whether a shadow has a log that can be replayed."""
+    try:
+        return read_shadow(shadow) is not None
+    except PreconditionError:
+        return False
+
+
 def _replayed(found: Sequence[Path]) -> ShadowLog:
     metadata: Action = {}
     protocol: Action = {}

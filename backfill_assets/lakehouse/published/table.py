@@ -162,6 +162,10 @@ class DeltaPublishedTable:
         """Those of the files that are not on disk with their size."""
         return files.missing(self._root, wanted)
 
+    def unreleasable(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
+        """Those of shadows' files that are missing in that way, or of which the shadow's log cannot be read."""
+        return files.unreleasable(self._root, tuple(wanted))
+
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
         """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
         return log.removed_since(self._root, moment)

@@ -105,6 +105,24 @@ def test_a_run_shows_the_same_in_postgres(tmp_path: Path, postgres_url: str) -> 
     assert "FAILED" in str(stock["history"])
 
 
+def test_a_webserver_answers_at_once_after_postgres_was_restarted(tmp_path: Path) -> None:
+    with postgres.cluster() as url, open_instance(tmp_path / "home", batched_postgres(url)) as instance:
+        instance.optimize_for_webserver(statement_timeout=9_000, pool_recycle=3600, max_overflow=5)
+
+        def shown() -> tuple[object, ...]:
+            return (
+                instance.get_runs_count(),
+                instance.all_instigator_state(),
+                instance.get_latest_materialization_event(SHADOW),
+            )
+
+        before = shown()
+        server = postgres.Killable(url)
+        server.kill()
+        server.start()
+        assert shown() == before
+
+
 def test_a_second_run_of_the_same_days_shows_beside_the_first(instance: dg.DagsterInstance) -> None:
     first, second = run_chunk(instance, MONTH, MONTH[3]), run_chunk(instance, MONTH)
     history = instance.event_log_storage.get_asset_check_execution_history(KEY, limit=99)

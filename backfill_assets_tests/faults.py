@@ -140,6 +140,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of("dagster/test_postgres_deaths", "postgres_is_killed_under_a_worker_that_commits"),
         ),
         Fault(
+            "Postgres for longer than anybody tries again, so that the worker ends unheard: before its evidence, its commit",
+            "The backfill fails, its run is ended by `dead_workers`; once Postgres is back, `backfill resume` goes on, or "
+            "`backfill publish` finishes what was committed; each day is released once.",
+            _of("dagster/test_postgres_deaths", "postgres_is_away_for_longer_than_anybody_tries_again"),
+        ),
+        Fault(
             "a run worker while it writes a batch of events",
             "Dagster's storage is usable; no event stands there twice.",
             _of(
@@ -179,7 +185,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of(
                 _POWER,
                 "a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again",
-                "a_shadow_whose_log_the_disk_lost_is_refused_and_says_what_to_do",
+                "a_shadow_whose_log_the_disk_lost_is_refused_and_built_again",
             ),
         ),
         Fault(

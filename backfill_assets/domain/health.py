@@ -136,11 +136,15 @@ class StoredTable:
 
 @dataclass(frozen=True)
 class RunAtWork:
-    """A run that the scheduler shows as started and not over; `unit` is what its tag names, empty without one."""
+    """A run that the scheduler shows as started and not over; `unit` is what its tag names, empty without one.
+
+    `ended_process` is the number of its process, if that was one of this host and is gone without a word.
+    """
 
     id: str
     started_at: dt.datetime
     unit: str = ""
+    ended_process: int | None = None
 
 
 @dataclass(frozen=True)

@@ -33,3 +33,8 @@ def this_host() -> Host:
 def worker_name() -> str:
     """This process, as leases and locks name their holders: `host:pid`."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def of_this_host(worker: str) -> bool:
+    """Whether a worker of that name is, or was, a process of this machine."""
+    return worker.rpartition(":")[0] == socket.gethostname()

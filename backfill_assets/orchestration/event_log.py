@@ -20,6 +20,7 @@ from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of
 from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import RELEASE_METADATA, release_metadata, released_events
+from backfill_assets.orchestration.run_processes import ended_process
 from backfill_assets.orchestration.storage import batched_events
 
 _log = logging.getLogger(__name__)
@@ -38,9 +39,7 @@ class DagsterEventLog(EventLog):
     def at_work(self) -> tuple[RunAtWork, ...]:
         """Runs that are started and not over, oldest first."""
         records = self.instance.get_run_records(dg.RunsFilter(statuses=_STARTED), ascending=True)
-        return tuple(
-            RunAtWork(r.dagster_run.run_id, _started(r), r.dagster_run.tags.get(UNIT_TAG, "")) for r in records
-        )
+        return tuple(self._at_work(record) for record in records)
 
     def known(self, launches: Collection[str]) -> frozenset[str]:
         """Those of the launches (ids of backfills or runs) that Dagster still knows."""
@@ -49,11 +48,15 @@ class DagsterEventLog(EventLog):
         return frozenset((*runs, *backfills))
 
     def fail(self, run: str, why: str) -> bool:
-        """End a run as failed; false if it is over already, or nobody knows it."""
+        """End a run as failed, or as canceled where that was asked for; false if it is over already, or nobody knows it."""
         found = self.instance.get_run_by_id(run)
         if found is None or found.is_finished:
             return False
-        self.instance.report_run_failed(found, why)
+        if found.status is dg.DagsterRunStatus.CANCELING:
+            # A failed one would be started again.
+            self.instance.report_run_canceled(found, why)
+        else:
+            self.instance.report_run_failed(found, why)
         return True
 
     def told(self, dataset: str) -> Mapping[dt.date, str]:
@@ -90,6 +93,15 @@ class DagsterEventLog(EventLog):
         # As text: names of files are no Markdown.
         metadata = {"repair": dg.MetadataValue.text(text)}
         self.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=metadata, description="repaired"))
+
+    def _at_work(self, record: dg.RunRecord) -> RunAtWork:
+        run = record.dagster_run
+        ended = ended_process(self.instance, run, self._worker)
+        return RunAtWork(run.run_id, _started(record), run.tags.get(UNIT_TAG, ""), ended)
+
+    def _worker(self, run: str) -> str | None:
+        workers = [attempt.worker for attempt in self.application.ledger.attempts() if attempt.run == run]
+        return workers[-1] if workers else None
 
 
 def _started(record: dg.RunRecord) -> dt.datetime:

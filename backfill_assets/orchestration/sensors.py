@@ -1,32 +1,61 @@
 """Sensors that keep the road clear."""
 
+from collections.abc import Iterator
+
 import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.domain.work import AttemptState
+from backfill_assets.orchestration.event_log import DagsterEventLog
+
+_COUNTS = "Nothing it had not finished counts."
 
 
 def dead_workers(application: Application) -> dg.SensorDefinition:
-    """Fail runs whose worker stopped renewing its lease; Dagster's default launcher would show them as started for ever."""
+    """Fail runs whose worker is dead; Dagster's default launcher would show most of them as started for ever.
+
+    A worker is dead if it stopped renewing its lease, or if its process is gone while it held none: before its first attempt,
+    after its last, or in a run that needs none.
+    """
 
     @dg.sensor(
         name="dead_workers",
         minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Fails the run of a worker that has not renewed its lease, so that Dagster can retry it.",
+        description="Fails the run of a worker that has not renewed its lease or is gone, so that Dagster can retry it.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        now = application.clock.now()
-        lost = [a for a in application.ledger.attempts(state=AttemptState.running) if a.lease_until < now]
-        for attempt in lost:
-            application.ledger.end_attempt(attempt.number, AttemptState.lost)
-            run = context.instance.get_run_by_id(attempt.run)
-            if run is not None and not run.is_finished:
-                message = (
-                    f"The worker {attempt.worker} has not renewed the lease of attempt {attempt.number} since before "
-                    f"{attempt.lease_until:%H:%M:%S} UTC; it is taken for dead. Nothing it had not finished counts."
-                )
-                context.instance.report_run_failed(run, message)
-        return dg.SkipReason(f"{len(lost)} runs of dead workers failed" if lost else "every worker is alive")
+        events = DagsterEventLog(context.instance, application)
+        failed = sum(events.fail(run, why) for run, why in _past_their_lease(application))
+        gone = dict(_gone(events, application))
+        # Seen twice: at the first look its code server may be about to say the same.
+        seen = set((context.cursor or "").split())
+        failed += sum(events.fail(run, why) for run, why in gone.items() if run in seen)
+        context.update_cursor(" ".join(sorted(gone.keys() - seen)))
+        return dg.SkipReason(f"{failed} runs of dead workers failed" if failed else "every worker is alive")
 
     return sensor
+
+
+def _past_their_lease(application: Application) -> Iterator[tuple[str, str]]:
+    """Runs of attempts whose lease is over, which end with them, and why."""
+    now = application.clock.now()
+    for attempt in application.ledger.attempts(state=AttemptState.running):
+        if attempt.lease_until < now:
+            application.ledger.end_attempt(attempt.number, AttemptState.lost)
+            why = (
+                f"The worker {attempt.worker} has not renewed the lease of attempt {attempt.number} since before "
+                f"{attempt.lease_until:%H:%M:%S} UTC; it is taken for dead. {_COUNTS}"
+            )
+            yield attempt.run, why
+
+
+def _gone(events: DagsterEventLog, application: Application) -> Iterator[tuple[str, str]]:
+    """Runs that hold no lease and whose process of this host is gone, and why."""
+    at_work = {attempt.run for attempt in application.ledger.attempts(state=AttemptState.running)}
+    for run in events.at_work():
+        if run.ended_process is not None and run.id not in at_work:
+            yield (
+                run.id,
+                f"The process {run.ended_process} of this run is gone and has not said how it ended. {_COUNTS}",
+            )

@@ -1,11 +1,15 @@
-"""Postgres, with the ledger and Dagster's storage on it, is killed under a worker of a living installation; one command ends it."""
+"""Postgres, with the ledger and Dagster's storage on it, is killed under a worker of a living installation: one command goes on."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+import dagster as dg
+import psutil
 import pytest
 from deltalake import DeltaTable
 
@@ -16,12 +20,18 @@ from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, 
 from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started, wait_for
 from backfill_assets_tests.dagster.on_postgres import CONFIG, LEDGER, documented_urls
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.ledger.postgres import Killable
+from backfill_assets_tests.unit.ledger.postgres import Killable, is_running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
 DATASET = "tickets_postgres_deaths"
-DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 3))
+# Where the worker stands when Postgres goes for long: the days of the case, what the outage cuts, and what goes on after it.
+LONG = {
+    "add_evidence.1": (day_range(dt.date(2024, 3, 11), dt.date(2024, 3, 12)), "the evidence", "resume"),
+    "commit.1": (day_range(dt.date(2024, 3, 21), dt.date(2024, 3, 22)), "what comes after the commit", "publish"),
+}
+RETRIES_SECONDS = 12
+"""Longer than Dagster tries again to reach Postgres: 0.2 s, doubled five times, give or take."""
 
 
 @pytest.fixture(scope="module")
@@ -44,37 +54,77 @@ def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path_factory: pytes
 
 
 def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str, str], told: Told) -> None:
-    for day in DAYS:
-        lab.deliver(DATASET, day, [(1, 10), (2, 20)])
-    gate = shut(lab.root / "gates", "commit.1")
-    backfill = lab.launch(DATASET, DAYS)
-    pid = reached(gate)
+    days = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 3))
+    backfill, gate, pid = held(lab, days, "commit.1")
     unit, server = lab.unit(backfill).handle, Killable(urls[LEDGER])
     server.kill()
     try:
         let_go(gate)
         # The commit needs no ledger; what comes after it does.
-        wait_for(lambda: readers_see(lab) == dict.fromkeys(DAYS, 30), "the commit of the worker", 60)
+        wait_for(lambda: readers_see(lab, days) == dict.fromkeys(days, 30), "the commit of the worker", 60)
     finally:
         server.start()
     published = lab.run("backfill", "publish", unit)
     assert published.returncode == 0, published.stderr
     told.injected(f"kill -9 of Postgres with ledger and runs on it before the Delta commit of the worker {pid}")
-    told.found(f"the days were committed without it; after `backfill publish`: {assert_once(lab)}")
+    told.found(f"the days were committed without it; after `backfill publish`: {assert_once(lab, days)}")
 
 
-def readers_see(lab: Lab) -> dict[dt.date, int]:
+@pytest.mark.parametrize("call", LONG)
+def test_postgres_is_away_for_longer_than_anybody_tries_again(
+    lab: Lab, urls: dict[str, str], told: Told, call: str
+) -> None:
+    days, cut, command = LONG[call]
+    backfill, gate, pid = held(lab, days, call)
+    unit, server, worker = lab.unit(backfill).handle, Killable(urls[LEDGER]), psutil.Process(pid)
+    server.kill()
+    try:
+        let_go(gate)
+        wait_for(lambda: not is_running(worker), "the end of the worker, which cannot tell of it", 240)
+        # The thread of the code server that would fail its run ends as well.
+        time.sleep(RETRIES_SECONDS)
+    finally:
+        server.start()
+    assert lab.finished(backfill) in {"FAILED", "COMPLETED_FAILED"}
+    (run,) = lab.runs(backfill)
+    assert run.is_finished
+    # By the sensor, and not by a limit of Dagster's after which nobody knows why.
+    assert re.search(r"The (process|worker) \S+ (of this run is gone|has not renewed)", told_of(lab, run.run_id))
+    went_on = lab.run("backfill", command, unit, *(["--webserver", lab.url] if command == "resume" else []))
+    assert went_on.returncode == 0, went_on.stderr
+    wait_for(lambda: readers_see(lab, days) == dict.fromkeys(days, 30), "the days", 240)
+    told.injected(f"kill -9 of Postgres for so long that the worker {pid} ended of it, {cut} unsaid; then it came back")
+    told.found(f"the run failed by the sensor; after `backfill {command}`: {assert_once(lab, days)}")
+
+
+def held(lab: Lab, days: Sequence[dt.date], call: str) -> tuple[str, Path, int]:
+    """A backfill whose worker stands before a call: the backfill, the gate and the worker's process."""
+    for day in days:
+        lab.deliver(DATASET, day, [(1, 10), (2, 20)])
+    gate = shut(lab.root / "gates", call)
+    backfill = lab.launch(DATASET, days)
+    return backfill, gate, reached(gate)
+
+
+def told_of(lab: Lab, run: str) -> str:
+    """What Dagster was told of the end of a run."""
+    ends = {dg.DagsterEventType.PIPELINE_FAILURE, dg.DagsterEventType.PIPELINE_CANCELED}
+    with lab.instance as instance:
+        return "\n".join(event.message for event in instance.all_logs(run, of_type=ends))
+
+
+def readers_see(lab: Lab, days: Collection[dt.date]) -> dict[dt.date, int]:
     """Sum of the published amounts per day, from the files alone: an application would ask the ledger."""
     table = DeltaTable(Path(lab.environ["BACKFILL_ASSETS_WAREHOUSE"]) / "published" / DATASET)
-    return {day: sum(rows.values()) for day, rows in content(table).items()}
+    return {day: sum(rows.values()) for day, rows in content(table).items() if day in days}
 
 
-def assert_once(lab: Lab) -> str:
+def assert_once(lab: Lab, days: Sequence[dt.date]) -> str:
     """Readers see the model's content, each day was released exactly once, and the doctor finds nothing; in words."""
-    assert readers_see(lab) == dict.fromkeys(DAYS, 30)
-    (release,) = lab.application.ledger.releases(DATASET)
-    assert (release.state, release.version) == (ReleaseState.finalized, lab.version(DATASET))
-    assert [swap.day for swap in release.manifest.days] == list(DAYS)
-    assert lab.materialized("published", DATASET) == {str(day) for day in DAYS}
+    assert readers_see(lab, days) == dict.fromkeys(days, 30)
+    wait_for(lambda: lab.materialized("published", DATASET) >= {str(day) for day in days}, "Dagster to hear of it", 240)
+    releases = [r for r in lab.application.ledger.releases(DATASET) if days[0] in {s.day for s in r.manifest.days}]
+    assert [(r.state, r.version) for r in releases] == [(ReleaseState.finalized, lab.version(DATASET))]
+    assert [swap.day for swap in releases[0].manifest.days] == list(days)
     wait_for(lambda: lab.application.doctor.examine() == (), "the doctor to find nothing", 60)
-    return f"one release of {len(DAYS)} days; the doctor: nothing"
+    return f"one release of {len(days)} days; the doctor: nothing"

@@ -80,6 +80,9 @@ class EventsExam:
             yield Finding(
                 Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, last.dataset, last.unit)
             )
+        elif not _alive(attempts) and run.ended_process is not None:
+            what = f"run {run.id} shows as started, but its process {run.ended_process} is gone"
+            yield Finding(Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, unit=run.unit))
         elif not _alive(attempts) and run.started_at < self.settled:
             what = f"run {run.id} shows as started since {run.started_at:%Y-%m-%d %H:%M} UTC, and holds no lease"
             yield Finding(Gravity.warning, what, "terminate it in Dagster if its process is gone")

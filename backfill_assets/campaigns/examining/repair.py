@@ -148,7 +148,7 @@ class Repairer:
                 table.commit(record.manifest, record.version - 1)
 
     def _end(self, cure: Cure) -> None:
-        run, why = cure.subject, "its worker is dead: the lease of its attempt is over"
+        run = cure.subject
         if cure.mend is Mend.attempt:
             number = int(cure.subject)
             # Looked at again: a worker that was only slow has renewed its lease meanwhile.
@@ -159,7 +159,7 @@ class Repairer:
             self.doctor.ledger.end_attempt(number, AttemptState.lost)
             run = over[0].run
         if self.doctor.events is not None:
-            self.doctor.events.fail(run, why)
+            self.doctor.events.fail(run, "the doctor found its worker dead; nothing that it had not finished counts")
 
     def _free(self, name: str) -> None:
         # Whoever takes a lock over and lets go of it has freed it; one that is held again stays so.

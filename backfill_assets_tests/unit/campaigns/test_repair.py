@@ -493,6 +493,18 @@ def test_a_run_that_shows_as_started_for_ever_is_failed_once_its_lease_is_lost(w
     assert the(world, "run other").repair == ""
 
 
+def test_a_run_whose_process_is_gone_is_failed_at_once_unless_it_holds_a_lease(world: World) -> None:
+    world.events = events = KeptEvents(launches={"launch_u_0001"})
+    unit = world.open_unit({"sales": DAYS})
+    for run in ("gone", "leased"):
+        events.runs[run] = RunAtWork(run, world.clock.now(), unit.id, ended_process=4711)
+    world.ledger.start_attempt(unit.id, "sales", DAYS, "leased", LEASE)
+    assert "run gone shows as started, but its process 4711 is gone" in the(world, "4711").what
+    healed(world)
+    assert (list(events.failed), list(events.runs)) == (["gone"], ["leased"])
+    assert clean(world)
+
+
 def test_an_open_unit_whose_launch_nobody_knows_is_found(world: World) -> None:
     world.events = events = KeptEvents()
     unit = world.open_unit({"sales": DAYS})

@@ -62,7 +62,7 @@ class Killable:
         for process in whole:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        while any(_runs(process) for process in whole):
+        while any(is_running(process) for process in whole):
             time.sleep(0.01)
         # Where zombies are taken away late, Postgres would believe that this one still runs.
         for left in (lock, *self._folder.glob(".s.PGSQL.*.lock")):
@@ -84,7 +84,8 @@ def _why_not() -> str | None:
     return None
 
 
-def _runs(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process is still at work: it is neither gone nor waits for its parent to take note of its end."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from backfill_assets.domain.days import day_range
+from backfill_assets.domain.release import shadow_of
 from backfill_assets_tests.dagster.lab import Lab, amounts
 
 DAYS = day_range(dt.date(2024, 2, 1), dt.date(2024, 2, 6))
@@ -107,3 +108,27 @@ def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_fa
     after = lab.application.ledger.evidence(unit.id)
     assert {e.day for e in after.values() if e.attempt not in attempts} == {BAD}
     assert len(lab.application.ledger.releases(unit=unit.id)) == 1
+
+
+def test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passed(lab: Lab) -> None:
+    days = day_range(dt.date(2024, 2, 11), dt.date(2024, 2, 16))
+    for day in days:
+        lab.deliver("tickets", day, [(1, 10), (2, 10)] if day != days[5] else [(1, 10), (1, 11)])
+    backfill = lab.launch("tickets", days)
+    assert lab.finished(backfill) == "COMPLETED_FAILED"
+    unit, table = lab.unit(backfill), lab.application.layout.published_path("tickets")
+    passed = {e.day: e for e in lab.application.ledger.evidence(unit.id).values() if e.passed}
+    (log,) = (table / shadow_of(passed[days[0]].shadow_files[0].path) / "_delta_log").glob("*.json")
+    log.write_bytes(bytes(log.stat().st_size))
+    (table / passed[days[3]].shadow_files[0].path).unlink()
+    lab.deliver("tickets", days[5], [(1, 10), (2, 10)], number=2)
+
+    done = lab.run("backfill", "resume", unit.id, BACKFILL_ASSETS_WEBSERVER=lab.url)
+
+    (resumed,) = re.findall(r"launched backfill (\w+)", done.stdout)
+    assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)
+    assert amounts(lab, "tickets", days) == dict.fromkeys(days, 20)
+    after = {e.day: e for e in lab.application.ledger.evidence(unit.id).values()}
+    kept = [day for day in days if day in passed and after[day].attempt == passed[day].attempt]
+    # The first chunk lost its log, the second one file beside the day that had failed.
+    assert kept == [days[4]]

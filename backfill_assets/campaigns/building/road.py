@@ -126,8 +126,10 @@ class Road:
         return tuple(d for d in days if d not in staged or (staged[d].inputs, staged[d].code) != (inputs[d], code))
 
     def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
-        """The days without good evidence; all others need no work, whatever launched it."""
-        return tuple(sorted({fault.day for fault in self.faults(unit, name, days)}))
+        """The days without good evidence, or whose shadow the disk has lost; all others need no work, whatever launched it."""
+        evidence = self.ledger.evidence(unit.id, name, days)
+        lost = self.tables[name].unreleasable(f for found in evidence.values() for f in found.shadow_files)
+        return tuple(sorted({fault.day for fault in self.faults(unit, name, days)} | {file.day for file in lost}))
 
     def faults(self, unit: Unit, name: str, days: Days) -> tuple[DayFault, ...]:
         """What keeps these days of a unit from being released, by their evidence and the basis as it is now."""

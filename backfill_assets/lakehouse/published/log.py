@@ -82,7 +82,7 @@ def read_shadow(shadow: Path) -> ShadowLog | None:
         )
     try:
         return _replayed([commit for _, commit in found])
-    except (KeyError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PreconditionError(f"{folder}: its commits cannot be read ({error}); build these days again") from error
 
 
@@ -90,7 +90,7 @@ def is_readable(shadow: Path) -> bool:
     """Whether a shadow has a log that can be replayed."""
     try:
         return read_shadow(shadow) is not None
-    except PreconditionError:
+    except (OSError, PreconditionError):
         return False
 
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.repair import Repairer
 from backfill_assets.campaigns.releasing.publish import Publisher
@@ -200,6 +202,13 @@ class World:
             )
         self.ledger.add_evidence(attempt.number, evidence)
         self.ledger.end_attempt(attempt.number, AttemptState.done)
+
+    def days_to_build(self, unit: str, name: str) -> tuple[dt.date, ...]:
+        """The days that a run would build, whatever launched it."""
+        basis: Any = self.basis
+        road = Road(self.ledger, {}, self.tables, layout(self.folder), basis, self.clock)
+        opened = self.ledger.unit(unit)
+        return road.days_to_build(opened, name, opened.targets[name])
 
     def released(self, data: Mapping[dt.date, Sequence[int]], name: str = "sales") -> str:
         """Open, build and release a unit; the release's name."""

@@ -180,6 +180,8 @@ def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
     assert world.content() == OLD
     (named,) = world.doctor().examine()
     assert "sales 2026-01-02: files that unit" in named.what
+    # What a run of `backfill resume` does then.
+    assert world.days_to_build(unit, "sales") == (day(1),)
     world.build(world.ledger.unit(unit), "sales", {day(1): [2]})
     say(world, "publish", unit)
     assert world.content() == NEW
@@ -207,7 +209,7 @@ def test_a_damaged_manifest_keeps_nobody_from_publishing_and_is_named(
     told.found("published and rolled back", named.value)
 
 
-@pytest.mark.parametrize("loss", ["empty", "half", "zeros"])
+@pytest.mark.parametrize("loss", ["gone", "empty", "half", "zeros"])
 def test_a_shadow_whose_log_the_disk_lost_is_refused_and_built_again(
     world: World, told: Told, unit: str, loss: str
 ) -> None:
@@ -219,8 +221,9 @@ def test_a_shadow_whose_log_the_disk_lost_is_refused_and_built_again(
     (finding,) = world.doctor().examine()
     assert "their shadow's log, are lost or altered" in finding.what
     assert finding.remedy == f"run: backfill resume {unit}"
-    # What `resume` launches.
+    # What `resume` launches, and what its run does then.
     assert {fault.day for fault in world.publisher().missing(unit)} == set(OLD)
+    assert world.days_to_build(unit, "sales") == tuple(OLD)
     world.build(world.ledger.unit(unit), "sales", NEW)
     say(world, "publish", unit)
     assert world.content() == NEW

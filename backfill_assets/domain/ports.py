@@ -138,7 +138,9 @@ class WorkLedger(Protocol):
         """End an attempt that is running, with what it took if that is known; otherwise nothing happens."""
         ...
 
-    def attempts(self, unit: str | None = None, state: AttemptState | None = None) -> tuple[Attempt, ...]:
+    def attempts(
+        self, unit: str | None = None, state: AttemptState | None = None, run: str | None = None
+    ) -> tuple[Attempt, ...]:
         """Attempts in order of their numbers."""
         ...
 

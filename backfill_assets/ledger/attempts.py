@@ -78,13 +78,17 @@ class WorkRows(DeliveryRows, WorkLedger):
             end = update(_TABLE).where(own).values(state=state.value, ended_at=self._clock.now(), **taken)
             connection.execute(end)
 
-    def attempts(self, unit: str | None = None, state: AttemptState | None = None) -> tuple[Attempt, ...]:
+    def attempts(
+        self, unit: str | None = None, state: AttemptState | None = None, run: str | None = None
+    ) -> tuple[Attempt, ...]:
         """Attempts in order of their numbers; a running one may be past its lease (compare `lease_until`)."""
         wanted: ColumnElement[bool] = true()
         if unit is not None:
             wanted &= _TABLE.c.unit == unit
         if state is not None:
             wanted &= _TABLE.c.state == state.value
+        if run is not None:
+            wanted &= _TABLE.c.run == run
         with self._database.read() as connection:
             return _load(connection, wanted)
 

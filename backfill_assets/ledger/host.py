@@ -35,6 +35,7 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def of_this_host(worker: str) -> bool:
-    """Whether a worker of that name is, or was, a process of this machine."""
-    return worker.rpartition(":")[0] == socket.gethostname()
+def process_here(worker: str) -> int | None:
+    """The number of a worker's process, if it is or was one of this host."""
+    host, _, number = worker.rpartition(":")
+    return int(number) if host == socket.gethostname() else None

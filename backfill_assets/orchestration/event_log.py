@@ -31,10 +31,11 @@ _LAUNCH = "backfill doctor"
 
 @dataclass(frozen=True)
 class DagsterEventLog(EventLog):
-    """The event log of one Dagster instance."""
+    """The event log of one Dagster instance; `location` is the code location whose server looks, empty for anybody else."""
 
     instance: dg.DagsterInstance
     application: Application
+    location: str = ""
 
     def at_work(self) -> tuple[RunAtWork, ...]:
         """Runs that are started and not over, oldest first."""
@@ -96,12 +97,15 @@ class DagsterEventLog(EventLog):
 
     def _at_work(self, record: dg.RunRecord) -> RunAtWork:
         run = record.dagster_run
-        ended = ended_process(self.instance, run, self._worker)
+        attempts = self.application.ledger.attempts(run=run.run_id)
+        workers = {attempt.worker: attempt.started_at.timestamp() for attempt in attempts}
+        try:
+            ended = ended_process(self.instance, run, workers, self.location)
+        except (dg.DagsterError, AttributeError, TypeError, ValueError):
+            # What Dagster has written down of one run must not hide all others.
+            _log.warning("nobody can tell whether the process of run %s is there", run.run_id, exc_info=True)
+            ended = None
         return RunAtWork(run.run_id, _started(record), run.tags.get(UNIT_TAG, ""), ended)
-
-    def _worker(self, run: str) -> str | None:
-        workers = [attempt.worker for attempt in self.application.ledger.attempts() if attempt.run == run]
-        return workers[-1] if workers else None
 
 
 def _started(record: dg.RunRecord) -> dt.datetime:

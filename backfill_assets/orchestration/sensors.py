@@ -12,10 +12,10 @@ _COUNTS = "Nothing it had not finished counts."
 
 
 def dead_workers(application: Application) -> dg.SensorDefinition:
-    """Fail runs whose worker is dead; Dagster's default launcher would show most of them as started for ever.
+    """End runs whose worker is dead; Dagster's default launcher would show most of them as started for ever.
 
-    A worker is dead if it stopped renewing its lease, or if its process is gone while it held none: before its first attempt,
-    after its last, or in a run that needs none.
+    A worker is dead if it stopped renewing its lease, or if its process is gone: it may have held none, before its first
+    attempt, after its last, or in a run that needs none.
     """
 
     @dg.sensor(
@@ -25,14 +25,15 @@ def dead_workers(application: Application) -> dg.SensorDefinition:
         description="Fails the run of a worker that has not renewed its lease or is gone, so that Dagster can retry it.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        events = DagsterEventLog(context.instance, application)
-        failed = sum(events.fail(run, why) for run, why in _past_their_lease(application))
-        gone = dict(_gone(events, application))
+        origin = context.code_location_origin
+        events = DagsterEventLog(context.instance, application, origin.location_name if origin else "")
+        ended = sum(events.fail(run, why) for run, why in _past_their_lease(application))
+        gone = {run.id: run.ended_process for run in events.at_work() if run.ended_process is not None}
         # Seen twice: at the first look its code server may be about to say the same.
-        seen = set((context.cursor or "").split())
-        failed += sum(events.fail(run, why) for run, why in gone.items() if run in seen)
+        seen = gone.keys() & set((context.cursor or "").split())
+        ended += sum(_end(events, application, run, gone[run]) for run in sorted(seen))
         context.update_cursor(" ".join(sorted(gone.keys() - seen)))
-        return dg.SkipReason(f"{failed} runs of dead workers failed" if failed else "every worker is alive")
+        return dg.SkipReason(f"{ended} runs of dead workers ended" if ended else "every worker is alive")
 
     return sensor
 
@@ -50,12 +51,7 @@ def _past_their_lease(application: Application) -> Iterator[tuple[str, str]]:
             yield attempt.run, why
 
 
-def _gone(events: DagsterEventLog, application: Application) -> Iterator[tuple[str, str]]:
-    """Runs that hold no lease and whose process of this host is gone, and why."""
-    at_work = {attempt.run for attempt in application.ledger.attempts(state=AttemptState.running)}
-    for run in events.at_work():
-        if run.ended_process is not None and run.id not in at_work:
-            yield (
-                run.id,
-                f"The process {run.ended_process} of this run is gone and has not said how it ended. {_COUNTS}",
-            )
+def _end(events: DagsterEventLog, application: Application, run: str, process: int) -> bool:
+    for attempt in application.ledger.attempts(state=AttemptState.running, run=run):
+        application.ledger.end_attempt(attempt.number, AttemptState.lost)
+    return events.fail(run, f"The process {process} of this run is gone and has not said how it ended. {_COUNTS}")

@@ -80,16 +80,20 @@ class EventsExam:
             yield Finding(
                 Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, last.dataset, last.unit)
             )
-        elif not _alive(attempts) and run.ended_process is not None:
+        elif run.ended_process is not None and not self._overdue(attempts):
             what = f"run {run.id} shows as started, but its process {run.ended_process} is gone"
             yield Finding(Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, unit=run.unit))
         elif not _alive(attempts) and run.started_at < self.settled:
             what = f"run {run.id} shows as started since {run.started_at:%Y-%m-%d %H:%M} UTC, and holds no lease"
             yield Finding(Gravity.warning, what, "terminate it in Dagster if its process is gone")
 
+    def _overdue(self, attempts: Sequence[Attempt]) -> bool:
+        # It has a finding of its own, whose repair ends the run as well.
+        return any(attempt.state is AttemptState.running and attempt.lease_until < self.now for attempt in attempts)
+
 
 def _alive(attempts: Sequence[Attempt]) -> bool:
-    # One that is past its lease has a finding of its own, whose repair ends the run as well.
+    # One that is past its lease is named as that.
     return any(attempt.state is AttemptState.running for attempt in attempts)
 
 

@@ -158,6 +158,9 @@ class Repairer:
                 return
             self.doctor.ledger.end_attempt(number, AttemptState.lost)
             run = over[0].run
+        else:
+            for attempt in self.doctor.ledger.attempts(state=AttemptState.running, run=run):
+                self.doctor.ledger.end_attempt(attempt.number, AttemptState.lost)
         if self.doctor.events is not None:
             self.doctor.events.fail(run, "the doctor found its worker dead; nothing that it had not finished counts")
 

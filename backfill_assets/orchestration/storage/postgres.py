@@ -62,8 +62,10 @@ class BatchedPostgresEventLogStorage(_Asked, BatchedEvents, PostgresEventLogStor
 class BatchedPostgresStorage(DagsterPostgresStorage):
     """Dagster's Postgres storage with the batched event log; under `storage: custom:` in dagster.yaml."""
 
-    def __init__(self, postgres_url: str, *args: Any, **options: Any) -> None:
-        super().__init__(postgres_url, *args, **options)
+    def __init__(self, postgres_url: str, *, should_autocreate_tables: bool = True, **options: Any) -> None:
+        # Dagster makes its own three storages here, which ask the database for its tables: once is enough.
+        super().__init__(postgres_url, should_autocreate_tables=False, **options)
+        self.should_autocreate_tables = should_autocreate_tables
         how = (postgres_url, self.should_autocreate_tables)
         token = options.get("token_provider")
         self._run_storage = AskedPostgresRunStorage(*how, token_provider=token)

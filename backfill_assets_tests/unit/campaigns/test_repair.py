@@ -493,15 +493,30 @@ def test_a_run_that_shows_as_started_for_ever_is_failed_once_its_lease_is_lost(w
     assert the(world, "run other").repair == ""
 
 
-def test_a_run_whose_process_is_gone_is_failed_at_once_unless_it_holds_a_lease(world: World) -> None:
+def test_a_run_whose_process_is_gone_is_failed_at_once_also_within_its_lease(world: World) -> None:
     world.events = events = KeptEvents(launches={"launch_u_0001"})
     unit = world.open_unit({"sales": DAYS})
-    for run in ("gone", "leased"):
-        events.runs[run] = RunAtWork(run, world.clock.now(), unit.id, ended_process=4711)
-    world.ledger.start_attempt(unit.id, "sales", DAYS, "leased", LEASE)
+    for run, process in (("gone", 4711), ("leased", 4712), ("alive", None)):
+        events.runs[run] = RunAtWork(run, world.clock.now(), unit.id, process)
+    for days, run in ((DAYS[:1], "leased"), (DAYS[1:], "alive")):
+        world.ledger.start_attempt(unit.id, "sales", days, run, LEASE)
     assert "run gone shows as started, but its process 4711 is gone" in the(world, "4711").what
     healed(world)
-    assert (list(events.failed), list(events.runs)) == (["gone"], ["leased"])
+    assert (sorted(events.failed), list(events.runs)) == (["gone", "leased"], ["alive"])
+    assert [a.state for a in world.ledger.attempts()] == [AttemptState.lost, AttemptState.running]
+    assert clean(world)
+
+
+def test_a_dead_worker_past_its_lease_is_named_once(world: World) -> None:
+    world.events = events = KeptEvents(launches={"launch_u_0001"})
+    unit = world.open_unit({"sales": DAYS})
+    world.ledger.start_attempt(unit.id, "sales", DAYS, "dead", LEASE)
+    events.runs["dead"] = RunAtWork("dead", world.clock.now(), unit.id, 4711)
+    world.clock.advance(LEASE + dt.timedelta(seconds=1))
+    (finding,) = world.doctor().examine()
+    assert "its lease is over" in finding.what
+    healed(world)
+    assert list(events.failed) == ["dead"]
     assert clean(world)
 
 

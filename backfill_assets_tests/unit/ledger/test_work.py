@@ -73,6 +73,8 @@ def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str
     assert [a.state for a in ledger.attempts(unit)] == [AttemptState.done]
     assert ledger.attempts(state=AttemptState.running) == ()
     assert ledger.attempts("u_other") == ()
+    assert [a.number for a in ledger.attempts(run="r_1")] == [attempt.number]
+    assert ledger.attempts(run="r_2") == ()
 
 
 def test_an_ended_attempt_tells_when_and_what_it_took(ledger: SqlLedger, unit: str, clock: HandClock) -> None:

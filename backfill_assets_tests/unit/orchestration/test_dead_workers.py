@@ -8,7 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,10 +17,13 @@ import dagster as dg
 import psutil
 import pytest
 from dagster._core.events import EngineEventData
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.ledger import attempts
 from backfill_assets.orchestration.event_log import DagsterEventLog
+from backfill_assets.orchestration.run_processes import ended_process
 from backfill_assets.orchestration.sensors import dead_workers
 from backfill_assets_tests.dagster.lab import wait_for
 from backfill_assets_tests.unit.orchestration.house import House
@@ -48,6 +52,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[st
         yield {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": str(Path("code").resolve())})}
 
 
+@pytest.fixture
+def gone_server() -> Mapping[str, str]:
+    """The tags of a run whose code server has taken its socket with it."""
+    return {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/nowhere/code"})}
+
+
 class Look:
     """The sensor as the daemon asks it: what it keeps between two looks is all that it knows of the first."""
 
@@ -56,15 +66,25 @@ class Look:
         self.events = DagsterEventLog(instance, house.application)
         self._cursor: str | None = None
 
-    def started(self, pid: int, tags: Mapping[str, str], status: dg.DagsterRunStatus = STARTED) -> None:
-        """A run of this status, whose process has said its number as Dagster's do."""
-        run = self.instance.add_run(dg.DagsterRun("job", RUN, status=status, tags=tags))
+    def started(
+        self, *pids: int, tags: Mapping[str, str], status: dg.DagsterRunStatus = STARTED, location: str = "ours"
+    ) -> dg.DagsterRun:
+        """A run of this status, whose processes have said their numbers as Dagster's do."""
+        origin = RemoteJobOrigin(
+            RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__"), "job"
+        )
+        run = self.instance.add_run(dg.DagsterRun("job", RUN, status=status, tags=dict(tags), remote_job_origin=origin))
         self.instance.report_engine_event("queued", run)
-        self.instance.report_engine_event("started", run, EngineEventData.in_process(pid))
+        for pid in pids:
+            self.instance.report_engine_event("started", run, EngineEventData.in_process(pid))
+        return run
 
     def again(self) -> str:
-        """Look once; how many runs were failed, in the sensor's words."""
-        context = dg.build_sensor_context(instance=self.instance, cursor=self._cursor)
+        """Look once; how many runs were ended, in the sensor's words."""
+        origin = RegisteredCodeLocationOrigin("ours")
+        context = dg.SensorEvaluationContext(
+            None, cursor=self._cursor, instance=self.instance, code_location_origin=origin
+        )
         said = dead_workers(self.house.application)(context)
         self._cursor = context.cursor
         assert isinstance(said, dg.SkipReason)
@@ -81,6 +101,11 @@ class Look:
         """The process of the run that is gone, as the doctor hears of it."""
         (run,) = self.events.at_work()
         return run.ended_process
+
+    @property
+    def lives(self) -> bool:
+        """Whether two looks leave the run as it is."""
+        return {self.again(), self.again()} == {"every worker is alive"} and self.status is STARTED
 
     def attempt(self) -> Attempt:
         unit = self.house.world.open_unit({"sales": [day(0)]})
@@ -100,9 +125,9 @@ def dead() -> int:
 
 
 def test_the_run_of_a_process_that_is_gone_is_failed_at_the_second_look(look: Look, here: Mapping[str, str]) -> None:
-    look.started(pid := dead(), here)
+    look.started(pid := dead(), tags=here)
     assert (look.again(), look.status) == ("every worker is alive", STARTED)
-    assert (look.again(), look.status) == ("1 runs of dead workers failed", FAILURE)
+    assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
     (event,) = look.instance.all_logs(RUN, of_type=dg.DagsterEventType.PIPELINE_FAILURE)
     assert f"The process {pid} of this run is gone" in event.message
     assert look.again() == "every worker is alive"
@@ -111,7 +136,7 @@ def test_the_run_of_a_process_that_is_gone_is_failed_at_the_second_look(look: Lo
 def test_a_run_that_is_being_cancelled_ends_as_canceled_and_is_not_started_again(
     look: Look, here: Mapping[str, str]
 ) -> None:
-    look.started(dead(), here, CANCELING)
+    look.started(dead(), tags=here, status=CANCELING)
     look.again()
     look.again()
     assert look.status is CANCELED
@@ -121,74 +146,121 @@ def test_a_process_that_nobody_has_waited_for_is_gone_as_well(look: Look, here: 
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         zombie = psutil.Process(process.pid)
         wait_for(lambda: zombie.status() == psutil.STATUS_ZOMBIE, "the process to end", 20)
-        look.started(process.pid, here)
+        look.started(process.pid, tags=here)
         assert look.ended == process.pid
 
 
-def test_a_run_whose_process_is_there_is_left_in_peace(look: Look, here: Mapping[str, str]) -> None:
-    look.started(os.getpid(), here)
-    assert {look.again(), look.again()} == {"every worker is alive"}
-    assert (look.status, look.ended) == (STARTED, None)
-
-
-def test_a_run_that_says_its_end_between_two_looks_is_left_as_it_said(look: Look, here: Mapping[str, str]) -> None:
-    look.started(dead(), here)
-    look.again()
-    run = look.instance.get_run_by_id(RUN)
-    assert run is not None
-    look.instance.report_run_canceled(run)
-    assert (look.again(), look.status) == ("every worker is alive", CANCELED)
-
-
-def test_whose_attempts_have_ended_is_known_by_its_worker_and_not_by_the_code_server(look: Look) -> None:
-    look.started(dead(), {})
-    attempt = look.attempt()
-    # It holds a lease: who renews it is alive, whatever number Dagster has written down.
-    assert {look.again(), look.again()} == {"every worker is alive"}
-    look.house.world.ledger.end_attempt(attempt.number, AttemptState.done)
-    look.again()
-    assert (look.again(), look.status) == ("1 runs of dead workers failed", FAILURE)
-
-
-def test_a_worker_past_its_lease_is_failed_at_the_first_look(look: Look) -> None:
-    look.started(dead(), {})
-    look.attempt()
-    look.house.world.clock.advance(LEASE + dt.timedelta(seconds=1))
-    assert (look.again(), look.status) == ("1 runs of dead workers failed", FAILURE)
-    assert [a.state for a in look.house.world.ledger.attempts()] == [AttemptState.lost]
-
-
-def test_the_process_of_another_host_is_nobodys_business(look: Look, here: Mapping[str, str]) -> None:
-    look.started(dead(), here)
-    attempt = look.attempt()
-    look.house.world.ledger.end_attempt(attempt.number, AttemptState.done)
-    assert look.ended is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "gethostname", lambda: "elsewhere")
+def test_a_number_that_a_thread_or_a_younger_process_has_got_is_no_process_of_the_run(
+    look: Look, here: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        look.started(thread.native_id, os.getpid(), tags=here)
         assert look.ended is None
+        made = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: made(process) + 9_999)
+        assert look.ended in {thread.native_id, os.getpid()}
+    finally:
+        ended.set()
+        thread.join()
 
 
-def test_a_run_without_an_attempt_is_known_by_the_code_server_that_still_listens(look: Look) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        look.started(dead(), {GRPC_INFO_TAG: json.dumps({"host": "127.0.0.1", "port": port})})
-        assert look.ended is not None
-    # Nobody listens any more: it may have been another host's.
+def test_a_run_whose_process_is_there_is_left_in_peace(look: Look, here: Mapping[str, str]) -> None:
+    look.started(os.getpid(), tags=here)
+    assert look.lives
     assert look.ended is None
 
 
-@pytest.mark.parametrize(
-    "tags",
-    [
-        {},
-        {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/nowhere/code"})},
-        {GRPC_INFO_TAG: json.dumps({"host": "code.example", "port": 4000})},
-    ],
-    ids=["a command's", "a code server that is gone", "a code server elsewhere"],
-)
-def test_a_run_without_an_attempt_of_which_nobody_can_tell_is_left_in_peace(
-    look: Look, tags: Mapping[str, str]
+@pytest.mark.parametrize("pids", [(dead, os.getpid), (os.getpid, dead)], ids=["the second", "the first"])
+def test_a_run_that_was_started_twice_lives_as_long_as_one_of_its_processes(
+    look: Look, here: Mapping[str, str], pids: Sequence[Callable[[], int]]
 ) -> None:
-    look.started(dead(), tags)
+    look.started(*(pid() for pid in pids), tags=here)
+    assert look.lives
+
+
+def test_a_run_that_is_being_started_is_left_to_the_limit_on_that(look: Look, here: Mapping[str, str]) -> None:
+    look.started(dead(), tags=here, status=dg.DagsterRunStatus.STARTING)
     assert {look.again(), look.again()} == {"every worker is alive"}
-    assert (look.status, look.ended) == (STARTED, None)
+    assert look.status is dg.DagsterRunStatus.STARTING
+
+
+def test_a_run_that_says_its_end_between_two_looks_is_left_as_it_said(look: Look, here: Mapping[str, str]) -> None:
+    run = look.started(pid := dead(), tags=here)
+    look.again()
+    assert ended_process(look.instance, run, {}, "ours") == pid
+    look.instance.report_run_canceled(run)
+    assert ended_process(look.instance, run, {}, "ours") is None  # as the run was before it said so
+    assert (look.again(), look.status) == ("every worker is alive", CANCELED)
+
+
+def test_whose_attempts_have_ended_is_known_by_its_worker_and_not_by_the_code_server(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look.started(number := dead(), tags={})
+    monkeypatch.setattr(attempts, "worker_name", lambda: f"{socket.gethostname()}:{number}")
+    look.house.world.ledger.end_attempt(look.attempt().number, AttemptState.done)
+    look.again()
+    assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
+
+
+def test_a_worker_that_is_gone_in_the_middle_of_its_lease_is_not_waited_for(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look.started(number := dead(), tags={})
+    monkeypatch.setattr(attempts, "worker_name", lambda: f"{socket.gethostname()}:{number}")
+    look.attempt()
+    look.again()
+    assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
+    assert [a.state for a in look.house.world.ledger.attempts()] == [AttemptState.lost]
+
+
+def test_who_has_begun_an_attempt_is_alive_whatever_number_dagster_has_written_down(look: Look) -> None:
+    look.started(dead(), tags={})
+    clock, begun = look.house.world.clock, dt.datetime.fromtimestamp(psutil.Process().create_time(), dt.UTC)
+    clock.advance(begun - clock.now())  # the attempt is begun after its process
+    look.attempt()
+    assert look.lives
+
+
+def test_a_worker_past_its_lease_is_failed_at_the_first_look(look: Look) -> None:
+    look.started(dead(), tags={})
+    look.attempt()
+    look.house.world.clock.advance(LEASE + dt.timedelta(seconds=1))
+    assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
+    assert [a.state for a in look.house.world.ledger.attempts()] == [AttemptState.lost]
+
+
+def test_the_process_of_another_host_is_nobodys_business(
+    look: Look, here: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look.started(number := dead(), tags=here)
+    monkeypatch.setattr(attempts, "worker_name", lambda: f"elsewhere:{number}")
+    look.house.world.ledger.end_attempt(look.attempt().number, AttemptState.done)
+    assert look.lives
+
+
+def test_a_run_without_an_attempt_is_its_own_code_servers_even_if_that_was_restarted(
+    look: Look, gone_server: Mapping[str, str]
+) -> None:
+    look.started(dead(), tags=gone_server)
+    assert look.ended is None  # a command cannot tell: it may be of another host
+    look.again()
+    assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
+
+
+@pytest.mark.parametrize(("by_command", "location"), [(True, "ours"), (False, "theirs")])
+def test_a_run_without_an_attempt_of_a_command_or_of_another_code_location_is_left_in_peace(
+    look: Look, gone_server: Mapping[str, str], location: str, *, by_command: bool
+) -> None:
+    look.started(dead(), tags={} if by_command else gone_server, location=location)
+    assert look.lives
+    assert look.ended is None
+
+
+def test_a_run_of_which_something_odd_is_written_down_hides_no_other(look: Look) -> None:
+    look.started(dead(), tags={GRPC_INFO_TAG: "no json"}, location="theirs")
+    assert look.ended is None

@@ -21,6 +21,8 @@ from backfill_assets.domain.errors import DatasetError
 OWN: Final = __name__.partition(".")[0]
 _LONGEST_NAME: Final = 200
 """Of a module; file systems know no longer ones."""
+_BLOCKS: Final = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Where statements hold other statements, in the order of `ast`."""
 _GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
@@ -70,10 +72,13 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
     foreign: list[ForeignImport] = []
     left = [_Reading(tree, file, None, whole=True)]
     seen: set[tuple[str, bool]] = set()
+    chains: dict[str, tuple[_Module, ...]] = {}
     while left:
         reading = left.pop()
         for line, name, sure in _names(reading):
-            chain = _chain(name)
+            if name not in chains:
+                chains[name] = _chain(name)
+            chain = chains[name]
             if not _is_project(chain):
                 if sure and reading.minds(name):
                     foreign.append(ForeignImport(reading.file, line, name))
@@ -104,19 +109,19 @@ class _Reading:
         own = self.home is not None and self.home.name.partition(".")[0] == OWN
         return not own and name.partition(".")[0] not in _GIVEN
 
-    def nodes(self) -> Iterator[ast.AST]:
-        """All nodes that may run."""
+    def statements(self) -> Iterator[ast.AST]:
+        """All statements that may run, those of blocks as well; no import stands in an expression."""
         left: list[ast.AST] = [self.tree]
         while left:
             node = left.pop()
             yield node
             if self.whole or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                left += ast.iter_child_nodes(node)
+                left += (inner for block in _BLOCKS for inner in getattr(node, block, ()))
 
 
 def _names(reading: _Reading) -> Iterator[tuple[int, str, bool]]:
     """Line and full name of everything imported; what `from package import name` names may be no module: not sure."""
-    for node in reading.nodes():
+    for node in reading.statements():
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, True) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -27,6 +27,8 @@ _SQL_TOKEN = re.compile(
 )
 _SHOWN = 40
 _LONGEST = 256 * 1024
+# Python takes longer to parse; what needs more room goes into modules that the model imports.
+_LONGEST_OF = {Language.sql: _LONGEST, Language.python: 64 * 1024}
 _WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
 
 
@@ -49,7 +51,7 @@ def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | t
         return (ModelFault(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
     path, language = present[0]
     try:
-        text = decoded(content_of(path, _LONGEST))
+        text = decoded(content_of(path, _LONGEST_OF[language]))
     except DatasetError as error:
         message, line = error.args
         return (ModelFault(path, message, line),)

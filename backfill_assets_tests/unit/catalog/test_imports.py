@@ -76,6 +76,27 @@ def test_a_helper_of_a_helper_counts_wherever_its_import_stands(tmp_path: Path, 
     assert loaded(folder).code_version != before
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if 0: ...\nelse:\n    import trip_one",
+        "for x in ():\n    import trip_one\nelse: ...",
+        "while 0: ...\nelse:\n    import trip_one",
+        "try:\n    import trip_one\nfinally: ...",
+        "try: ...\nexcept* ValueError:\n    import trip_one",
+        "try: ...\nexcept ValueError: ...\nelse:\n    import trip_one",
+        "try: ...\nfinally:\n    import trip_one",
+        "with x:\n    import trip_one",
+        "match x:\n    case 1: ...\n    case _:\n        import trip_one",
+        "class A:\n    async def f():\n        async with x:\n            async for y in z:\n                import trip_one",
+        "x = 1; import trip_one",
+    ],
+)
+def test_no_block_hides_an_import(text: str, project: Project) -> None:
+    project({"trip_one.py": ""})
+    assert modules(text) == {"trip_one"}
+
+
 def test_helpers_that_import_each_other_are_read_once(project: Project) -> None:
     project({"ring_one.py": "import ring_two\n", "ring_two.py": "import ring_one\n"})
     assert modules("import ring_one") == {"ring_one", "ring_two"}

@@ -161,6 +161,18 @@ def test_python_that_nobody_can_parse_is_refused(nested: str, tmp_path: Path) ->
     assert load_folder(tmp_path).faults
 
 
+@pytest.mark.parametrize("size", [60_000, 260_000])
+@pytest.mark.parametrize(
+    "line", ["a\n", "a: 1\n", "f(a)\n", "import a\n", "import zz.y\n", "import a{n}\n", "[];" * 99 + "\n"]
+)
+def test_much_python_is_read_within_a_second_or_not_at_all(line: str, size: int, tmp_path: Path) -> None:
+    folder = fresh(tmp_path)
+    (folder / "fact.sql").unlink()
+    text = "def fact(staging):\n    return staging\n" + "".join(line.format(n=n) for n in range(size // len(line)))
+    (folder / "fact.py").write_text(text[:size].rpartition("\n")[0], encoding="utf-8")
+    judged(tmp_path)
+
+
 def test_pipes_folders_and_giants_in_place_of_files_are_refused(tmp_path: Path) -> None:
     for number, name in enumerate(("dataset.yaml", "fact.sql", "extra.sql")):
         for kind in ("pipe", "folder", "loop", "giant"):

@@ -79,7 +79,7 @@ soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=
 test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
 	@$(BIN)/python -m pytest -m "not (faults and orchestration) or everyday" $(ARGS)
 
-test-faults: setup ## Inject faults and print what was found, also in a whole installation (over an hour; STRESS_COMMITS=80 takes half of it)
+test-faults: setup ## Inject faults and print what was found, also in a whole installation (some two hours; STRESS_COMMITS=80 takes half of it)
 	@BACKFILL_ASSETS_TEST_COMMITS=$(STRESS_COMMITS) HOSTILE_EXAMPLES=$(HOSTILE_EXAMPLES) $(BIN)/python -m pytest -m faults $(ARGS)
 
 check: static unit ## Lint, types, import contracts and the tests without a JVM (about a minute)

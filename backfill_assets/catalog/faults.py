@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,6 +19,20 @@ from backfill_assets.domain.names import NOT_SHOWN, may_hold_secret, visible, wi
 MOST_FAULTS = 100
 """Nobody reads more of them."""
 _LONGEST_KEY = 200
+_REMEDIES: Final = {
+    **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "write a whole number"),
+    **dict.fromkeys(("list_type", "tuple_type"), "write a list, such as [a, b]"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "write a mapping of key: value lines"),
+    **dict.fromkeys(("enum", "literal_error"), "use {expected}"),
+    "string_type": "write text; a number or true/false that is meant as text needs quotes",
+    "too_short": "name at least {min_length}",
+    "greater_than": "write a number above {gt}",
+    "greater_than_equal": "write a number of at least {ge}",
+    "less_than": "write a number below {lt}",
+    "less_than_equal": "write a number of at most {le}",
+}
+"""What to write instead, by pydantic's name of an error; in braces what pydantic tells besides."""
 
 KeyPath = tuple[str | int, ...]
 """Where a value stands in a YAML document: keys and list positions."""
@@ -99,27 +113,12 @@ def _message(detail: Any, path: KeyPath, root: type[BaseModel]) -> str:
 
 def _remedy(detail: Any) -> str:
     kind, context = str(detail["type"]), detail.get("ctx", {})
-    match kind:
-        case "value_error":
-            return str(context["error"])
-        case "bool_type" | "bool_parsing":
-            return "write true or false"
-        case "int_type" | "int_parsing" | "int_from_float":
-            return "write a whole number"
-        case "string_type":
-            return "write text; a number or true/false that is meant as text needs quotes"
-        case "enum":
-            return f"use {context['expected']}"
-        case "list_type" | "tuple_type":
-            return "write a list, such as [a, b]"
-        case "dict_type" | "model_type" | "model_attributes_type":
-            return "write a mapping of key: value lines"
-        case "too_short":
-            return f"name at least {context['min_length']}"
-        case _ if kind.startswith("date"):
-            return "write an ISO date, such as 2013-01-01"
-        case _:
-            return str(detail["msg"]).removeprefix("Input ")
+    if kind == "value_error":
+        return str(context["error"])
+    if kind.startswith("date"):
+        return "write an ISO date, such as 2013-01-01"
+    remedy = _REMEDIES.get(kind)
+    return remedy.format_map(context) if remedy else str(detail["msg"]).removeprefix("Input ")
 
 
 def shown_value(value: object, most: int = 60) -> str:

@@ -82,7 +82,7 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         (
             "start: 2024-01-01",
             "start: 2024-01-01\nchunk_days: 0",
-            "chunk_days = 0: should be greater than or equal to 1",
+            "chunk_days = 0: write a number of at least 1",
         ),
         ("start: 2024-01-01", "start: 2024-01-01\nchunk_days: many", "chunk_days = 'many': write a whole number"),
         (

@@ -135,7 +135,7 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
         ("500GB", "500", 15, "write a size with its unit, such as 500GB"),
         ("wall_time: 6h", "wall_time: 0h", 15, "wall_time = '0h': give a duration above zero"),
         ("query_timeout: 30m", "query_timeout: 30", 14, "write a duration"),
-        ("on_failure: stop", "on_failure: go on", 17, "on_failure = 'go on': should be 'stop'"),
+        ("on_failure: stop", "on_failure: go on", 17, "on_failure = 'go on': use 'stop'"),
         ("compute: backfill", "compute: Big Cluster", 18, "use a name of a-z, 0-9 and _"),
         ("env:BACKFILL_WEBHOOK", "https://hooks.example.org/x", 25, "notify.webhook: write env: and the variable"),
         ("[announced, launched,", "[anounced, launched,", 25, "notify.on[0] = 'anounced': use 'announced'"),

@@ -47,6 +47,11 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.jars.packages": DELTA_PACKAGE,
         "spark.local.dir": str(folder.scratch),
         "spark.ui.enabled": "false",
+        # What its pages would show is kept all the same, by default of a thousand queries each with its plan.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "100",
         "spark.scheduler.mode": "FAIR",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

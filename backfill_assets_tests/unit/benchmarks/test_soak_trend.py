@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.soak.actions import Fault
 from benchmarks.soak.trend import Sample, slope, trend_of
+from benchmarks.soak.watch import spare_bytes, tables_kept
 
 MEGA = 1_000_000
 
@@ -47,3 +48,31 @@ def test_of_a_short_life_nothing_is_said() -> None:
 @given(st.floats(-100, 100), st.floats(-100, 100), st.lists(st.integers(0, 1000), min_size=2, unique=True))
 def test_the_slope_of_a_line_is_its_own(of: float, start: float, xs: list[int]) -> None:
     assert slope([float(x) for x in xs], [start + of * x for x in xs]) == pytest.approx(of, abs=1e-6)
+
+
+SAID = """    S0C         S1C         S0U         S1U          EC           EU           OC           OU          MC         MU
+        0.0      2048.0         0.0      2048.0     484352.0      40960.0     380928.0     275113.8   284160.0   272366.2
+"""
+
+
+def test_what_a_jvm_has_taken_and_does_not_hold_is_told_from_what_it_holds() -> None:
+    assert spare_bytes(SAID) == int((2048 + 484352 + 380928 - 2048 - 275113.8) * 1024)
+
+
+@pytest.mark.parametrize("said", ["", "9086 not found\n", "9086:\nCommand executed successfully\n"])
+def test_of_a_jvm_that_does_not_answer_nothing_is_known(said: str) -> None:
+    assert spare_bytes(said) == 0
+
+
+OBJECTS = """ num     #instances         #bytes  class name (module)
+-------------------------------------------------------
+   1:        332647       66227376  [B (java.base@17.0.15)
+1088:            10           1040  org.apache.spark.sql.delta.DeltaLog
+1120:            24           1152  org.apache.spark.sql.delta.DeltaLogFileIndex
+Total       3280613      189024960
+"""
+
+
+def test_tables_that_delta_keeps_are_counted() -> None:
+    assert tables_kept(OBJECTS) == 10
+    assert tables_kept("9086 not found") == 0

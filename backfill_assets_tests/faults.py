@@ -222,6 +222,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "spark/road/test_full_disk",
                 "the_disk_is_full_before_the_first_day_is_written",
                 "the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit",
+                "the_disk_is_full_while_spark_is_busy_with_anything_else",
             ),
         ),
         Fault(
@@ -233,6 +234,17 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "an input/output error when a commit is brought to the disk",
             "The command says that it is committed and not confirmed; said again, it finishes.",
             _of(_DISK, "the_disk_does_not_confirm_a_commit"),
+        ),
+        Fault(
+            "an input/output error when raw, staging or a shadow is brought to the disk",
+            "The error names the table; nothing counts of it before the same call has brought it there.",
+            (
+                *_of(_DISK, "the_disk_does_not_confirm_a_shadow"),
+                *_of(
+                    "spark/road/test_unconfirmed_writes",
+                    "what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call",
+                ),
+            ),
         ),
         Fault(
             "any other error after the commit of a publication or a rollback, too many open files say; a release that is in the "

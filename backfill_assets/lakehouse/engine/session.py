@@ -27,6 +27,7 @@ from backfill_assets.domain.errors import (
 from backfill_assets.lakehouse.engine.client import channel_builder, release_session, take_session
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.lakehouse.spark_errors import room_for
 from backfill_assets.settings import Settings
 
 _TICK_SECONDS: Final = 1.0
@@ -63,6 +64,7 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
     Raises `EngineError`: what `SparkServer.ensure` raises; `QueryTimeoutError` at the end of the
     block if an operation in it ran longer than `settings.query_timeout`; `SessionTakenOverError`
     if a newer attempt took over; `ServerLostError` if the server went away, or another one came in its place.
+    Raises `StorageError` if the disk is full and nobody has said so in better words.
     """
     server = SparkServer(settings)
     endpoint = server.ensure()
@@ -227,7 +229,8 @@ def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper
         raise ServerLostError(
             f"The Spark server at {endpoint.url} went away while {tag} used it. {_GO_ON} {_remedy(endpoint)}"
         ) from error
-    raise error
+    with room_for(tag):
+        raise error
 
 
 def _remedy(endpoint: Endpoint) -> str:

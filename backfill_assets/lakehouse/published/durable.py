@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+from backfill_assets.domain.errors import StorageError
 from backfill_assets.lakehouse.published.log import LOG, actions, commits, shadow_log_folder
 
 _CHECKPOINTS = "[0-9]*.checkpoint*"
@@ -27,32 +28,70 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def _confirmed(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{place}: the disk does not confirm what was written ({error.strerror}); see to the disk, and repeat the "
+            "command: what is not confirmed does not count"
+        ) from error
+
+
 def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> None:
-    """Bring a shadow's log and data files to the disk, with all folders on the way: no engine does that by itself."""
+    """Bring a shadow's log and data files to the disk, with all folders on the way: no engine does that by itself.
+
+    Raises:
+        StorageError: the disk does not confirm them.
+    """
     shadow = root / folder
     log = shadow_log_folder(shadow)
-    _bring_with_folders(
-        shadow, [*(root / file for file in files), *([path for _, path in commits(log)] if log else [])], bring
-    )
+    with _confirmed(shadow):
+        _bring_with_folders(
+            shadow, [*(root / file for file in files), *([path for _, path in commits(log)] if log else [])], bring
+        )
 
 
 def sync_commits(root: Path, above: int, bring: Sync) -> None:
-    """Bring the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system."""
-    for path in _log_files(root / LOG, above):
-        bring(path)
-    bring(root / LOG)
+    """Bring the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system.
+
+    Raises:
+        StorageError: the disk does not confirm them.
+    """
+    with _confirmed(root / LOG):
+        for path in _log_files(root / LOG, above):
+            bring(path)
+        bring(root / LOG)
+
+
+def keep(root: Path, files: Iterable[str], bring: Sync = sync) -> None:
+    """Bring data files of a table and all of its log to the disk, with all folders on the way.
+
+    Raises:
+        StorageError: the disk does not confirm them.
+    """
+    with _confirmed(root):
+        _bring_with_folders(root, [*(root / unquote(file) for file in files), *_log_files(root / LOG, -1)], bring)
 
 
 @contextmanager
 def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
-    """Bring to the disk what the block commits to a table, with all folders on the way; no engine does that by itself."""
+    """Bring to the disk what the block commits to a table, with all folders on the way; no engine does that by itself.
+
+    Raises:
+        StorageError: the disk does not confirm it.
+    """
     above = max((version for version, _ in commits(root / LOG)), default=-1)
     yield
     new = [path for version, path in commits(root / LOG) if version > above]
     if new:
         files = [root / unquote(add["path"]) for commit in new for add in actions(commit, "add")]
-        # A later commit of somebody else may have removed a file again.
-        _bring_with_folders(root, [*(file for file in files if file.exists()), *_log_files(root / LOG, above)], bring)
+        with _confirmed(root):
+            # A later commit of somebody else may have removed a file again.
+            _bring_with_folders(
+                root, [*(file for file in files if file.exists()), *_log_files(root / LOG, above)], bring
+            )
 
 
 def _log_files(log: Path, above: int) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import (
     PreconditionError,
     ReadBackError,
+    StorageError,
     TableMovedError,
 )
 from backfill_assets.domain.ports import Clock
@@ -276,9 +277,9 @@ class DeltaPublishedTable:
         # The ledger will say that it is true: it must not be lost where the ledger is not.
         try:
             durable.sync_commits(self._root, base_version, self._sync)
-        except OSError as error:
+        except StorageError as error:
             raise ReadBackError(
-                f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.strerror}); see that "
+                f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.__cause__}); see that "
                 f"{self._root} can be written to, and run: backfill reconcile"
             ) from error
 

@@ -19,7 +19,7 @@ from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.names import visible
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout, below
-from backfill_assets.lakehouse.published.durable import kept
+from backfill_assets.lakehouse.published.durable import keep, kept
 from backfill_assets.lakehouse.road.files import columns_in, read_from, sha256_of
 from backfill_assets.lakehouse.road.landing import Found, delivered_rows
 from backfill_assets.lakehouse.road.spark_sql import (
@@ -27,15 +27,16 @@ from backfill_assets.lakehouse.road.spark_sql import (
     declared_type,
     literal,
     renamed,
-    room_for,
     spark_type,
 )
 from backfill_assets.lakehouse.road.tables import (
+    files_of_days,
     is_table,
     read_days,
     read_table,
     replace_where,
 )
+from backfill_assets.lakehouse.spark_errors import room_for
 
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""
@@ -137,6 +138,9 @@ def land(
     if is_table(path):
         _require_same_types(loaded.dataset, read_table(spark, path), path)
     counts = _landed(spark, path, days)
+    if any((f.path, f.fingerprint) in counts for f in files):
+        # Whoever landed them may have died before they were on the disk.
+        keep(path, files_of_days(path, DELIVERY_DAY, days))
     fresh = [f for f in files if (f.path, f.fingerprint) not in counts and f.size and orders[f.path]]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]

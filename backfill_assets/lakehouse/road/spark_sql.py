@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import errno
 import math
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
-from pathlib import Path
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -19,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.domain.days import runs_of_days
-from backfill_assets.domain.errors import BackfillError, StorageError
+from backfill_assets.domain.errors import BackfillError
+from backfill_assets.lakehouse.spark_errors import is_of_data, room_for
 
 _TYPES: Final[Mapping[str, T.DataType]] = {
     "string": T.StringType(),
@@ -35,10 +33,6 @@ _NAMES: Final = {spark.simpleString(): name for name, spark in _TYPES.items()}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PREFIX: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")
-_MODELS_FAULT: Final = ("0A", "21", "22", "23", "42", "54", "P0")
-"""Classes of SQLSTATE that data and SQL cause; all others are the engine's own trouble."""
-_NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""What the system says of a write that it has no room for; Spark has it among the causes of an error of its own."""
 
 
 def quoted(name: str) -> str:
@@ -112,21 +106,6 @@ def reason(error: PySparkException, lines_before: int = 0) -> str:
 
 
 @contextmanager
-def room_for(place: Path | str) -> Iterator[None]:
-    """Turn Spark's errors about a full disk into a StorageError that begins with what Spark was busy with."""
-    try:
-        yield
-    except PySparkException as error:
-        full = next((said for said in _NO_ROOM if said in str(error)), None)
-        if full is None or (error.getSqlState() or "").startswith(_MODELS_FAULT):
-            raise
-        raise StorageError(
-            f"{place}: Spark cannot write ({full}); make room on the disk of the warehouse, and of Spark's temporary files "
-            "where that is another, and repeat the command: what it was writing is there whole or not at all"
-        ) from None
-
-
-@contextmanager
 def renamed(
     kind: type[BackfillError], where: str, lines_before: int = 0, also: tuple[str, ...] = (), remedy: str = ""
 ) -> Iterator[None]:
@@ -139,8 +118,7 @@ def renamed(
             yield
     except PySparkException as error:
         # An engine that is lost or interrupted is not the model's fault, and its own handler names it.
-        state = error.getSqlState() or ""
-        if not state.startswith(_MODELS_FAULT) and not condition_of(error).startswith(also):
+        if not is_of_data(error) and not condition_of(error).startswith(also):
             raise
         text = f"{where}: {reason(error, lines_before)}"
         raise kind(f"{text.rstrip('. ')}; {remedy}" if remedy else text) from None

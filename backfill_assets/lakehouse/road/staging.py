@@ -21,8 +21,9 @@ from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
 from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
 from backfill_assets.lakehouse.road.references import reference_tables
-from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, room_for, struct_of
+from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
 from backfill_assets.lakehouse.road.tables import is_table, read_days, rows_by_day, write_days
+from backfill_assets.lakehouse.spark_errors import room_for
 
 LINEAGE: Final = "_lineage"
 """The column that tells of each row from which delivery it came; a staging model hands it through."""

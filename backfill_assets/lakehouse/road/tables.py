@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.lakehouse.published.reading import add_actions
-from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days, room_for
+from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
+from backfill_assets.lakehouse.spark_errors import room_for
 
 _PLAIN: Final = {
     "delta.enableDeletionVectors": "false",
@@ -49,6 +50,13 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
     if not by_day:
         return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
     return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
+
+
+def files_of_days(path: Path, column: str, days: Collection[dt.date]) -> tuple[str, ...]:
+    """Paths of the files that a table has for some days, relative to it."""
+    return tuple(
+        f["path"] for f in add_actions(DeltaTable(path), "path", "partition") if f["partition"][column] in days
+    )
 
 
 def read_table(spark: SparkSession, path: Path) -> DataFrame:

@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import StorageError
 from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road import Audit, Target, build_shadow, stage
 from backfill_assets.lakehouse.road.tables import is_table
+from backfill_assets.settings import Settings
 from backfill_assets_tests.full_disk import TMPFS, full, small_disk
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, Kit, commits, values
 from backfill_assets_tests.told import Told
@@ -102,6 +104,20 @@ def test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit(
         road[step](D2)
         assert (commits(table), rows(kit, folder)) == (2, [(D1, 1), (D1, 2), (D2, 1), (D2, 2)])
         told.found(refused.removeprefix(f"{disk}/"), "the table is what it was", "said again, it writes each row once")
+
+
+def test_the_disk_is_full_while_spark_is_busy_with_anything_else(
+    spark_settings: Settings, spark_server: SparkServer, told: Told
+) -> None:
+    with small_disk() as (disk, kind):
+        told.injected(f"{kind} while Spark writes for a step that says nothing of it itself")
+        with (
+            pytest.raises(StorageError, match=r"^u_1 evidence: Spark cannot write \(.+\); make room") as refused,
+            full(disk, kind, spark_server.status().pid),
+            open_session(spark_settings, "u_1 evidence") as spark,
+        ):
+            spark.range(100_000).write.parquet(str(disk / "any"))
+        told.found(refused.value)
 
 
 def refusal(write: Step, day: dt.date, folder: Path) -> str:

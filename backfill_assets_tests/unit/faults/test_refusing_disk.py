@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.errors import BackfillError, ReadBackError
+from backfill_assets.domain.errors import BackfillError, ReadBackError, StorageError
+from backfill_assets.domain.release import shadow_of
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets_tests.full_disk import NO_DISK, TMPFS, full, small_disk
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
+    DAYS,
     POINTS,
     assert_one_command_goes_on,
     ready,
@@ -66,6 +68,22 @@ def test_the_disk_does_not_confirm_a_commit(world: World, told: Told, command: s
         say(world, command, unit)
     world.tables["sales"] = table
     told.found(refused.value, *goes_on(world, command, unit))
+
+
+def test_the_disk_does_not_confirm_a_shadow(world: World, told: Told) -> None:
+    unit = ready(world, "publish")
+    (folder,) = {shadow_of(f.path) for e in world.ledger.evidence(unit, "sales", DAYS).values() for f in e.shadow_files}
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    table = DeltaPublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
+    told.injected("an input/output error when a shadow is brought to the disk")
+    with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
+        table.shadow_files(folder, DAYS)
+    assert folder in str(refused.value)
+    assert world.tables["sales"].shadow_files(folder, DAYS)
+    told.found(refused.value, "read again, its files are there")
 
 
 @contextmanager

@@ -222,8 +222,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "spark/road/test_full_disk",
                 "the_disk_is_full_before_the_first_day_is_written",
                 "the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit",
-                "the_disk_is_full_while_spark_is_busy_with_anything_else",
             ),
+        ),
+        Fault(
+            "the disk is full while Spark does anything else (the same)",
+            "The error names the work and what to make room for.",
+            _of("spark/road/test_full_disk", "the_disk_is_full_while_spark_is_busy_with_anything_else"),
         ),
         Fault(
             "the manifests, the Delta log, the shadow or the ledger may not be written to (as another user where this one is root)",
@@ -236,10 +240,11 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of(_DISK, "the_disk_does_not_confirm_a_commit"),
         ),
         Fault(
-            "an input/output error when raw, staging or a shadow is brought to the disk",
-            "The error names the table; nothing counts of it before the same call has brought it there.",
+            "an input/output error when raw, staging, a shadow or a new table is brought to the disk",
+            "The error names the table; nothing counts of it before the same call has brought it there. (What a disk loses that "
+            "confirms it the second time, the doctor finds.)",
             (
-                *_of(_DISK, "the_disk_does_not_confirm_a_shadow"),
+                *_of(_DISK, "the_disk_does_not_confirm_a_shadow", "the_disk_does_not_confirm_a_new_table"),
                 *_of(
                     "spark/road/test_unconfirmed_writes",
                     "what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call",

@@ -32,7 +32,10 @@ def content_of(file: Path, most: int = MAX_BYTES) -> bytes:
             f"the file cannot be read: {reason}; name one that is there and may be read", None
         ) from error
     if len(content) > most:
-        raise DatasetError(f"the file is larger than {most // 1024} KiB; such a file is some pages long", None)
+        raise DatasetError(
+            f"the file is larger than {most // 1024} KiB; such a file is some pages long: take out what is not needed",
+            None,
+        )
     return content
 
 

@@ -129,7 +129,7 @@ class LayoutError(BackfillError):
 
 
 class StorageError(BackfillError):
-    """Raised when a file cannot be written: the disk is full, or the folder is not this user's to write to."""
+    """Raised when a file cannot be written or kept: the disk is full or ill, or the folder is not this user's."""
 
 
 class ReadBackError(BackfillError):

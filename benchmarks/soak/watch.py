@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
 from backfill_assets.domain.units import LIVE_TAG, UNIT_TAG, UnitState
 from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.lakehouse.engine.configuration import TABLES_KEPT
 from backfill_assets.orchestration.campaign_desk import desk_of
 from benchmarks.soak.actions import Situation
 from benchmarks.soak.processes import SPARK, Processes
@@ -138,6 +140,8 @@ class Meter(threading.Thread):
             # Processes are killed all the time here.
             with contextlib.suppress(psutil.Error):
                 uncounted = _uncounted(process.pid) if role == SPARK else 0
+                if uncounted is None:
+                    continue
                 sample = Sample(at, process.memory_info().rss - uncounted, process.num_fds())
                 self._samples.setdefault((role, process.pid), []).append(sample)
                 line = {"role": role, "pid": process.pid, **asdict(sample)}
@@ -145,41 +149,43 @@ class Meter(threading.Thread):
                     out.write(json.dumps(line) + "\n")
 
 
-def _uncounted(jvm: int) -> int:
-    """Bytes of a JVM that grow to a limit and no further, after a garbage collection; 0 where nobody answers.
+def _uncounted(jvm: int) -> int | None:
+    """Bytes of a JVM that grow to a limit and no further, after a garbage collection; nothing where it does not answer.
 
-    Its heap takes all that it may, whatever it holds, and Delta keeps up to 150 tables (engine/configuration.py): only
-    what is left tells whether something is never given back.
+    Its heap takes all that it may, whatever it holds, and Delta keeps some tables: only what is left tells
+    whether something is never given back.
     """
-    # Without a JDK there is nobody to ask; a JVM that was killed just now does not answer.
     jcmd, jstat = shutil.which("jcmd"), shutil.which("jstat")
     if not jcmd or not jstat:
-        return 0
+        return 0  # without a JDK there is nobody to ask
     with contextlib.suppress(subprocess.TimeoutExpired):
         objects = _answer(jcmd, str(jvm), "GC.class_histogram")
-        return spare_bytes(_answer(jstat, "-gc", str(jvm))) + tables_kept(objects) * _TABLE_BYTES
-    return 0
+        spare = spare_bytes(_answer(jstat, "-gc", str(jvm)))
+        return None if spare is None else spare + tables_kept(objects) * _TABLE_BYTES
+    return None  # it was killed just now, or is too busy
 
 
 def _answer(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=_COLLECT_SECONDS, check=False).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_COLLECT_SECONDS, check=False, env=os.environ | {"LC_ALL": "C"}
+    ).stdout
 
 
 def tables_kept(said: str) -> int:
-    """How many tables Delta keeps, by what `jcmd GC.class_histogram` says of its living objects."""
+    """How many tables Delta keeps within its limit, by what `jcmd GC.class_histogram` says of its living objects."""
     found = _DELTA_LOGS.search(said)
-    return int(found[1]) if found else 0
+    return min(int(found[1]), TABLES_KEPT) if found else 0
 
 
-def spare_bytes(said: str) -> int:
-    """Bytes that the heap of a JVM could do without, by what `jstat -gc` says right after a garbage collection.
+def spare_bytes(said: str) -> int | None:
+    """Bytes that the heap of a JVM could do without, by what `jstat -gc` says right after a garbage collection, if it does.
 
     Columns are in KB: capacity (C) and use (U) of both survivor spaces (S0, S1), eden (E) and the old generation (O).
     Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/jstat.html. What eden has was allocated since.
     """
     lines = [line.split() for line in said.splitlines()]
     if len(lines) != 2 or len(lines[0]) != len(lines[1]):  # noqa: PLR2004  # names and figures
-        return 0
-    value = {name: float(figure) for name, figure in zip(*lines, strict=True)}
-    taken = sum(value[f"{space}C"] for space in ("S0", "S1", "E", "O"))
-    return int((taken - sum(value[f"{space}U"] for space in ("S0", "S1", "O"))) * 1024)
+        return None
+    value = dict(zip(*lines, strict=True))
+    taken = sum(float(value[f"{space}C"]) for space in ("S0", "S1", "E", "O"))
+    return int((taken - sum(float(value[f"{space}U"]) for space in ("S0", "S1", "O"))) * 1024)

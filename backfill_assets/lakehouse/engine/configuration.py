@@ -17,6 +17,8 @@ DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 _TOKEN_KEY: Final = "spark.connect.authenticate.token"  # noqa: S105  # a setting's name
 _SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
+TABLES_KEPT: Final = 150
+"""Delta keeps so many of the tables that it met, in memory."""
 _LOG4J: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -70,7 +72,7 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.databricks.delta.snapshotPartitions": "2",
         # Delta keeps every table that it touched for an hour, with plans and sessions: 3 MB for each shadow. Not much
         # smaller: a table must not fall out under a transaction, its lock would go with it.
-        "spark.databricks.delta.delta.log.cacheSize": "150",
+        "spark.databricks.delta.delta.log.cacheSize": str(TABLES_KEPT),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -32,10 +32,15 @@ def sync(path: Path) -> None:
 def _confirmed(place: Path) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"{error.filename} is gone, although it has just been written for {place}; see who removes files there, and repeat "
+            "the command: what is not on the disk does not count"
+        ) from error
     except OSError as error:
         raise StorageError(
-            f"{place}: the disk does not confirm what was written ({error.strerror}); see to the disk, and repeat the "
-            "command: what is not confirmed does not count"
+            f"{place}: the disk does not confirm what was written ({error.strerror or error}); see to the disk, and repeat "
+            "the command: what is not confirmed does not count"
         ) from error
 
 
@@ -68,11 +73,20 @@ def sync_commits(root: Path, above: int, bring: Sync) -> None:
 def keep(root: Path, files: Iterable[str], bring: Sync = sync) -> None:
     """Bring data files of a table and all of its log to the disk, with all folders on the way.
 
+    All of the log, as whoever wrote an earlier commit may have died before it was there, and a log with a gap is none.
+
     Raises:
         StorageError: the disk does not confirm them.
     """
+
+    def bring_what_is_left(path: Path) -> None:
+        # Somebody else's commit may have removed a file again, and engines clean up old commits.
+        with suppress(FileNotFoundError):
+            bring(path)
+
     with _confirmed(root):
-        _bring_with_folders(root, [*(root / unquote(file) for file in files), *_log_files(root / LOG, -1)], bring)
+        found = [*(root / unquote(file) for file in files), *_log_files(root / LOG, -1)]
+        _bring_with_folders(root, found, bring_what_is_left)
 
 
 @contextmanager
@@ -86,12 +100,7 @@ def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
     yield
     new = [path for version, path in commits(root / LOG) if version > above]
     if new:
-        files = [root / unquote(add["path"]) for commit in new for add in actions(commit, "add")]
-        with _confirmed(root):
-            # A later commit of somebody else may have removed a file again.
-            _bring_with_folders(
-                root, [*(file for file in files if file.exists()), *_log_files(root / LOG, above)], bring
-            )
+        keep(root, [add["path"] for commit in new for add in actions(commit, "add")], bring)
 
 
 def _log_files(log: Path, above: int) -> Iterator[Path]:

@@ -10,12 +10,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import (
-    PreconditionError,
-    ReadBackError,
-    StorageError,
-    TableMovedError,
-)
+from backfill_assets.domain.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
 from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, TableCommit, shadow_of
 from backfill_assets.domain.retention import EXTRA, StoredFile
@@ -78,6 +73,7 @@ class DeltaPublishedTable:
 
         Raises:
             PreconditionError: the shadow's log is damaged, or it uses what cannot be published.
+            StorageError: the disk does not confirm the shadow.
         """
         read = log.read_shadow(self._root / files.shadow_folder(folder))
         found = {} if read is None else shadow_files(read, folder, self._dataset, days)
@@ -92,6 +88,7 @@ class DeltaPublishedTable:
 
         Raises:
             PreconditionError: shadow, declaration and table differ otherwise; names column, expected, found.
+            StorageError: the disk does not confirm the commit.
         """
         declared = schema.declared_types(self._dataset)
         self._require_shadow(shadow_folder, declared)
@@ -113,7 +110,8 @@ class DeltaPublishedTable:
                 schema.delta_fields(new),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
             )
-            durable.sync_commits(self._root, table.version() - 1, self._sync)
+        # Also where nothing is new: whoever wrote the newest commit may have been refused by the disk.
+        durable.sync_commits(self._root, table.version() - 1, self._sync)
 
     def commit(self, manifest: Manifest, base_version: int) -> int:
         """Verify every precondition and commit the manifest on `base_version`; the new version.

@@ -130,7 +130,7 @@ def land(
 
     Raises:
         SourceError: a file cannot be read as the dataset declares it; nothing is written then.
-        StorageError: the disk is full; raw is what it was.
+        StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
     """
     orders = {f.path: columns_in(f.file, f.path, loaded.dataset.landing) for f in files}
     path = layout.raw_path(loaded.name)

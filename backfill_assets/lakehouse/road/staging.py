@@ -56,7 +56,7 @@ def stage(
     Raises:
         ModelError: the staging model fails or returns other columns than it must.
         SourceError: raw or a reference does not fit what `dataset.yaml` declares.
-        StorageError: the disk is full; staging is what it was.
+        StorageError: the disk is full, and staging is what it was; or the disk does not confirm what was staged.
     """
     if not days:
         return {}

@@ -21,6 +21,7 @@ from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
     DAYS,
+    NEW,
     POINTS,
     assert_one_command_goes_on,
     ready,
@@ -57,9 +58,11 @@ def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_disk_does_not_confirm_a_commit(world: World, told: Told, command: str) -> None:
     unit = ready(world, command)
+    known = set((world.homes["sales"] / "_delta_log").iterdir())
 
     def fails(path: Path) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        if path.suffix == ".json" and path not in known:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     table = world.tables["sales"]
     world.tables["sales"] = DeltaPublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
@@ -84,6 +87,25 @@ def test_the_disk_does_not_confirm_a_shadow(world: World, told: Told) -> None:
     assert folder in str(refused.value)
     assert world.tables["sales"].shadow_files(folder, DAYS)
     told.found(refused.value, "read again, its files are there")
+
+
+def test_the_disk_does_not_confirm_a_new_table(world: World, told: Told) -> None:
+    unit = world.open_unit({"sales": DAYS})
+    world.build(unit, "sales", NEW)
+    evidence = world.ledger.evidence(unit.id, "sales", DAYS).values()
+    (folder,) = {shadow_of(f.path) for found in evidence for f in found.shadow_files}
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    place, dataset = layout(world.folder), world.datasets["sales"]
+    told.injected("an input/output error when the first commit of a published table is brought to the disk")
+    with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
+        DeltaPublishedTable(place, dataset, world.clock, fails).prepare(folder)
+    synced: list[Path] = []
+    DeltaPublishedTable(place, dataset, world.clock, synced.append).prepare(folder)
+    assert world.homes["sales"] / "_delta_log" / f"{0:020}.json" in synced
+    told.found(refused.value, "said again, it is on the disk")
 
 
 @contextmanager

@@ -66,6 +66,10 @@ class Disk:
         if path.is_file():
             self._safe.add(self._state(path))
 
+    def is_new_commit(self, path: Path) -> bool:
+        """Whether a file is a commit that was not there before, or not as it is now."""
+        return path.parent.name == "_delta_log" and path.suffix == ".json" and self._state(path) not in self._safe
+
     def cut(self, damage: Callable[[Path], None]) -> list[str]:
         """Damage what is not safe; the names of these files."""
         lost = [path for path in self._files() if self._state(path) not in self._safe]
@@ -113,7 +117,7 @@ def test_the_power_goes_before_a_step_of_a_release(
 def test_the_power_goes_while_the_commit_is_written(world: World, told: Told, command: str, loss: str) -> None:
     unit = ready(world, command)
     disk = Disk(world)
-    disk.dies_at = lambda path: path.parent.name == "_delta_log" and path.suffix == ".json"
+    disk.dies_at = disk.is_new_commit
     with pytest.raises(Died):
         say(world, command, unit)
     (commit,) = disk.cut(LOSSES[loss])
@@ -133,7 +137,7 @@ def test_the_power_goes_while_the_commit_is_written(world: World, told: Told, co
 def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, told: Told, command: str) -> None:
     unit = ready(world, command)
     disk = Disk(world)
-    disk.dies_at = lambda path: path.parent.name == "_delta_log" and path.suffix == ".json"
+    disk.dies_at = disk.is_new_commit
     with pytest.raises(Died):
         say(world, command, unit)
     told.injected(f"power cut while a {command} commits: half of {disk.cut(LOSSES['half'])}")

@@ -19,6 +19,7 @@ from backfill_assets.domain.names import NOT_SHOWN, may_hold_secret, visible, wi
 MOST_FAULTS = 100
 """Nobody reads more of them."""
 _LONGEST_KEY = 200
+_LONGEST_PATH = 1_000
 _REMEDIES: Final = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "write a whole number"),
@@ -58,9 +59,10 @@ class DatasetFault:
 
 
 def shown_path(path: Path) -> str:
-    """The path as people look for it: relative to the working folder where it lies below it."""
+    """The path as people look for it: relative to the working folder where it lies below it; of a giant the beginning."""
     absolute = path.absolute()
-    return visible(str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute))
+    text = str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
+    return visible(text if len(text) <= _LONGEST_PATH else text[: _LONGEST_PATH - 1] + "…")
 
 
 def shown_key(path: Iterable[str | int]) -> str:

@@ -121,6 +121,13 @@ def test_days_that_no_dataset_can_have_are_refused(house: House, words: list[str
     assert message in said.err
 
 
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_of_a_giant_path_the_beginning_is_told(house: House, command: str) -> None:
+    said = run(command, "files=" + "x" * 100_000)
+    assert said.code != 0
+    assert "files=xxx" in told(said.text)
+
+
 def test_no_number_is_too_large_to_be_refused(house: House) -> None:
     said = run("sweep", "--grace", "9" * 17)
     assert said.code != 0

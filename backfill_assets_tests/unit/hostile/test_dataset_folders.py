@@ -267,7 +267,7 @@ def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str
         ("ours: SELECT", "ours: WITH a AS (SELECT 1) DELETE FROM trips SELECT", "the statement contains DELETE"),
         ("ours: SELECT trip_date", 'ours: "SELECT \\u202e trip_date', "golden.finance.ours holds U+202E"),
         ("sql: SELECT", "sql: SELECT '" + "x" * 300_000 + "' AS x,", "longer than 256 KiB"),
-        ("max_mismatches: 0", "max_mismatches: -1", "greater than or equal to 0"),
+        ("max_mismatches: 0", "max_mismatches: -1", "write a number of at least 0"),
         ("  board:", "  bo\u0430rd:", "is not a safe name"),
         ("tolerance: 1%}", "tolerance: \u0661%}", "consumers.board.tolerance = '\u0661%': write"),
         ('sql: "SELECT sum', 'sql: "SELECT \u202e sum', "U+202E"),

@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -53,12 +53,28 @@ def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
     with TemporaryDirectory(prefix="models-") as temporary:
         with tarfile.open(fileobj=io.BytesIO(_run(home, "archive", commit, "--", inside, refusal=lacking))) as archive:
             try:
-                archive.extractall(temporary, filter="data")
-            except (tarfile.TarError, OSError) as error:
+                _lay_out(archive, Path(temporary))
+            except (tarfile.TarError, OSError, RuntimeError) as error:
                 raise DatasetError(
                     f"{inside} at {ref!r} cannot be laid out: {in_one_line(error)}; name a commit without such files"
                 ) from error
         yield Checkout(ref, commit, load_folder(Path(temporary, inside)))
+
+
+def _lay_out(archive: tarfile.TarFile, folder: Path) -> None:
+    """Lay out what git has packed; raises TarError for what would not be in the folder, RuntimeError for links in a circle."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    # Python before 3.11.4, such as that of Debian 12, knows no filters.
+    for member in archive.getmembers():
+        path = PurePosixPath(member.name)
+        if not (member.isfile() or member.isdir() or member.issym()) or path.is_absolute() or ".." in path.parts:
+            raise tarfile.TarError(f"{member.name} is no file in it")
+    archive.extractall(folder)  # noqa: S202  # looked at before, and links right after
+    for place in folder.rglob("*"):
+        if not place.resolve().is_relative_to(folder.resolve()):
+            raise tarfile.TarError(f"{place.relative_to(folder)} leads out of it")
 
 
 def _git(folder: Path, *arguments: str, refusal: str) -> str:

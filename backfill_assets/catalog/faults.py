@@ -14,7 +14,7 @@ from typing import Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from backfill_assets.domain.errors import MisfitError
-from backfill_assets.domain.names import NOT_SHOWN, may_hold_secret, visible, without_secrets
+from backfill_assets.domain.names import NOT_SHOWN, may_hold_secret, shortened, visible, without_secrets
 
 MOST_FAULTS = 100
 """Nobody reads more of them."""
@@ -62,7 +62,7 @@ def shown_path(path: Path) -> str:
     """The path as people look for it: relative to the working folder where it lies below it; of a giant the beginning."""
     absolute = path.absolute()
     text = str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
-    return visible(text if len(text) <= _LONGEST_PATH else text[: _LONGEST_PATH - 1] + "…")
+    return visible(shortened(text, _LONGEST_PATH))
 
 
 def shown_key(path: Iterable[str | int]) -> str:
@@ -71,7 +71,7 @@ def shown_key(path: Iterable[str | int]) -> str:
     for part in path:
         shown = NOT_SHOWN if isinstance(part, str) and may_hold_secret(part) else part
         text += f"[{shown}]" if isinstance(part, int) else f".{shown}" if text else str(shown)
-    return visible(text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…")
+    return visible(shortened(text, _LONGEST_KEY))
 
 
 def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
@@ -137,8 +137,7 @@ def shown_value(value: object, most: int = 60) -> str:
         case str() if may_hold_secret(value):
             return NOT_SHOWN
         case _:
-            text = repr(value)
-            return text if len(text) <= most else text[: most - 1] + "…"
+            return shortened(repr(value), most)
 
 
 def _suggestion(key: str, known: Sequence[str]) -> str:

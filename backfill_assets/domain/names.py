@@ -59,6 +59,11 @@ def in_one_line(error: object) -> str:
     return visible(" ".join(str(error).split()))[:_LONGEST_ERROR]
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, or of a longer one than `most` characters the beginning and an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 NOT_SHOWN = "a URL (not shown: it may hold a secret)"
 # Both look at each character a bounded number of times: what comes in is as long as somebody likes.
 _ANY_URL = re.compile(r"[A-Za-z][\w.+:-]{0,30}://[^\s']+")

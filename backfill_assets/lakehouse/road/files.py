@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import CsvOptions, Format
-from backfill_assets.domain.names import in_one_line, visible
+from backfill_assets.domain.names import in_one_line, shortened, visible
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 _LONGEST_HEADER: Final = 1 << 20
@@ -154,8 +154,7 @@ def _check_names(found: tuple[str, ...], shown: str, columns: Mapping[str, str])
 
 def _listed(found: tuple[str, ...]) -> str:
     text = visible(", ".join(found[:_SHOWN]))
-    short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-    return short + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
+    return shortened(text, _SHOWN_CHARACTERS) + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
 
 
 def _check_parquet(path: Path, shown: str, columns: Mapping[str, str]) -> None:

@@ -36,6 +36,11 @@ NOBODY = 65534
 Fault = Callable[[], None]
 
 
+def ill(path: Path) -> None:
+    """How a disk refuses to confirm a file."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
 @pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
 def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, step: str) -> None:
     with small_disk() as (folder, kind):
@@ -62,7 +67,7 @@ def test_the_disk_does_not_confirm_a_commit(world: World, told: Told, command: s
 
     def fails(path: Path) -> None:
         if path.suffix == ".json" and path not in known:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            ill(path)
 
     table = world.tables["sales"]
     world.tables["sales"] = DeltaPublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
@@ -77,10 +82,7 @@ def test_the_disk_does_not_confirm_a_shadow(world: World, told: Told) -> None:
     unit = ready(world, "publish")
     (folder,) = {shadow_of(f.path) for e in world.ledger.evidence(unit, "sales", DAYS).values() for f in e.shadow_files}
 
-    def fails(path: Path) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    table = DeltaPublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
+    table = DeltaPublishedTable(layout(world.folder), world.datasets["sales"], world.clock, ill)
     told.injected("an input/output error when a shadow is brought to the disk")
     with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
         table.shadow_files(folder, DAYS)
@@ -95,13 +97,10 @@ def test_the_disk_does_not_confirm_a_new_table(world: World, told: Told) -> None
     evidence = world.ledger.evidence(unit.id, "sales", DAYS).values()
     (folder,) = {shadow_of(f.path) for found in evidence for f in found.shadow_files}
 
-    def fails(path: Path) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
     place, dataset = layout(world.folder), world.datasets["sales"]
     told.injected("an input/output error when the first commit of a published table is brought to the disk")
     with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
-        DeltaPublishedTable(place, dataset, world.clock, fails).prepare(folder)
+        DeltaPublishedTable(place, dataset, world.clock, ill).prepare(folder)
     synced: list[Path] = []
     DeltaPublishedTable(place, dataset, world.clock, synced.append).prepare(folder)
     assert world.homes["sales"] / "_delta_log" / f"{0:020}.json" in synced

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from backfill_assets_tests import skips, told
+from backfill_assets_tests import nightly, skips, told
+from backfill_assets_tests.harness import shared
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("no deadline", deadline=None)
@@ -13,5 +14,5 @@ settings.load_profile("no deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for plugin in (skips, told):
+    for plugin in (nightly, shared, skips, told):
         config.pluginmanager.register(plugin)

@@ -1,8 +1,4 @@
-"""One Spark server for a whole test session, shared by every folder that imports these fixtures.
-
-The first fixture to start it puts its warehouse into `BACKFILL_ASSETS_TEST_WAREHOUSE`, where the
-other folders' fixtures and all subprocesses find it; whoever set the variable stops the server.
-"""
+"""One Spark server for a whole test run, shared by all its processes and by every folder that imports these fixtures."""
 
 from __future__ import annotations
 
@@ -32,9 +28,9 @@ from backfill_assets.lakehouse.engine.registration import EngineFolder
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from backfill_assets_tests.harness.shared import shared_folder
 from benchmarks.installation import end
 
-WAREHOUSE_VARIABLE = "BACKFILL_ASSETS_TEST_WAREHOUSE"
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -54,20 +50,11 @@ def engine_settings(warehouse: Path, **variables: str) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    shared = os.environ.get(WAREHOUSE_VARIABLE)
-    if shared is not None:
-        yield SparkServer(engine_settings(Path(shared)))
-        return
-    warehouse = tmp_path_factory.mktemp("engine") / "warehouse"
-    os.environ[WAREHOUSE_VARIABLE] = str(warehouse)
-    server = SparkServer(engine_settings(warehouse))
-    try:
-        server.ensure()
-        yield server
-    finally:
-        del os.environ[WAREHOUSE_VARIABLE]
-        server.stop()
+def spark_server() -> SparkServer:
+    """The server of this run, which ends with it; whoever comes first starts it."""
+    server = SparkServer(engine_settings(shared_folder() / "engine" / "warehouse"))
+    server.ensure()
+    return server
 
 
 @pytest.fixture

@@ -26,11 +26,18 @@ from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backf
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
+from backfill_assets_tests.harness.shared import made_once, shared_folder
 from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASETS = Path(__file__).parent / "datasets"
-LAB_VARIABLE = "BACKFILL_ASSETS_TEST_LAB"
+COPIES: Mapping[str, str] = {
+    "tickets_campaign": "tickets",
+    "tickets_failed": "tickets",
+    "tickets_beside": "tickets",
+    "tickets_at_once": "tickets",
+}
+"""Datasets of the installation that a run shares: each file of tests has its own, as all of them may be at work at once."""
 # Run limits under which chunks of one backfill meet each other at the release.
 MEETING: Mapping[str, Any] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
 Rows = Sequence[tuple[int, int]]
@@ -65,18 +72,16 @@ class Lab:
         self.module = MODULE
         self._processes: dict[str, psutil.Popen] = {}
 
-    def set_up(self, renamed: tuple[str, str] | None = None, run_limits: Mapping[str, Any] = MEETING) -> None:
-        """Write the instance's configuration and the datasets.
+    def set_up(self, datasets: Mapping[str, str], run_limits: Mapping[str, Any] = MEETING) -> None:
+        """Write the instance's configuration and the datasets, each a copy of one in `DATASETS`, by its own name.
 
-        `renamed` is (dataset, other name): only this one is set up. A second lab needs it: the warehouse is the session's,
-        and neither ledger may meet releases of the other. `run_limits` come over those of the configuration.
+        All labs of a run have one warehouse, and no ledger may meet releases of another: no two labs may have a dataset of
+        one name. `run_limits` come over those of the configuration.
         """
-        if renamed is None:
-            shutil.copytree(DATASETS, self.datasets)
-        else:
-            old, new = renamed
-            shutil.copytree(DATASETS / old, self.datasets / new)
-            self.edit_model(new, "dataset.yaml", old, new)
+        for name, original in datasets.items():
+            shutil.copytree(DATASETS / original, self.datasets / name)
+            if name != original:
+                self.edit_model(name, "dataset.yaml", original, name)
         self.home.mkdir(parents=True)
         (self.root / "state" / "dagster").mkdir(parents=True)
         # This process opens the instance as well, and has not the variables of the lab.
@@ -255,24 +260,17 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
         time.sleep(0.5)
 
 
-@contextlib.contextmanager
-def running_lab(root: Path, warehouse: Path) -> Iterator[Lab]:
-    """The one lab of a session with its daemon and webserver: whoever started it stops it, later callers use it."""
-    shared = os.environ.get(LAB_VARIABLE)
-    if shared is not None:
-        url, _, folder = shared.partition(" ")
-        lab = Lab(Path(folder), warehouse)
-        lab.url = url
-        yield lab
-        return
-    lab = Lab(root, warehouse)
-    lab.set_up()
-    try:
-        with started(lab):
-            os.environ[LAB_VARIABLE] = f"{lab.url} {root}"
-            yield lab
-    finally:
-        os.environ.pop(LAB_VARIABLE, None)
+def shared_lab(warehouse: Path) -> Lab:
+    """The one lab of a run with its daemon and webserver, which end with the run; whoever comes first starts them."""
+    lab = Lab(shared_folder() / "lab", warehouse)
+
+    def start() -> str:
+        lab.set_up({folder.name: folder.name for folder in DATASETS.iterdir()} | COPIES)
+        lab.start()
+        return lab.url
+
+    lab.url = made_once("lab", start)
+    return lab
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_o
 from backfill_assets.system import SystemUser
 from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
 
+DATASET = "tickets_campaign"
 FIRST = dt.date(2024, 7, 1)
 DAYS = day_range(FIRST, FIRST + dt.timedelta(days=8))
 CANARY_ONLY = {DAYS[0], DAYS[-1]}
@@ -28,7 +29,7 @@ def specification(days: tuple[dt.date, ...] = DAYS, **more: object) -> dict[str,
         "backfill_id": ID,
         "owner": "ticket-office",
         "source_range": {"start": str(days[0]), "end": str(days[-1])},
-        "target": {"dataset": "tickets", "partition_key": "day"},
+        "target": {"dataset": DATASET, "partition_key": "day"},
         "reason": {"issue": "TIX-7", "change": "Count the fee of one with each ticket"},
         "execution": {"partitions_per_batch": 2, "max_concurrency": 2, "canary": {"partitions": 2}},
         "validation": {"expected_change": {"amount": "+1% to +20%"}},
@@ -77,8 +78,8 @@ def shadows(found: dict[str, Any]) -> list[dict[str, Any]]:
 def published(lab: Lab) -> Lab:
     """The days as they were published before: ten a ticket."""
     for day in DAYS:
-        lab.deliver("tickets", day, [(1, 10), (2, 10)])
-    built = lab.launch("tickets", DAYS)
+        lab.deliver(DATASET, day, [(1, 10), (2, 10)])
+    built = lab.launch(DATASET, DAYS)
     assert lab.finished(built) == "COMPLETED_SUCCESS", lab.failures(built)
     return lab
 
@@ -92,7 +93,7 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
 
     # The model is wrong in a way that the contract sees: the canaries fail and stop the campaign by themselves.
     lab.edit_model(
-        "tickets",
+        DATASET,
         "fact.sql",
         "SELECT day, ticket, amount",
         "SELECT day, ticket, CAST(amount * 5 AS BIGINT) AS amount",
@@ -103,10 +104,10 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     stopped = reaches(lab, "stopped")
     assert {d["day"] for d in stopped["days"] if d["state"] == "failed"} <= {str(d) for d in CANARY_ONLY}
     assert {d["state"] for d in stopped["days"] if d["day"] not in {str(c) for c in CANARY_ONLY}} == {"missing"}
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
 
     # The fix; resume freezes a new plan, runs the canaries again and then the rest, each day once.
-    lab.edit_model("tickets", "fact.sql", "amount * 5", "amount + 1")
+    lab.edit_model(DATASET, "fact.sql", "amount * 5", "amount + 1")
     assert "failed" in backfill(lab, "resume", ID, "--explain")
     backfill(lab, "resume", ID, "--reason", "the fee is one, not fivefold")
     validated = reaches(lab, "validated")
@@ -114,8 +115,8 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     assert sorted(built[-len(DAYS) :]) == [str(day) for day in DAYS]
     assert all(len(batch["days"]) <= 2 for batch in validated["batches"])
     assert validated["estimate"]["planned"]["batches"] > validated["estimate"]["left"]["batches"] == 0
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
-    assert lab.materialized("shadow", "tickets") >= {str(day) for day in DAYS}
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
+    assert lab.materialized("shadow", DATASET) >= {str(day) for day in DAYS}
 
     # Nothing leads past the approval, and an approval is for the evidence that was seen.
     unit = str(validated["unit"])
@@ -125,14 +126,14 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     backfill(lab, "approve", ID, "--evidence", str(validated["evidence"]), "--by", "controller")
     assert status(lab)["state"] == "approved"
     assert "files in" in backfill(lab, "publish", ID, "--dry-run")
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
     backfill(lab, "publish", ID)
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 22)
-    assert lab.materialized("published", "tickets") >= {str(day) for day in DAYS}
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 22)
+    assert lab.materialized("published", DATASET) >= {str(day) for day in DAYS}
 
-    (release, *_) = json.loads(backfill(lab, "releases", "tickets", "--json"))
+    (release, *_) = json.loads(backfill(lab, "releases", DATASET, "--json"))
     backfill(lab, "rollback", release["release"], "--reason", "finance wants to wait")
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
     undone = status(lab)
     assert (undone["state"], undone["next"].split(",")[0]) == (
         "rolled_back", f"backfill approve {ID} --evidence {undone['evidence']}"
@@ -141,21 +142,21 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     backfill(lab, "publish", ID, refused=True)
     backfill(lab, "approve", ID, "--evidence", str(undone["evidence"]))
     backfill(lab, "publish", ID)
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 22)
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 22)
 
-    changes = json.loads(backfill(lab, "history", "tickets", "--day", str(DAYS[0]), "--json"))
+    changes = json.loads(backfill(lab, "history", DATASET, "--day", str(DAYS[0]), "--json"))
     assert [change["kind"] for change in changes] == ["publish", "rollback", "publish", "publish"]
     backfill(lab, "sign-off", ID, "--reason", "totals agree")
     assert "can be rolled back until" in backfill(lab, "cleanup", ID, refused=True)
     assert status(lab)["state"] == "closed"
-    lab.edit_model("tickets", "fact.sql", "CAST(amount + 1 AS BIGINT) AS amount", "amount")
-    backfill(lab, "hold", "lift", "tickets", str(DAYS[0]), str(DAYS[-1]))
+    lab.edit_model(DATASET, "fact.sql", "CAST(amount + 1 AS BIGINT) AS amount", "amount")
+    backfill(lab, "hold", "lift", DATASET, str(DAYS[0]), str(DAYS[-1]))
 
 
 def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> None:
     days = day_range(dt.date(2024, 8, 1), dt.date(2024, 8, 12))
     for day in days:
-        lab.deliver("tickets", day, [(1, 10)])
+        lab.deliver(DATASET, day, [(1, 10)])
     name = "first-build-2024"
     content = specification(days, backfill_id=name, approval={"required": False}, validation={}) | {
         "execution": {"partitions_per_batch": 1, "max_concurrency": 1}
@@ -181,11 +182,11 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     actions = [entry["action"] for entry in validated["journal"]]
     assert actions.count(Action.paused.value) == actions.count(Action.resumed.value) == actions.count("set") == 1
     backfill(lab, "publish", name)
-    assert amounts(lab, "tickets", days) == dict.fromkeys(days, 10)
+    assert amounts(lab, DATASET, days) == dict.fromkeys(days, 10)
 
 
 def test_a_specification_with_faults_is_refused_with_every_line(lab: Lab) -> None:
-    content = specification(backfill_id="wrong-one") | {"target": {"dataset": "tickets", "partition_key": "date"}}
+    content = specification(backfill_id="wrong-one") | {"target": {"dataset": DATASET, "partition_key": "date"}}
     file = write(lab, content | {"rollback": {"keep_for": "900d"}})
     text = backfill(lab, "plan", file, refused=True)
     assert text.count("wrong-one.yaml:") == 2

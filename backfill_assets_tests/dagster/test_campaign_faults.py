@@ -50,7 +50,7 @@ def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> 
     """An installation of its own: its daemon is killed and started again."""
     made = Lab(tmp_path_factory.mktemp("faults"), spark_server.folder.root.parent)
     # The run limits as shipped: a slot is kept for live runs.
-    made.set_up(renamed=("tickets", DATASET), run_limits={})
+    made.set_up({DATASET: "tickets"}, run_limits={})
     made.edit_model(DATASET, "fact.sql", "SELECT day, ticket, amount", f"SELECT day, ticket, {SLOW}")
     with started(made):
         yield made

@@ -12,6 +12,7 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.release import shadow_of
 from backfill_assets_tests.dagster.lab import Lab, amounts
 
+DATASET = "tickets_failed"
 DAYS = day_range(dt.date(2024, 2, 1), dt.date(2024, 2, 6))
 BAD = dt.date(2024, 2, 5)
 
@@ -31,15 +32,15 @@ def failed(lab: Lab) -> str:
     """A backfill over two chunks of which one has a duplicate key on one day."""
     for day in DAYS:
         rows = [(1, 10), (2, 10)] if day != BAD else [(1, 10), (1, 11)]
-        lab.deliver("tickets", day, rows)
-    backfill = lab.launch("tickets", DAYS)
+        lab.deliver(DATASET, day, rows)
+    backfill = lab.launch(DATASET, DAYS)
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
     return backfill
 
 
 def test_nothing_of_the_unit_is_published_when_one_chunk_fails(lab: Lab, failed: str) -> None:
-    assert amounts(lab, "tickets", DAYS) == {}
-    assert lab.materialized("published", "tickets") & {str(d) for d in DAYS} == set()
+    assert amounts(lab, DATASET, DAYS) == {}
+    assert lab.materialized("published", DATASET) & {str(d) for d in DAYS} == set()
 
 
 def test_the_failure_names_day_check_and_what_was_found(lab: Lab, failed: str) -> None:
@@ -49,7 +50,7 @@ def test_the_failure_names_day_check_and_what_was_found(lab: Lab, failed: str) -
 
 
 def test_every_day_has_its_own_check_result_with_the_numbers_behind_it(lab: Lab, failed: str) -> None:
-    key = dg.AssetCheckKey(dg.AssetKey(["shadow", "tickets"]), "unique_key")
+    key = dg.AssetCheckKey(dg.AssetKey(["shadow", DATASET]), "unique_key")
     with lab.instance as instance:
         records = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
     events = [r.event.dagster_event for r in records if r.event is not None]
@@ -69,33 +70,33 @@ def test_retry_failed_from_the_ui_never_publishes_unproven_days(lab: Lab, failed
     ]
     assert answer["__typename"] == "LaunchBackfillSuccess", answer
     assert lab.finished(answer["backfillId"]) != "COMPLETED_SUCCESS"
-    assert amounts(lab, "tickets", DAYS) == {}
+    assert amounts(lab, DATASET, DAYS) == {}
 
 
 def test_published_alone_on_unproven_days_is_refused_with_the_list_of_what_is_missing(lab: Lab, failed: str) -> None:
-    alone = lab.launch("tickets", DAYS, layers=("published",))
+    alone = lab.launch(DATASET, DAYS, layers=("published",))
     assert lab.finished(alone) != "COMPLETED_SUCCESS"
     text = lab.failures(alone)
-    assert f"tickets {BAD} failed its checks" in text
+    assert f"{DATASET} {BAD} failed its checks" in text
     assert f"backfill resume {lab.unit(failed).id}" in text
-    assert amounts(lab, "tickets", DAYS) == {}
+    assert amounts(lab, DATASET, DAYS) == {}
 
 
 def test_a_run_of_one_good_day_of_the_unit_is_refused_by_name_and_is_no_green_run_without_a_release(
     lab: Lab, failed: str
 ) -> None:
     day = str(DAYS[0])
-    command = ("dagster", "asset", "materialize", "-m", "backfill_assets.definitions", "--select", "group:tickets")
+    command = ("dagster", "asset", "materialize", "-m", "backfill_assets.definitions", "--select", f"group:{DATASET}")
     done = lab.run(*command, "--partition", day)
     assert done.returncode != 0
-    assert f"tickets {BAD} failed its checks" in done.stdout + done.stderr
-    assert amounts(lab, "tickets", DAYS) == {}
+    assert f"{DATASET} {BAD} failed its checks" in done.stdout + done.stderr
+    assert amounts(lab, DATASET, DAYS) == {}
 
 
 def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_failed_day(lab: Lab, failed: str) -> None:
     unit = lab.unit(failed)
     attempts = {e.attempt for e in lab.application.ledger.evidence(unit.id).values() if e.passed}
-    lab.deliver("tickets", BAD, [(1, 10), (2, 10)], number=2)
+    lab.deliver(DATASET, BAD, [(1, 10), (2, 10)], number=2)
     (command,) = set(re.findall(r"backfill resume u_\w+", lab.failures(failed)))
 
     done = lab.run(*command.split(), BACKFILL_ASSETS_WEBSERVER=lab.url)
@@ -103,8 +104,8 @@ def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_fa
     assert done.returncode == 0, done.stderr
     (resumed,) = re.findall(r"launched backfill (\w+)", done.stdout)
     assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
-    assert {str(d) for d in DAYS} <= lab.materialized("published", "tickets")
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
+    assert {str(d) for d in DAYS} <= lab.materialized("published", DATASET)
     after = lab.application.ledger.evidence(unit.id)
     assert {e.day for e in after.values() if e.attempt not in attempts} == {BAD}
     assert len(lab.application.ledger.releases(unit=unit.id)) == 1
@@ -113,21 +114,21 @@ def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_fa
 def test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passed(lab: Lab) -> None:
     days = day_range(dt.date(2024, 2, 11), dt.date(2024, 2, 16))
     for day in days:
-        lab.deliver("tickets", day, [(1, 10), (2, 10)] if day != days[5] else [(1, 10), (1, 11)])
-    backfill = lab.launch("tickets", days)
+        lab.deliver(DATASET, day, [(1, 10), (2, 10)] if day != days[5] else [(1, 10), (1, 11)])
+    backfill = lab.launch(DATASET, days)
     assert lab.finished(backfill) == "COMPLETED_FAILED"
-    unit, table = lab.unit(backfill), lab.application.layout.published_path("tickets")
+    unit, table = lab.unit(backfill), lab.application.layout.published_path(DATASET)
     passed = {e.day: e for e in lab.application.ledger.evidence(unit.id).values() if e.passed}
     (log,) = (table / shadow_of(passed[days[0]].shadow_files[0].path) / "_delta_log").glob("*.json")
     log.write_bytes(bytes(log.stat().st_size))
     (table / passed[days[3]].shadow_files[0].path).unlink()
-    lab.deliver("tickets", days[5], [(1, 10), (2, 10)], number=2)
+    lab.deliver(DATASET, days[5], [(1, 10), (2, 10)], number=2)
 
     done = lab.run("backfill", "resume", unit.id, BACKFILL_ASSETS_WEBSERVER=lab.url)
 
     (resumed,) = re.findall(r"launched backfill (\w+)", done.stdout)
     assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)
-    assert amounts(lab, "tickets", days) == dict.fromkeys(days, 20)
+    assert amounts(lab, DATASET, days) == dict.fromkeys(days, 20)
     after = {e.day: e for e in lab.application.ledger.evidence(unit.id).values()}
     kept = [day for day in days if day in passed and after[day].attempt == passed[day].attempt]
     # The first chunk lost its log, the second one file beside the day that had failed.

@@ -50,7 +50,7 @@ def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> 
     own = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT), "BACKFILL_ASSETS_LEASE": "60s"}
     made = Lab(root, spark_server.folder.root.parent, variables=own)
     made.module = MODULE
-    made.set_up(renamed=("tickets", DATASET), run_limits={})
+    made.set_up({DATASET: "tickets"}, run_limits={})
     config = yaml.safe_load((made.home / "dagster.yaml").read_text(encoding="utf-8"))
     config["storage"]["custom"] |= {"module": "backfill_assets_tests.dagster.held_storage", "class": "HeldStorage"}
     (made.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -34,7 +34,7 @@ mutation Live($params: ExecutionParams!) {
 def lab(request: pytest.FixtureRequest, spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
     """An installation of its own; the warehouse is the session's, so that each has another dataset."""
     lab = Lab(tmp_path, spark_server.folder.root.parent)
-    lab.set_up(renamed=("tickets", f"{DATASET}_{request.param}"), run_limits=LIMITS[request.param])
+    lab.set_up({f"{DATASET}_{request.param}": "tickets"}, run_limits=LIMITS[request.param])
     with started(lab):
         yield lab
 

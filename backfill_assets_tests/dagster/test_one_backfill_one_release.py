@@ -10,31 +10,32 @@ from deltalake import DeltaTable
 from backfill_assets.domain.days import day_range
 from backfill_assets_tests.dagster.lab import Lab, amounts, content
 
+DATASET = "tickets_at_once"
 DAYS = day_range(dt.date(2024, 1, 1), dt.date(2024, 1, 9))
 HALVED = [{"days": [str(d) for d in DAYS], "metrics": {"amount": "-50%", "row_count": "unchanged"}}]
 
 
 def _deliver(lab: Lab, amount: int, number: int) -> None:
     for day in DAYS:
-        lab.deliver("tickets", day, [(1, amount), (2, amount)], number)
+        lab.deliver(DATASET, day, [(1, amount), (2, amount)], number)
 
 
 def _poll(lab: Lab, stop: threading.Event, seen: set[tuple[int, ...]]) -> None:
-    path = lab.application.layout.published_path("tickets")
+    path = lab.application.layout.published_path(DATASET)
     while not stop.wait(0.2):
         published = content(DeltaTable(path))
         seen.add(tuple(sum(published[day].values()) for day in DAYS))
 
 
 def test_a_backfill_of_three_chunks_is_one_commit_and_readers_never_see_a_mixture(lab: Lab) -> None:
-    before = lab.version("tickets")
+    before = lab.version(DATASET)
     _deliver(lab, 10, number=1)
-    first = lab.launch("tickets", DAYS)
+    first = lab.launch(DATASET, DAYS)
     assert lab.finished(first) == "COMPLETED_SUCCESS", lab.failures(first)
     assert len(lab.runs(first)) == 3
-    released = lab.version("tickets")
+    released = lab.version(DATASET)
     assert released == max(before, 0) + 1  # the very first release creates the table in version 0
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 20)
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
 
     _deliver(lab, 5, number=2)
     seen: set[tuple[int, ...]] = set()
@@ -42,7 +43,7 @@ def test_a_backfill_of_three_chunks_is_one_commit_and_readers_never_see_a_mixtur
     reader = threading.Thread(target=_poll, args=(lab, stop, seen))
     reader.start()
     try:
-        second = lab.launch("tickets", DAYS, contract=HALVED)
+        second = lab.launch(DATASET, DAYS, contract=HALVED)
         status = lab.finished(second)
     finally:
         stop.set()
@@ -50,13 +51,13 @@ def test_a_backfill_of_three_chunks_is_one_commit_and_readers_never_see_a_mixtur
 
     assert status == "COMPLETED_SUCCESS", lab.failures(second)
     assert len(lab.runs(second)) == 3
-    assert lab.version("tickets") == released + 1
+    assert lab.version(DATASET) == released + 1
     assert seen <= {(20,) * 9, (10,) * 9}
-    assert amounts(lab, "tickets", DAYS) == dict.fromkeys(DAYS, 10)
-    assert {str(d) for d in DAYS} <= lab.materialized("published", "tickets")
-    (release, *_) = lab.application.ledger.releases("tickets")
+    assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 10)
+    assert {str(d) for d in DAYS} <= lab.materialized("published", DATASET)
+    (release, *_) = lab.application.ledger.releases(DATASET)
     assert {s.day for s in release.manifest.days} == set(DAYS)
     evidence = lab.application.ledger.evidence(release.manifest.unit)
-    verdicts = {v.check: v for v in evidence["tickets", DAYS[0]].verdicts}
+    verdicts = {v.check: v for v in evidence[DATASET, DAYS[0]].verdicts}
     assert verdicts["amount_change"].expected == "-50%"
     assert verdicts["amount_change"].found == "20 → 10 (-50.0000%)"

@@ -53,7 +53,7 @@ def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path_factory: pytes
     gates = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT)}
     made = Lab(root, spark_server.folder.root.parent, CONFIG, {**urls, **gates})
     made.module = ("-m", "backfill_assets_tests.dagster.held_definitions")
-    made.set_up(renamed=("tickets", DATASET), run_limits={})
+    made.set_up({DATASET: "tickets"}, run_limits={})
     (root / "gates").mkdir()
     with started(made):
         yield made

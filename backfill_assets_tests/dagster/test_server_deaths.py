@@ -60,7 +60,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An installation with a Spark server of its own, in which all days are published and about to be corrected."""
     root = tmp_path_factory.mktemp("servers")
     made = Lab(root, root / "warehouse", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
-    made.set_up(renamed=("tickets", DATASET), run_limits={"max_concurrent_runs": 1, "tag_concurrency_limits": []})
+    made.set_up({DATASET: "tickets"}, run_limits={"max_concurrent_runs": 1, "tag_concurrency_limits": []})
     # Of one row that is delivered the model makes as many as its ticket says.
     made.edit_model(DATASET, "staging.sql", "ticket, amount", "explode(sequence(1L, ticket)) AS ticket, amount")
     made.edit_model(DATASET, "dataset.yaml", "chunk_days: 3", "chunk_days: 2")

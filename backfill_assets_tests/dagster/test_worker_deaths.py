@@ -39,7 +39,7 @@ def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> 
     gates = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT)}
     made = Lab(root, spark_server.folder.root.parent, variables=gates)
     made.module = ("-m", "backfill_assets_tests.dagster.held_definitions")
-    made.set_up(renamed=("tickets", DATASET))
+    made.set_up({DATASET: "tickets"})
     (root / "gates").mkdir()
     with started(made):
         yield made

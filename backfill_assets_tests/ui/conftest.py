@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Error, expect, sync_playwright
 
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import Lab, running_lab
+from backfill_assets_tests.dagster.lab import Lab, shared_lab
 from backfill_assets_tests.engine import spark_server
 from backfill_assets_tests.ui.pages import Ui
 
@@ -44,9 +44,8 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def lab(chromium: str, spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with running_lab(tmp_path_factory.mktemp("lab"), spark_server.folder.root.parent) as running:
-        yield running
+def lab(chromium: str, spark_server: SparkServer) -> Lab:
+    return shared_lab(spark_server.folder.root.parent)
 
 
 # Not for the whole session: as long as Playwright is on, no other test of this process could run an event loop.

@@ -46,7 +46,6 @@ def test_cancelling_a_run_ends_its_spark_work(lab: Lab, spark_server: SparkServe
 
 
 @pytest.mark.faults
-@pytest.mark.everyday
 def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retried(
     told: Told, lab: Lab, spark_server: SparkServer
 ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime as dt
 import shutil
 import tempfile
 from collections.abc import Callable, Collection
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ from backfill_assets.domain.work import Attempt
 from backfill_assets_tests.unit.campaigns.between import between
 from backfill_assets_tests.unit.campaigns.lifecycle_model import EDGES, READY, Built, Model, world_may_move
 from backfill_assets_tests.unit.campaigns.site import CANARIES, DAYS, ID, Scheduler, Site
-from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.published.tables import day, layout
 
 pytestmark = pytest.mark.slow
@@ -46,15 +43,6 @@ EVERY = (day(0), *DAYS)
 LEASE, TICK = dt.timedelta(seconds=90), dt.timedelta(minutes=1)
 OPEN_PHASES = WORKING | {Phase.paused, Phase.stopped}
 some_day = st.sampled_from(DAYS)
-
-
-@cache
-def empty_ledger() -> Path:
-    """A ledger with its schema and nothing in it: to make one takes longer than several steps."""
-    folder = Path(tempfile.mkdtemp(prefix="lifecycle_empty_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    World(folder).close()
-    return folder / "ledger.db"
 
 
 class Asked(Scheduler):
@@ -75,7 +63,6 @@ class Lifecycle(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lifecycle_"))
-        shutil.copy(empty_ledger(), self.folder)
         self.site = Site(self.folder, scheduler=Asked(self.asked), approval={"required": True, "by": ["anna"]})
         world = self.site.world
         world.ledger = between(

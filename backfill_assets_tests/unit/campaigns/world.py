@@ -34,8 +34,9 @@ from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
-from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets.ledger import LockPace, SqlLedger
 from backfill_assets.reports.folder import ReportFolder
+from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.published.tables import (
     TestClock,
     content,
@@ -107,11 +108,17 @@ def fingerprint(amounts: Sequence[int]) -> str:
 class World:
     """Everything that a release needs, below one folder; a second one on the same folder is another process.
 
-    A name such as `sales<orders` is a dataset that is built from another one.
+    A name such as `sales<orders` is a dataset that is built from another one. The ledger is a file in the folder unless its
+    URL is given.
     """
 
     def __init__(
-        self, folder: Path, described: Sequence[str] = ("sales",), first_id: int = 0, clock: TestClock | None = None
+        self,
+        folder: Path,
+        described: Sequence[str] = ("sales",),
+        first_id: int = 0,
+        clock: TestClock | None = None,
+        ledger: str = "",
     ) -> None:
         names = [name.split("<")[0] for name in described]
         self.described = tuple(described)
@@ -125,7 +132,7 @@ class World:
         self.homes = {name: layout(folder).published_path(name) for name in names}
         self.tables = {name: DeltaPublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = TableFingerprints(self.homes)
-        self.ledger: SqlLedger = open_ledger(f"sqlite:///{folder / 'ledger.db'}", self.clock, lock_pace=QUICK)
+        self.ledger: SqlLedger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
 
     def publisher(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Publisher:
         return Publisher(

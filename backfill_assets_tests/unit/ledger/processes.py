@@ -8,17 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import create_engine, make_url, text
-
-
-def fresh_database(cluster: str, name: str) -> str:
-    """The URL of a new database on the cluster."""
-    engine = create_engine(cluster, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return make_url(cluster).set(database=name).render_as_string(hide_password=False)
-
 
 def together(
     script: str, url: str, folder: Path, processes: int, turns: int, *, within: Sequence[Sequence[str]] = ()

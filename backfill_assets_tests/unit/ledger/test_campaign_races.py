@@ -12,9 +12,10 @@ import pytest
 
 from backfill_assets.domain.campaign import Action, Campaign, Phase
 from backfill_assets.domain.errors import CampaignError
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.harness.ledgers import empty_postgres_ledger, opened_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_entry
-from backfill_assets_tests.unit.ledger.processes import fresh_database, together
+from backfill_assets_tests.unit.ledger.processes import together
 from backfill_assets_tests.unit.ledger.samples import WallClock
 
 pytestmark = pytest.mark.slow
@@ -66,8 +67,8 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("race")
     url = f"sqlite:///{folder}/state/ledger.db"
     if request.param == "postgres":
-        url = fresh_database(str(request.getfixturevalue("postgres_cluster")), "campaign_race")
-    ledger = open_ledger(url, WallClock())
+        url = empty_postgres_ledger(str(request.getfixturevalue("postgres_cluster")), "campaign_race")
+    ledger = opened_ledger(url, WallClock())
     for turn in range(TURNS):
         ledger.add_campaign(a_campaign(f"race-{turn}"), an_entry(Action.planned, campaign=f"race-{turn}"))
     told: dict[int, dict[str, str]] = {turn: {} for turn in range(TURNS)}

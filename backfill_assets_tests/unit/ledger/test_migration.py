@@ -40,6 +40,12 @@ CAMPAIGNS, PROOF = "0004", "0005"
 OLD, PLANNED = "old-1", "old-2"
 
 
+@pytest.fixture
+def migrated() -> bool:
+    """No ledger exists yet: these tests are about the way to one."""
+    return False
+
+
 class Campaigns(NamedTuple):
     """Everything that a ledger says of campaigns, by its own ways of reading them."""
 

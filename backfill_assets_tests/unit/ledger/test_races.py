@@ -10,7 +10,8 @@ import pytest
 
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.ledger import SqlLedger, open_ledger
-from backfill_assets_tests.unit.ledger.processes import fresh_database, together
+from backfill_assets_tests.harness.ledgers import new_database
+from backfill_assets_tests.unit.ledger.processes import together
 from backfill_assets_tests.unit.ledger.samples import WallClock, a_launch, a_unit, march
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("race")
     url = f"sqlite:///{folder}/state/ledger.db"
     if request.param == "postgres":
-        url = fresh_database(str(request.getfixturevalue("postgres_cluster")), "race")
+        url = new_database(str(request.getfixturevalue("postgres_cluster")), "race")
     (folder / "count").write_text("0")
     said = together(AT_THE_SAME_MOMENT, url, folder, PROCESSES, TURNS)
     printed = tuple(tuple(tuple(line.split()) for line in lines) for lines in said)

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from backfill_assets.domain.dataset import LateData
 from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.ledger.samples import HandClock, a_hold, a_launch, a_manifest, a_unit, march
 
 ALL_DAYS = march(1, 6)
@@ -31,7 +32,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
     @initialize()
     def open_a_fresh_ledger(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ledger-"))
-        self.ledger = open_ledger(f"sqlite:///{self.folder}/ledger.db", HandClock())
+        self.ledger = opened_ledger(f"sqlite:///{self.folder}/ledger.db", HandClock())
         self.launches = 0
         self.releases = 0
         self.wants: dict[str, set[dt.date]] = {}

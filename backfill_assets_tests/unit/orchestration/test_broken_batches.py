@@ -21,8 +21,8 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from backfill_assets.orchestration.storage import BatchedEvents, BatchedSqliteEventLogStorage, batched_events
 from backfill_assets.orchestration.storage import batches as batches_module
+from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.ledger import postgres
 from backfill_assets_tests.unit.orchestration.event_lab import (
     DAYS,
     SHADOW,

@@ -21,7 +21,7 @@ from dagster._core.events import DagsterEvent
 
 from backfill_assets.orchestration.storage import BatchedSqliteEventLogStorage, batched_events
 from backfill_assets.orchestration.storage import batches as batches_module
-from backfill_assets_tests.unit.ledger import postgres
+from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.unit.orchestration.event_lab import (
     CHECKS,
     DAYS,

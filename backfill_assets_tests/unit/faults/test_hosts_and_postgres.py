@@ -14,8 +14,8 @@ import pytest
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger
+from backfill_assets_tests.harness.world import QUICK, World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import QUICK, World
 from backfill_assets_tests.unit.faults.kit import (
     DAYS,
     NEW,
@@ -38,7 +38,7 @@ ONE_NAME = (
 ON_A_HOST = """
 import socket, sys, time
 from pathlib import Path
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.harness.world import World
 url, folder, me = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 world = World(folder / "world", first_id=1000 * (me + 1), ledger=url)
 (folder / f"ready-{me}").touch()

@@ -9,7 +9,8 @@ import pytest
 
 from backfill_assets.ledger import SqlLedger, open_ledger
 from backfill_assets_tests.harness import ledgers, postgres
-from backfill_assets_tests.unit.ledger.samples import HandClock
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.unit.ledger.samples import NOON
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +20,8 @@ def postgres_cluster() -> Iterator[str]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FixedClock:
+    return FixedClock(NOON)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ledger(url: str, clock: HandClock) -> Iterator[SqlLedger]:
+def ledger(url: str, clock: FixedClock) -> Iterator[SqlLedger]:
     ledger = open_ledger(url, clock)
     yield ledger
     ledger.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from backfill_assets_tests.harness.waiting import wait_for
 
 
 def together(
@@ -24,8 +25,11 @@ def together(
         )
         for me in range(processes)
     ]
-    while len(list(folder.glob("ready-*"))) < processes and all(p.poll() is None for p in started):
-        time.sleep(0.01)
+
+    def all_ready_or_one_dead() -> bool:
+        return len(list(folder.glob("ready-*"))) == processes or any(p.poll() is not None for p in started)
+
+    wait_for(all_ready_or_one_dead, "the processes to be ready", every=0.01)
     (folder / "go").touch()
     printed = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0] * processes, [error for _, error in printed]

@@ -17,9 +17,9 @@ from backfill_assets.domain.measurement import ROW_COUNT, Side
 from backfill_assets.domain.metrics import DatasetMetrics, SecondsPerPartition, Watermark
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.release_figures import figures, release_figures
-from backfill_assets_tests.unit.campaigns import world as worlds
+from backfill_assets_tests.harness import world as worlds
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 

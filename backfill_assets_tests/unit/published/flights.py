@@ -17,7 +17,7 @@ from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
 from backfill_assets.domain.units import UnitState
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.ledgers import copy_empty_ledger
-from backfill_assets_tests.unit.published.tables import ARROW
+from backfill_assets_tests.harness.tables import ARROW
 
 AIRLINES = {"AA": "American Airlines Inc.", "B6": "JetBlue Airways", "UA": "United Air Lines Inc."}
 SEATS, DISTANCE = 100, 500

@@ -104,6 +104,7 @@ class World:
         self.previews = Previews()
         self.scheduler = scheduler or Scheduler()
         self.notices: list[tuple[Notice, str]] = []
+        self.measure: Callable[[Sequence[int]], Side] = side
         self.asked = asked
 
     def close(self) -> None:
@@ -233,7 +234,9 @@ class World:
                 digest,
                 self.basis.upstream(name, [d], unit)[d],
             )
-            measured = DayMeasurement(d, side(data[d]), side(published.get(d, ())), NOTHING, SourceState(1))
+            measured = DayMeasurement(
+                d, self.measure(data[d]), self.measure(published.get(d, ())), NOTHING, SourceState(1)
+            )
             verdicts = tuple(
                 Verdict(c, d, passed or c != "unique_key", Severity.error, True, "no duplicate", "what is there")
                 for c in self.basis.checks(name)
@@ -386,5 +389,5 @@ def lost_ledger(world: World) -> World:
     return World(world.folder, world.described, 5000)
 
 
-def side(amounts: Sequence[int]) -> Side:
-    return Side(metrics={ROW_COUNT: Decimal(len(amounts))}, fingerprint=fingerprint(amounts))
+def side(amounts: Sequence[int], **counts: int) -> Side:
+    return Side({ROW_COUNT: Decimal(len(amounts))}, counts, fingerprint(amounts))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
-import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaigns.releasing.history import History
-from backfill_assets.domain.measurement import ROW_COUNT
+from backfill_assets.domain.measurement import ROW_COUNT, Side
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.harness import world as worlds
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day, rows_of
-from backfill_assets_tests.harness.world import World
+from backfill_assets_tests.harness.world import World, side
 
 HOUR = dt.timedelta(hours=1)
 
@@ -50,23 +50,20 @@ def test_without_a_day_all_days_are_told_and_other_datasets_are_not(campaigns: W
     assert History(campaigns.ledger).of("sales", [day(9)]) == ()
 
 
-def measured(campaigns: World, monkeypatch: pytest.MonkeyPatch) -> str:
+def measured(campaigns: World) -> str:
     """A release of days whose evidence has a measure beside the rows."""
-    plain = worlds.side
 
-    def with_sum(amounts: list[int]) -> worlds.Side:
-        made = plain(amounts)
-        return worlds.Side({**made.metrics, "amount": Decimal(sum(amounts))}, made.counts, made.fingerprint)
+    def with_sum(amounts: Sequence[int]) -> Side:
+        made = side(amounts)
+        return replace(made, metrics={**made.metrics, "amount": Decimal(sum(amounts))})
 
-    monkeypatch.setattr(worlds, "side", with_sum)
+    campaigns.measure = with_sum
     return campaigns.released({d: [5, 6] for d in DAYS})
 
 
-def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(
-    campaigns: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
-    release = measured(campaigns, monkeypatch)
+    release = measured(campaigns)
     campaigns.campaign_rollback().execute(release, "odd")
     back, new, old = History(campaigns.ledger).of("sales", [DAYS[0]])
     assert new.measures == {"amount": (Decimal(1), Decimal(11))}
@@ -75,8 +72,8 @@ def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(
     assert ROW_COUNT not in new.measures
 
 
-def test_measures_of_evidence_that_was_replaced_are_left_out(campaigns: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = measured(campaigns, monkeypatch)
+def test_measures_of_evidence_that_was_replaced_are_left_out(campaigns: World) -> None:
+    release = measured(campaigns)
     campaigns.campaign_rollback().execute(release, "odd")
     name = campaigns.ledger.release(release).manifest.unit
     unit = campaigns.ledger.move(name, {UnitState.rolled_back}, UnitState.open)
@@ -87,9 +84,9 @@ def test_measures_of_evidence_that_was_replaced_are_left_out(campaigns: World, m
     assert newest[DAYS[0]].rows_after == 2
 
 
-def test_a_rollback_over_somebody_elses_rows_has_no_measures(campaigns: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_over_somebody_elses_rows_has_no_measures(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
-    release = measured(campaigns, monkeypatch)
+    release = measured(campaigns)
     write_deltalake(
         campaigns.homes["sales"], rows_of({DAYS[0]: [99]}), mode="overwrite", predicate=f"day = '{DAYS[0]}'"
     )

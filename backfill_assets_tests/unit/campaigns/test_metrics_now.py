@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import replace
-from decimal import Decimal
+from functools import partial
 
 import pytest
 
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
 from backfill_assets.domain.campaign import Action, JournalEntry, Phase
-from backfill_assets.domain.measurement import ROW_COUNT, Side
-from backfill_assets_tests.harness import world as worlds
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day
-from backfill_assets_tests.harness.world import World
+from backfill_assets_tests.harness.world import World, side
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +29,11 @@ def test_a_dataset_without_a_release_has_no_figures(world: World) -> None:
     assert (found.watermark.newest, found.last_success, found.rollback_windows) == (None, None, ())
 
 
-def test_figures_are_those_of_what_is_published_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def doubled(amounts: list[int]) -> Side:
-        return Side({ROW_COUNT: Decimal(len(amounts))}, {"duplicate_keys": 1}, worlds.fingerprint(amounts))
-
+def test_figures_are_those_of_what_is_published_now(world: World) -> None:
     world.released({day(0): [1, 2], day(1): [1, 2]})
-    with monkeypatch.context() as patched:
-        patched.setattr(worlds, "side", doubled)
-        second = world.released({day(1): [1, 2, 3]})
+    world.measure = partial(side, duplicate_keys=1)
+    second = world.released({day(1): [1, 2, 3]})
+    world.measure = side
     found = metrics(world).of("sales")
     assert (found.rows, found.duplicate_keys, found.duplicate_keys_per_1000_rows) == (5, 1, 200.0)
     world.rollback().execute(second, "odd")

@@ -8,8 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -29,6 +28,7 @@ from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.shared import shared_folder
+from backfill_assets_tests.harness.waiting import wait_for
 from benchmarks.installation import end
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,15 +82,6 @@ def start_python(code: str, environ: Mapping[str, str]) -> subprocess.Popen[str]
     )
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    """Return when `condition` holds; fails the test with `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {seconds} s in vain: {what}")
-        time.sleep(0.1)
-
-
 def works(server: SparkServer) -> bool:
     """Whether a server runs and has used a fifth of a core for two seconds: one without work uses some hundredths."""
     pid = server.status().pid
@@ -136,7 +127,7 @@ def somebody_elses_server(
         server = psutil.Popen(server_command(home), cwd=home.root, env=environ, stdout=log, stderr=log)
     found = f"sc://localhost:{port}/;token={token}"
     try:
-        wait_for(lambda: ask(Endpoint.remote(found)) is Answer.READY, "the other server is ready", 180)
+        wait_for(lambda: ask(Endpoint.remote(found)) is Answer.READY, "the other server to be ready", 180)
         yield found
     finally:
         end([server])
@@ -149,7 +140,7 @@ def held_at(file: Path, pid: int) -> Iterator[None]:
     file.rename(aside)
     os.mkfifo(file)  # whoever opens it to read waits for somebody who opens it to write
     try:
-        wait_for(lambda: _opens_a_pipe(pid), f"process {pid} reads {file}", 600)
+        wait_for(lambda: _opens_a_pipe(pid), f"process {pid} to read {file}", 600)
         yield
     finally:
         with contextlib.suppress(OSError):  # nobody waits any more

@@ -13,7 +13,7 @@ from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, stand
-from backfill_assets_tests.unit.campaigns.between import between
+from backfill_assets_tests.harness.between import between
 
 CALLS = (
     "assign", "add_deliveries", "add_staged", "lock", "add_evidence", "store_manifest", "intend", "commit", "finalize",

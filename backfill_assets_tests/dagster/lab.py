@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.shared import made_once, shared_folder
+from backfill_assets_tests.harness.waiting import wait_for
 from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,14 +250,6 @@ def content(table: DeltaTable) -> dict[dt.date, dict[int, int]]:
     for row in data.take(pc.sort_indices(data, sort_keys=[("ticket", "ascending")])).to_pylist():
         found.setdefault(row["day"], {})[row["ticket"]] = row["amount"]
     return found
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
-    """Return as soon as the condition holds; `AssertionError` with `what` if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
-        time.sleep(0.5)
 
 
 def shared_lab(warehouse: Path) -> Lab:

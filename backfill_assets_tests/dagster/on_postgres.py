@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from sqlalchemy import create_engine, text
 
 from backfill_assets_tests.dagster.lab import ROOT
-from backfill_assets_tests.unit.ledger import postgres
+from backfill_assets_tests.harness import postgres
 
 CONFIG = ROOT / "deploy" / "postgres" / "dagster.yaml"
 LEDGER, DAGSTER = "BACKFILL_ASSETS_LEDGER_URL", "BACKFILL_ASSETS_DAGSTER_URL"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 
 from backfill_assets.domain.days import day_range
-from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+from backfill_assets_tests.dagster.lab import Lab, amounts
+from backfill_assets_tests.harness.waiting import wait_for
 
 DAYS = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 2))
 _JOB = """

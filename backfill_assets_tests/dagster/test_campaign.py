@@ -15,7 +15,8 @@ from backfill_assets.domain.campaign import Action
 from backfill_assets.domain.days import day_range
 from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_of
 from backfill_assets.system import SystemUser
-from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+from backfill_assets_tests.dagster.lab import Lab, amounts
+from backfill_assets_tests.harness.waiting import wait_for
 
 DATASET = "tickets_campaign"
 FIRST = dt.date(2024, 7, 1)

@@ -28,9 +28,10 @@ from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.event_log import DagsterEventLog
-from backfill_assets_tests.dagster.lab import Lab, started, wait_for
+from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
 from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]

@@ -18,8 +18,9 @@ from backfill_assets.domain.work import AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE
-from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started, wait_for
+from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, write
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]

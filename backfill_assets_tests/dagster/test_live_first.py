@@ -12,7 +12,8 @@ import pytest
 
 from backfill_assets.domain.days import day_range
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import Lab, amounts, started, wait_for
+from backfill_assets_tests.dagster.lab import Lab, amounts, started
+from backfill_assets_tests.harness.waiting import wait_for
 
 DATASET = "tickets_live"
 HISTORY = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 15))

@@ -17,7 +17,7 @@ from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.ledger import open_ledger
 from backfill_assets_tests.dagster.lab import Lab, amounts, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, DAGSTER, LEDGER, documented_urls
-from backfill_assets_tests.unit.published.tables import TestClock
+from backfill_assets_tests.harness.clocks import FixedClock
 
 DATASET = "tickets_on_postgres"
 DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 4))
@@ -73,4 +73,4 @@ def test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postg
 def test_a_ledger_in_dagsters_database_is_refused(urls: dict[str, str]) -> None:
     PostgresRunStorage(urls[DAGSTER]).dispose()
     with pytest.raises(LedgerError, match="use another ledger"):
-        open_ledger(urls[DAGSTER], TestClock())
+        open_ledger(urls[DAGSTER], FixedClock())

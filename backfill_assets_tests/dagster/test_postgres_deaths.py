@@ -17,10 +17,11 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
-from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started, wait_for
+from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, LEDGER, documented_urls
+from backfill_assets_tests.harness.postgres import Killable, is_running
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.ledger.postgres import Killable, is_running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 

@@ -18,8 +18,9 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
-from backfill_assets_tests.dagster.lab import Lab, started, wait_for
+from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.engine import held_at, somebody_elses_server
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]

@@ -10,8 +10,9 @@ import pytest
 
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.engine import works
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 
 _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typename } }"

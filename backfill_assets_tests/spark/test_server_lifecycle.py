@@ -14,14 +14,8 @@ from backfill_assets.domain.errors import ServerLostError, ServerStartError
 from backfill_assets.lakehouse.engine.registration import ProcessRef, Registration
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets_tests.engine import (
-    engine_environment,
-    engine_settings,
-    java_processes,
-    start_python,
-    wait_for,
-    works,
-)
+from backfill_assets_tests.engine import engine_environment, engine_settings, java_processes, start_python, works
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 
 # All of them, as they build on each other.

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from backfill_assets.domain.errors import EngineError, QueryTimeoutError, SessionTakenOverError
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
-from backfill_assets_tests.engine import engine_environment, engine_settings, start_python, wait_for
+from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
+from backfill_assets_tests.harness.waiting import wait_for
 
 _NAP = "java_method('java.lang.Thread', 'sleep', 200L) AS nap"
 

@@ -30,10 +30,11 @@ from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets.lakehouse.road import SparkFingerprints, SparkRecomputations
 from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
+from backfill_assets_tests.harness.actors import CountedIds, User
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.world import LEASE
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, TRIPS, Kit
-from backfill_assets_tests.unit.campaigns.world import LEASE, Ada, CountedIds
 from backfill_assets_tests.unit.catalog.test_checkout import git
-from backfill_assets_tests.unit.published.tables import TestClock
 
 Sessions = Callable[[str], AbstractContextManager[SparkSession]]
 
@@ -42,7 +43,7 @@ class Site:
     """The road, the publisher and the prover over some loaded datasets."""
 
     def __init__(self, kit: Kit, sessions: Sessions, *loaded: LoadedDataset) -> None:
-        self.kit, self.clock, self.ids = kit, TestClock(), CountedIds()
+        self.kit, self.clock, self.ids = kit, FixedClock(), CountedIds()
         self.datasets = {one.name: one for one in loaded}
         self.tables = {n: DeltaPublishedTable(kit.layout, d.dataset, self.clock) for n, d in self.datasets.items()}
         self.ledger = open_ledger(f"sqlite:///{kit.root / 'ledger.db'}", self.clock)
@@ -51,7 +52,7 @@ class Site:
         self.road = Road(self.ledger, self.datasets, self.tables, kit.layout, self.basis, self.clock)
         self.prover = Prover(
             self.ledger, self.datasets, self.tables, self.basis,
-            lambda _: SparkRecomputations(sessions, self.datasets, kit.layout), self.clock, self.ids, Ada(),
+            lambda _: SparkRecomputations(sessions, self.datasets, kit.layout), self.clock, self.ids, User(),
         )  # fmt: skip
 
     def land(self, *days: dt.date, name: str = "trips") -> None:
@@ -74,7 +75,7 @@ class Site:
 
     def publish(self, unit: Unit) -> None:
         Publisher(
-            self.ledger, self.tables, self.clock, self.ids, Ada(), self.fingerprints, self.basis,
+            self.ledger, self.tables, self.clock, self.ids, User(), self.fingerprints, self.basis,
             datasets={name: loaded.dataset for name, loaded in self.datasets.items()},
         ).release(unit.id)  # fmt: skip
 

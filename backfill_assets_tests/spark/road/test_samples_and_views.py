@@ -17,8 +17,8 @@ from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published import DeltaReleasesTable
 from backfill_assets.lakehouse.road import ensure_views, reference_fingerprints, sample
 from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets_tests.harness.tables import manifest
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, TRIPS, Kit, values
-from backfill_assets_tests.unit.published.tables import manifest
 
 
 def failed(*pairs: tuple[str, dt.date]) -> list[Verdict]:

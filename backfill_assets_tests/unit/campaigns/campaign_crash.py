@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill_assets.domain.campaign_ports import BackfillRequest
+from backfill_assets_tests.harness.actors import Scheduler
+from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.specifications import NAME, specification, with_canaries
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns import crash
-from backfill_assets_tests.unit.campaigns.between import between
-from backfill_assets_tests.unit.campaigns.campaign_world import NAME, CampaignWorld
-from backfill_assets_tests.unit.campaigns.site import ID, Scheduler, Site
 
 LEDGER = (
     "add_campaign", "change_campaign", "note", "approve", "assign", "set_contract", "move", "intend", "finalize",
@@ -79,33 +80,26 @@ class Order:
         return 1000 * (self.at + 1)
 
 
-def site_of(order: Order) -> Site:
-    """The site that an order is about, as a process of its own sees it."""
-    site = Site(order.folder, scheduler=KeptScheduler(order.folder), first_id=order.first_id)
-    site.scheduler.active(ID)
-    site.basis.codes["sales"] = order.code
-    site.world.clock.advance(order.now - site.world.clock.now())
-    return site
-
-
-def world_of(order: Order) -> CampaignWorld:
-    """The world that an order is about, as a process of its own sees it."""
-    world = CampaignWorld(order.folder, order.names, order.first_id)
-    world.clock.advance(order.now - world.clock.now())
-    return world
-
-
-OF_A_SITE: Mapping[str, Callable[[Site], object]] = {
-    "launch": lambda site: site.control.launch(ID),
-    "resume": lambda site: site.control.resume(ID, "mended"),
-    "pause": lambda site: site.control.pause(ID, "month end"),
-    "conduct": lambda site: site.conduct(),
-}
-OF_A_WORLD: Mapping[str, Callable[[CampaignWorld, str], object]] = {
+COMMANDS: Mapping[str, Callable[[World, str], object]] = {
+    "launch": lambda world, _: world.control.launch(NAME),
+    "resume": lambda world, _: world.control.resume(NAME, "mended"),
+    "pause": lambda world, _: world.control.pause(NAME, "month end"),
+    "conduct": lambda world, _: world.conduct(),
     "approve": lambda world, evidence: world.approving().approve(NAME, evidence),
     "publish": lambda world, _: world.release().publish(NAME),
-    "rollback": lambda world, release: world.undoer().execute(release, "odd"),
+    "rollback": lambda world, release: world.campaign_rollback().execute(release, "odd"),
 }
+
+
+def world_of(order: Order) -> World:
+    """The world that an order is about, as a process of its own sees it."""
+    asked = specification() if order.command in {"approve", "publish", "rollback"} else with_canaries()
+    scheduler = KeptScheduler(order.folder)
+    scheduler.look()
+    world = World(order.folder, order.names, order.first_id, scheduler=scheduler, asked=asked)
+    world.basis.codes["sales"] = order.code
+    world.clock.advance(order.now - world.clock.now())
+    return world
 
 
 def died(order: Order) -> str:
@@ -127,18 +121,13 @@ def _run(order: Order) -> None:
             _last_words(order).write_text(call)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if order.command in OF_A_SITE:
-        site = site_of(order)
-        site.world.ledger = between(site.world.ledger, LEDGER, before=step)
-        site.scheduler = between(site.scheduler, SCHEDULER, before=step)
-        OF_A_SITE[order.command](site)
-        return
     world = world_of(order)
     world.ledger = between(world.ledger, LEDGER, before=step)
+    world.scheduler = between(world.scheduler, SCHEDULER, before=step)
     world.tables = {name: between(table, TABLE, before=step) for name, table in world.tables.items()}
     projected = between(world.data_releases.table, ("write",), before=step)
     world.data_releases = replace(world.data_releases, table=projected)
-    OF_A_WORLD[order.command](world, order.target)
+    COMMANDS[order.command](world, order.target)
 
 
 def _last_words(order: Order) -> Path:

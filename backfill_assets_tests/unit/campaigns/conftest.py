@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
-from backfill_assets_tests.unit.campaigns.site import Site
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.harness.specifications import specification, with_canaries
+from backfill_assets_tests.harness.world import World
 
 
 @pytest.fixture
@@ -26,17 +25,17 @@ def two(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def campaigns(tmp_path: Path) -> Iterator[CampaignWorld]:
+def campaigns(tmp_path: Path) -> Iterator[World]:
     """A world with campaigns."""
-    made = CampaignWorld(tmp_path)
+    made = World(tmp_path, asked=specification())
     yield made
     made.close()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A site with a campaign that is planned."""
-    made = Site(tmp_path)
+def planned(tmp_path: Path) -> Iterator[World]:
+    """A world whose campaign is planned, with canaries."""
+    made = World(tmp_path, asked=with_canaries())
     made.plan()
     yield made
-    made.world.close()
+    made.close()

@@ -10,7 +10,7 @@ from collections import Counter
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from backfill_assets_tests.unit.campaigns.world import World
+from backfill_assets_tests.harness.world import World
 
 EXIT_CODES = {"Released": 0, "RolledBack": 0, "AlreadyReleased": 10}
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from backfill_assets.domain.campaign import CampaignState
-from backfill_assets_tests.unit.campaigns.site import CANARIES, DAYS
+from backfill_assets_tests.harness.specifications import CANARIES, SIX_DAYS
 
 Rows = Sequence[int]
 S = CampaignState
@@ -63,7 +63,7 @@ class Model:
 
     every: tuple[dt.date, ...]
     code: str = "c0de"
-    delivered: dict[dt.date, int] = field(default_factory=lambda: dict.fromkeys(DAYS, 1))
+    delivered: dict[dt.date, int] = field(default_factory=lambda: dict.fromkeys(SIX_DAYS, 1))
     built: dict[dt.date, Built] = field(default_factory=dict)
     approvals: set[tuple[dt.date, str]] = field(default_factory=set)
     held: set[dt.date] = field(default_factory=set)
@@ -95,11 +95,11 @@ class Model:
         return built is not None and built.passed and built.code == self.code
 
     def lacking(self, phase: str) -> tuple[dt.date, ...]:
-        days = sorted(CANARIES) if phase == "canary" else DAYS
+        days = sorted(CANARIES) if phase == "canary" else SIX_DAYS
         return tuple(day for day in days if not self.good(day))
 
     def unapproved(self) -> tuple[dt.date, ...]:
-        return tuple(day for day in DAYS if (day, self.built[day].hash) not in self.approvals)
+        return tuple(day for day in SIX_DAYS if (day, self.built[day].hash) not in self.approvals)
 
     @property
     def complete(self) -> bool:

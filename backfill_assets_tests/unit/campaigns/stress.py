@@ -19,8 +19,9 @@ from deltalake import DeltaTable
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.domain.errors import ClaimedDaysError, EvidenceError, RollbackError, UnitError
 from backfill_assets.system import SystemClock
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import TestClock, content, day
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.tables import content, day
+from backfill_assets_tests.harness.world import World
 
 DAYS = tuple(day(n) for n in range(6))
 STOP = "stop"
@@ -108,7 +109,7 @@ def _documents(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
-class RunningClock(TestClock):
+class RunningClock(FixedClock):
     """The machine's time: the order of releases, and the end of a lock, must be the same for all processes."""
 
     def now(self) -> dt.datetime:

@@ -35,8 +35,8 @@ from backfill_assets.domain.errors import (
 )
 from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import content, day, rows_of
+from backfill_assets_tests.harness.tables import content, day, rows_of
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 

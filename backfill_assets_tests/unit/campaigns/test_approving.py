@@ -9,20 +9,21 @@ import pytest
 from backfill_assets.domain.campaign import CHANGED, Action, JournalEntry, Phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.domain.evidence import unit_hash
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.world import World
 
 TARGETS = tuple(("sales", d) for d in DAYS)
 
 
-def test_all_days_wait_for_approval_at_first(campaigns: CampaignWorld) -> None:
+def test_all_days_wait_for_approval_at_first(campaigns: World) -> None:
     _, unit = campaigns.validated()
     waiting = campaigns.approval_of(unit.id)
     assert waiting.unapproved == TARGETS
     assert waiting.pending == unit_hash(campaigns.ledger.evidence(unit.id).values())
-    assert waiting.pending == campaigns.guarded().evidence_hash(unit.id)
+    assert waiting.pending == campaigns.campaign_publisher().evidence_hash(unit.id)
 
 
-def test_an_approval_is_stored_with_its_evidence_and_stands_in_the_journal(campaigns: CampaignWorld) -> None:
+def test_an_approval_is_stored_with_its_evidence_and_stands_in_the_journal(campaigns: World) -> None:
     campaign, unit = campaigns.validated()
     approving = campaigns.approving("ben")
     waiting = campaigns.approval_of(unit.id)
@@ -36,7 +37,7 @@ def test_an_approval_is_stored_with_its_evidence_and_stands_in_the_journal(campa
     assert campaigns.approval_of(unit.id).unapproved == ()
 
 
-def test_only_days_that_were_built_again_have_to_be_approved_again(campaigns: CampaignWorld) -> None:
+def test_only_days_that_were_built_again_have_to_be_approved_again(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     campaigns.build(unit, "sales", {DAYS[1]: [3]})
     waiting = campaigns.approval_of(unit.id)
@@ -47,7 +48,7 @@ def test_only_days_that_were_built_again_have_to_be_approved_again(campaigns: Ca
 
 
 @pytest.mark.parametrize("rules", ["validation", "approval"])
-def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: CampaignWorld, rules: str) -> None:
+def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: World, rules: str) -> None:
     campaign, unit = campaigns.approved()
     campaigns.clock.advance(dt.timedelta(minutes=1))
     for changed, pending in ((["execution", "notify"], ()), (["execution", rules], TARGETS)):
@@ -62,7 +63,7 @@ def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: Campaig
     assert campaigns.ledger.release(release).manifest.approved_by == "ben as finance-controller"
 
 
-def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(campaigns: CampaignWorld) -> None:
+def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(campaigns: World) -> None:
     _, unit = campaigns.validated()
     seen = campaigns.approval_of(unit.id).pending
     campaigns.build(unit, "sales", {DAYS[1]: [3]})
@@ -72,7 +73,7 @@ def test_another_hash_is_refused_and_the_old_one_after_a_day_was_built_again(cam
     assert campaigns.ledger.approvals(unit.id) == ()
 
 
-def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: CampaignWorld) -> None:
+def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: World) -> None:
     _, unit = campaigns.launched()
     campaigns.build(unit, "sales", {DAYS[0]: [1], DAYS[2]: [1]})
     named = campaigns.approval_of(unit.id).pending
@@ -80,7 +81,7 @@ def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: Campai
         campaigns.approving().approve(NAME, named)
 
 
-def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: CampaignWorld) -> None:
+def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: World) -> None:
     _, unit = campaigns.validated()
     named = campaigns.approval_of(unit.id).pending
     with pytest.raises(ApprovalError, match="'ada' is not 'finance-controller'"):
@@ -89,7 +90,7 @@ def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: Cam
         campaigns.approving("eve").approve(NAME, "whatever", by="finance-controller")
 
 
-def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaigns: CampaignWorld) -> None:
+def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaigns: World) -> None:
     _, unit = campaigns.validated(approval={"required": True, "by": ["ada", "dora", "ben"], "not_owner": True})
     named = campaigns.approval_of(unit.id).pending
     with pytest.raises(ApprovalError, match="ada launched this campaign"):
@@ -99,14 +100,14 @@ def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaig
     assert campaigns.approving("ben").approve(NAME, named).identity == "ben"
 
 
-def test_what_is_approved_already_says_by_whom(campaigns: CampaignWorld) -> None:
+def test_what_is_approved_already_says_by_whom(campaigns: World) -> None:
     campaigns.approved()
     with pytest.raises(ApprovalError, match=r"all of its evidence is approved already \(approved by anna at"):
         campaigns.approving("ben").approve(NAME, "")
 
 
 @pytest.mark.parametrize("phase", [Phase.stopped, Phase.closed])
-def test_a_campaign_that_is_not_at_that_point_cannot_be_approved(campaigns: CampaignWorld, phase: Phase) -> None:
+def test_a_campaign_that_is_not_at_that_point_cannot_be_approved(campaigns: World, phase: Phase) -> None:
     campaign, unit = campaigns.validated()
     named = campaigns.approval_of(unit.id).pending
     campaigns.turned(campaign, phase, Action.stopped, by="carl")
@@ -114,7 +115,7 @@ def test_a_campaign_that_is_not_at_that_point_cannot_be_approved(campaigns: Camp
         campaigns.approving().approve(NAME, named)
 
 
-def test_a_published_campaign_has_nothing_to_approve(campaigns: CampaignWorld) -> None:
+def test_a_published_campaign_has_nothing_to_approve(campaigns: World) -> None:
     campaigns.approved()
     campaigns.release().publish(NAME)
     with pytest.raises(CampaignError, match=r"is published \(published by ada at"):

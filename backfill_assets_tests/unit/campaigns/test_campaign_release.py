@@ -22,8 +22,10 @@ from backfill_assets.domain.errors import (
 )
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
-from backfill_assets_tests.unit.published.tables import layout
+from backfill_assets_tests.harness.actors import Post
+from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
+from backfill_assets_tests.harness.tables import layout
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +35,7 @@ HOUR = dt.timedelta(hours=1)
 TOLD = {"notify": {"webhook": "env:HOOK", "on": ["published", "rolled_back"]}}
 
 
-def test_an_approved_campaign_is_published_and_its_release_says_what_is_behind_it(campaigns: CampaignWorld) -> None:
+def test_an_approved_campaign_is_published_and_its_release_says_what_is_behind_it(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     publication = campaigns.release("carl").publish(NAME, reason="before the audit")
     assert campaigns.content() == AFTER
@@ -49,12 +51,14 @@ def test_an_approved_campaign_is_published_and_its_release_says_what_is_behind_i
     assert entry.detail["releases"] == {"sales": manifest.release}
 
 
-def test_nothing_is_published_without_approval_whatever_the_road(campaigns: CampaignWorld) -> None:
+def test_nothing_is_published_without_approval_whatever_the_road(campaigns: World) -> None:
     _, unit = campaigns.validated()
     roads = (
         lambda: campaigns.release().publish(NAME),
-        lambda: campaigns.guarded().release(unit.id),
-        lambda: campaigns.guarded().release(unit.id, evidence_hash=campaigns.guarded().evidence_hash(unit.id)),
+        lambda: campaigns.campaign_publisher().release(unit.id),
+        lambda: campaigns.campaign_publisher().release(
+            unit.id, evidence_hash=campaigns.campaign_publisher().evidence_hash(unit.id)
+        ),
     )
     for road in roads:
         with pytest.raises(ApprovalError, match=r"nobody has approved the evidence of sales 2026-01-01\.\.2026-01-03"):
@@ -63,43 +67,43 @@ def test_nothing_is_published_without_approval_whatever_the_road(campaigns: Camp
     assert campaigns.ledger.releases() == ()
 
 
-def test_a_day_built_again_needs_its_own_approval(campaigns: CampaignWorld) -> None:
+def test_a_day_built_again_needs_its_own_approval(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     campaigns.build(unit, "sales", {DAYS[1]: [3]})
     with pytest.raises(ApprovalError, match="approved the evidence of sales 2026-01-02 as it is now"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
     campaigns.approve(campaign, "ben")
     release = campaigns.release().publish(NAME).outcome.release
     told = campaigns.ledger.release(release).manifest.approved_by
     assert told == "anna as finance-controller, ben as finance-controller"
 
 
-def test_a_campaign_that_asks_for_no_approval_is_published_once_it_is_validated(campaigns: CampaignWorld) -> None:
+def test_a_campaign_that_asks_for_no_approval_is_published_once_it_is_validated(campaigns: World) -> None:
     campaigns.validated(approval={"required": False})
     release = campaigns.release().publish(NAME).outcome.release
     assert campaigns.ledger.release(release).manifest.approved_by == ""
 
 
-def test_a_dataset_that_always_wants_approval_gets_it(campaigns: CampaignWorld) -> None:
+def test_a_dataset_that_always_wants_approval_gets_it(campaigns: World) -> None:
     _, unit = campaigns.validated(approval={"required": False})
     guard = replace(campaigns.guard(), always=frozenset({"sales"}))
     with pytest.raises(ApprovalError, match="nobody has approved"):
-        replace(campaigns.guarded(), guard=guard).release(unit.id)
+        replace(campaigns.campaign_publisher(), guard=guard).release(unit.id)
 
 
-def test_a_unit_of_no_campaign_passes(campaigns: CampaignWorld) -> None:
+def test_a_unit_of_no_campaign_passes(campaigns: World) -> None:
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", AFTER)
-    release = campaigns.guarded().release(unit.id).release
+    release = campaigns.campaign_publisher().release(unit.id).release
     assert campaigns.ledger.release(release).manifest.campaign == ""
 
 
-def test_outside_its_window_a_campaign_waits_unless_somebody_says_why(campaigns: CampaignWorld) -> None:
+def test_outside_its_window_a_campaign_waits_unless_somebody_says_why(campaigns: World) -> None:
     campaigns.approved(publish_window=NIGHT, time_zone="Europe/Berlin")
     refusal = r"only in 22:00-05:00 \(Europe/Berlin\); it is 2026-03-01 13:00, the next window opens 2026-03-01 22:00"
     for road in (
         campaigns.release().publish,
-        lambda name: campaigns.guarded().release(campaigns.ledger.campaign(name).unit),
+        lambda name: campaigns.campaign_publisher().release(campaigns.ledger.campaign(name).unit),
     ):
         with pytest.raises(ApprovalError, match=refusal):
             road(NAME)
@@ -108,27 +112,27 @@ def test_outside_its_window_a_campaign_waits_unless_somebody_says_why(campaigns:
     assert reason.endswith("; outside the publish window: the audit is at noon")
 
 
-def test_inside_its_window_a_campaign_is_published_past_midnight_too(campaigns: CampaignWorld) -> None:
+def test_inside_its_window_a_campaign_is_published_past_midnight_too(campaigns: World) -> None:
     campaigns.approved(publish_window=NIGHT)
     campaigns.clock.advance(dt.timedelta(hours=16, minutes=59))
     publication = campaigns.release().publish(NAME, outside_window="just in case")
     assert "outside" not in campaigns.ledger.release(publication.outcome.release).manifest.reason
 
 
-def test_a_stopped_campaign_is_not_published(campaigns: CampaignWorld) -> None:
+def test_a_stopped_campaign_is_not_published(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     campaigns.turned(campaign, Phase.stopped, Action.stopped, by="carl")
     with pytest.raises(ApprovalError, match=rf"is stopped \(stopped by carl at .*backfill resume {NAME}"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
 
 
-def test_a_planned_campaign_cannot_be_published(campaigns: CampaignWorld) -> None:
+def test_a_planned_campaign_cannot_be_published(campaigns: World) -> None:
     campaigns.planned({"sales": DAYS})
     with pytest.raises(CampaignError, match=r"is planned .*publish needs one that is"):
         campaigns.release().publish(NAME)
 
 
-def test_a_discarded_campaign_is_not_published(campaigns: CampaignWorld) -> None:
+def test_a_discarded_campaign_is_not_published(campaigns: World) -> None:
     _, unit = campaigns.approved()
     campaigns.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     with pytest.raises(UnitError, match="was discarded"):
@@ -136,23 +140,23 @@ def test_a_discarded_campaign_is_not_published(campaigns: CampaignWorld) -> None
     assert "is discarded" in campaigns.release().plan(NAME).refusals[0]
 
 
-def test_a_release_that_could_not_be_rolled_back_is_refused(campaigns: CampaignWorld) -> None:
+def test_a_release_that_could_not_be_rolled_back_is_refused(campaigns: World) -> None:
     campaigns.released(BEFORE)
     _, unit = campaigns.approved()
     gone = campaigns.tables["sales"].active()[DAYS[1]][0]
     (campaigns.homes["sales"] / gone.path).unlink()
     with pytest.raises(RollbackError, match=r"could not be rolled back: files .* gone or altered: sales 2026-01-02"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
     assert len(campaigns.ledger.releases()) == 1
 
 
-def test_a_retention_that_would_end_the_rollback_too_early_is_refused(campaigns: CampaignWorld) -> None:
+def test_a_retention_that_would_end_the_rollback_too_early_is_refused(campaigns: World) -> None:
     campaigns.approved(rollback={"keep_for": "31d"})
     with pytest.raises(RollbackError, match=r"keep_for is 31d, but sales keeps releases for 30d"):
         campaigns.release().publish(NAME)
 
 
-def test_a_dry_run_says_what_would_change_and_changes_nothing(campaigns: CampaignWorld) -> None:
+def test_a_dry_run_says_what_would_change_and_changes_nothing(campaigns: World) -> None:
     campaigns.released({DAYS[0]: [1, 1], DAYS[1]: [1]})
     _, unit = campaigns.approved()
     version = campaigns.tables["sales"].version()
@@ -160,12 +164,16 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(campaigns: Campaig
     (change,) = plan.changes
     assert (change.dataset, change.days, change.version) == ("sales", DAYS, version)
     assert (change.removed, change.added, change.rows_before, change.rows_after) == (2, 3, 3, 3)
-    assert (plan.unit, plan.evidence, plan.refusals) == (unit.id, campaigns.guarded().evidence_hash(unit.id), ())
+    assert (plan.unit, plan.evidence, plan.refusals) == (
+        unit.id,
+        campaigns.campaign_publisher().evidence_hash(unit.id),
+        (),
+    )
     assert campaigns.tables["sales"].version() == version
     assert campaigns.ledger.unit(unit.id).state is UnitState.open
 
 
-def test_a_dry_run_names_all_that_would_refuse_it_at_once(campaigns: CampaignWorld) -> None:
+def test_a_dry_run_names_all_that_would_refuse_it_at_once(campaigns: World) -> None:
     _, unit = campaigns.launched(publish_window=NIGHT, rollback={"keep_for": "31d"})
     campaigns.build(unit, "sales", {DAYS[0]: [2], DAYS[1]: [2]})
     refusals = campaigns.release().plan(NAME).refusals
@@ -174,7 +182,7 @@ def test_a_dry_run_names_all_that_would_refuse_it_at_once(campaigns: CampaignWor
     assert len(campaigns.release().plan(NAME, outside_window="why not").refusals) == len(refusals) - 1
 
 
-def test_publishing_again_changes_nothing_and_says_who_did_it(campaigns: CampaignWorld) -> None:
+def test_publishing_again_changes_nothing_and_says_who_did_it(campaigns: World) -> None:
     campaign, _ = campaigns.approved()
     campaigns.release("carl").publish(NAME)
     version = campaigns.tables["sales"].version()
@@ -186,13 +194,13 @@ def test_publishing_again_changes_nothing_and_says_who_did_it(campaigns: Campaig
     assert campaigns.actions(campaign).count(Action.published) == 1
 
 
-def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: CampaignWorld, tmp_path: Path) -> None:
+def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: World, tmp_path: Path) -> None:
     campaign, _ = campaigns.approved()
     found: list[Publication | BackfillError] = []
     barrier = threading.Barrier(2)
 
     def publish(user: str, first_id: int) -> None:
-        world = CampaignWorld(tmp_path, first_id=first_id)
+        world = World(tmp_path, first_id=first_id, asked=specification())
         barrier.wait()
         try:
             found.append(world.release(user).publish(NAME))
@@ -214,12 +222,12 @@ def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: Cam
     assert len(campaigns.ledger.releases()) == 1
 
 
-def test_a_rollback_stands_in_the_journal_and_withdraws_the_approval_of_its_days(campaigns: CampaignWorld) -> None:
+def test_a_rollback_stands_in_the_journal_and_withdraws_the_approval_of_its_days(campaigns: World) -> None:
     campaigns.released(BEFORE)
     campaign, unit = campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.release
     campaigns.clock.advance(HOUR)
-    done = campaigns.undoer("ben").execute(release, "margins look odd")
+    done = campaigns.campaign_rollback("ben").execute(release, "margins look odd")
     assert campaigns.content() == BEFORE
     entry = campaigns.ledger.journal(campaign.id)[-1]
     assert (entry.action, entry.by, entry.reason) == (Action.rolled_back, "ben", "margins look odd")
@@ -227,7 +235,7 @@ def test_a_rollback_stands_in_the_journal_and_withdraws_the_approval_of_its_days
     manifest = campaigns.ledger.release(done.release).manifest
     assert (manifest.kind, manifest.campaign, manifest.approved_by) == (ReleaseKind.rollback, NAME, "")
     with pytest.raises(ApprovalError, match="nobody has approved"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
     assert campaigns.ledger.unit(unit.id).state is UnitState.rolled_back
     campaigns.clock.advance(HOUR)
     campaigns.approve(campaign, "ben")
@@ -236,12 +244,12 @@ def test_a_rollback_stands_in_the_journal_and_withdraws_the_approval_of_its_days
     assert campaigns.ledger.release(second).manifest.approved_by == "ben as finance-controller"
 
 
-def test_notices_go_out_once_for_each_release_and_rollback(campaigns: CampaignWorld) -> None:
+def test_notices_go_out_once_for_each_release_and_rollback(campaigns: World) -> None:
     campaigns.approved(**TOLD)
     release = campaigns.release().publish(NAME).outcome.release
     campaigns.release().publish(NAME)
-    campaigns.undoer().execute(release, "odd")
-    campaigns.mender().run()
+    campaigns.campaign_rollback().execute(release, "odd")
+    campaigns.reconcile().run()
     assert isinstance(campaigns.post, Post)
     (first, said), (second, undone) = campaigns.post.sent
     assert first == second == "HOOK"
@@ -249,7 +257,7 @@ def test_notices_go_out_once_for_each_release_and_rollback(campaigns: CampaignWo
     assert undone.endswith(f"undoes {release}): odd")
 
 
-def test_a_release_that_died_before_its_journal_is_told_of_by_reconcile(campaigns: CampaignWorld) -> None:
+def test_a_release_that_died_before_its_journal_is_told_of_by_reconcile(campaigns: World) -> None:
     campaign, unit = campaigns.approved(**TOLD)
 
     def die(step: str) -> None:
@@ -257,10 +265,10 @@ def test_a_release_that_died_before_its_journal_is_told_of_by_reconcile(campaign
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(campaigns.guarded("carl"), checkpoint=die).release(unit.id)
+        replace(campaigns.campaign_publisher("carl"), checkpoint=die).release(unit.id)
     assert Action.published not in campaigns.actions(campaign)
     for _ in range(2):
-        campaigns.mender().run()
+        campaigns.reconcile().run()
     entries = [e for e in campaigns.ledger.journal(campaign.id) if e.action is Action.published]
     assert [e.by for e in entries] == ["carl"]
     assert isinstance(campaigns.post, Post)
@@ -268,7 +276,7 @@ def test_a_release_that_died_before_its_journal_is_told_of_by_reconcile(campaign
 
 
 def test_several_datasets_make_one_entry_and_one_notice(tmp_path: Path) -> None:
-    world = CampaignWorld(tmp_path, ("orders", "sales"))
+    world = World(tmp_path, ("orders", "sales"), asked=specification())
     try:
         campaign, _ = world.approved(targets={"orders": DAYS, "sales": DAYS}, **TOLD)
         outcome = world.release().publish(NAME).outcome
@@ -280,13 +288,13 @@ def test_several_datasets_make_one_entry_and_one_notice(tmp_path: Path) -> None:
         world.close()
 
 
-def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: CampaignWorld, tmp_path: Path) -> None:
+def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: World, tmp_path: Path) -> None:
     campaign, unit = campaigns.approved()
-    release = replace(campaigns.guarded(), after=lambda _: False).release(unit.id).release
-    worlds = [CampaignWorld(tmp_path) for _ in range(4)]
+    release = replace(campaigns.campaign_publisher(), after=lambda _: False).release(unit.id).release
+    worlds = [World(tmp_path, asked=specification()) for _ in range(4)]
     barrier = threading.Barrier(len(worlds))
 
-    def tell(world: CampaignWorld) -> None:
+    def tell(world: World) -> None:
         barrier.wait()
         world.aftermath()([release])
         world.close()
@@ -300,7 +308,7 @@ def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: Campaign
 
 
 def test_a_publication_that_got_only_half_way_is_not_told_of_and_keeps_its_approval(tmp_path: Path) -> None:
-    world = CampaignWorld(tmp_path, ("orders", "sales"))
+    world = World(tmp_path, ("orders", "sales"), asked=specification())
     try:
         campaign, unit = world.validated(targets={"orders": DAYS, "sales": DAYS}, **TOLD)
         world.clock.advance(HOUR)
@@ -312,11 +320,11 @@ def test_a_publication_that_got_only_half_way_is_not_told_of_and_keeps_its_appro
                     path.rename(path.with_suffix(".away"))
 
         with pytest.raises(PreconditionError):
-            replace(world.guarded(), checkpoint=lose_the_second).release(unit.id)
+            replace(world.campaign_publisher(), checkpoint=lose_the_second).release(unit.id)
         assert {r["state"] for r in DeltaTable(layout(tmp_path).data_releases_path()).to_pyarrow_table().to_pylist()} == {
             "finalized", "abandoned",
         }  # fmt: skip
-        world.mender().run()
+        world.reconcile().run()
         assert Action.published not in world.actions(campaign)
         assert Action.rolled_back not in world.actions(campaign)
         for path in world.homes["sales"].rglob("*.away"):

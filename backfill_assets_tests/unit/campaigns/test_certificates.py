@@ -15,9 +15,10 @@ from backfill_assets.domain.errors import ApprovalError, InvalidDayError, ModelE
 from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.proof_ports import Sampled
 from backfill_assets.domain.work import Delivery
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
-from backfill_assets_tests.unit.campaigns.world import Ada, World, fingerprint, loaded
-from backfill_assets_tests.unit.published.tables import day, rows_of, write_shadow
+from backfill_assets_tests.harness.actors import User
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.tables import day, fingerprint, loaded, rows_of, write_shadow
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +68,11 @@ def delivered(world: World, *days: dt.date) -> None:
 def prover(world: World, engine: Engine) -> Prover:
     datasets = {name: loaded(d, world.folder) for name, d in world.datasets.items()}
     return Prover(
-        world.ledger, datasets, world.tables, world.basis, lambda _: engine, world.clock, world.ids, Ada()
+        world.ledger, datasets, world.tables, world.basis, lambda _: engine, world.clock, world.ids, User()
     )  # fmt: skip
 
 
-def proven(campaigns: CampaignWorld, **otherwise: tuple[int, ...]) -> Certificate:
+def proven(campaigns: World, **otherwise: tuple[int, ...]) -> Certificate:
     delivered(campaigns, *DAYS)
     engine = Engine(campaigns)
     engine.otherwise = {name.replace("_", " "): amounts for name, amounts in otherwise.items()}
@@ -79,7 +80,7 @@ def proven(campaigns: CampaignWorld, **otherwise: tuple[int, ...]) -> Certificat
     return certificate
 
 
-def test_a_unit_is_recomputed_in_three_ways_and_compared_with_what_it_has_built(campaigns: CampaignWorld) -> None:
+def test_a_unit_is_recomputed_in_three_ways_and_compared_with_what_it_has_built(campaigns: World) -> None:
     _, unit = campaigns.validated()
     certificate = proven(campaigns)
     assert certificate.passed
@@ -89,7 +90,7 @@ def test_a_unit_is_recomputed_in_three_ways_and_compared_with_what_it_has_built(
     assert not list(campaigns.homes["sales"].glob(f"_shadow/{certificate.id}*"))
 
 
-def test_what_comes_out_differently_is_named_with_day_columns_and_rows(campaigns: CampaignWorld) -> None:
+def test_what_comes_out_differently_is_named_with_day_columns_and_rows(campaigns: World) -> None:
     campaigns.validated()
     certificate = proven(campaigns, another_engine=(3,))
     assert not certificate.passed
@@ -100,13 +101,13 @@ def test_what_comes_out_differently_is_named_with_day_columns_and_rows(campaigns
     assert "amount of 2026-01-01..2026-01-03 came out differently" in str(certificate)
 
 
-def test_evidence_that_does_not_come_out_again_is_a_disagreement(campaigns: CampaignWorld) -> None:
+def test_evidence_that_does_not_come_out_again_is_a_disagreement(campaigns: World) -> None:
     campaigns.validated(amount=5)
     certificate = proven(campaigns)
     assert {d.recomputation for d in certificate.disagreements} == {AS_BUILT}
 
 
-def test_evidence_of_other_code_is_not_compared(campaigns: CampaignWorld) -> None:
+def test_evidence_of_other_code_is_not_compared(campaigns: World) -> None:
     campaigns.validated(amount=5)
     campaigns.basis.codes["sales"] = "0ther"  # type: ignore[union-attr]
     certificate = proven(campaigns)
@@ -115,7 +116,7 @@ def test_evidence_of_other_code_is_not_compared(campaigns: CampaignWorld) -> Non
 
 
 def test_up_to_three_telling_days_are_chosen_of_a_dataset_and_those_that_are_named_otherwise(
-    campaigns: CampaignWorld,
+    campaigns: World,
 ) -> None:
     days = [day(i) for i in range(6)]
     campaigns.released({d: [2] * (1 + 40 * (i == 2)) for i, d in enumerate(days)})
@@ -129,7 +130,7 @@ def test_up_to_three_telling_days_are_chosen_of_a_dataset_and_those_that_are_nam
     assert [folder for _, folder, _ in engine.asked[3:]] == [f"_shadow/{named.id}/{n}" for n in (1, 2, 3)]
 
 
-def test_published_days_of_the_same_code_and_inputs_must_come_out_again(campaigns: CampaignWorld) -> None:
+def test_published_days_of_the_same_code_and_inputs_must_come_out_again(campaigns: World) -> None:
     campaigns.released({DAYS[0]: [2], DAYS[1]: [5]})
     delivered(campaigns, *DAYS)
     (certificate,) = prover(campaigns, Engine(campaigns)).prove("sales")
@@ -140,7 +141,7 @@ def test_published_days_of_the_same_code_and_inputs_must_come_out_again(campaign
     assert set(again.prints[AS_BUILT]) == {DAYS[0]}
 
 
-def test_nothing_to_recompute_is_refused_with_the_remedy(campaigns: CampaignWorld) -> None:
+def test_nothing_to_recompute_is_refused_with_the_remedy(campaigns: World) -> None:
     proving = prover(campaigns, Engine(campaigns))
     with pytest.raises(ProofError, match="nothing of sales can be recomputed: no day was delivered or published"):
         proving.prove("sales")
@@ -156,7 +157,7 @@ def test_nothing_to_recompute_is_refused_with_the_remedy(campaigns: CampaignWorl
         proving.prove(NAME, (day(7),))
 
 
-def test_inputs_that_move_meanwhile_give_no_certificate_and_leave_no_scratch(campaigns: CampaignWorld) -> None:
+def test_inputs_that_move_meanwhile_give_no_certificate_and_leave_no_scratch(campaigns: World) -> None:
     campaigns.validated()
     delivered(campaigns, *DAYS)
     engine = Engine(campaigns)
@@ -167,7 +168,7 @@ def test_inputs_that_move_meanwhile_give_no_certificate_and_leave_no_scratch(cam
     assert len(list(campaigns.homes["sales"].glob("_shadow/*"))) == 1
 
 
-def test_a_model_that_fails_leaves_no_scratch(campaigns: CampaignWorld) -> None:
+def test_a_model_that_fails_leaves_no_scratch(campaigns: World) -> None:
     campaigns.validated()
     delivered(campaigns, *DAYS)
 
@@ -181,7 +182,7 @@ def test_a_model_that_fails_leaves_no_scratch(campaigns: CampaignWorld) -> None:
     assert len(list(campaigns.homes["sales"].glob("_shadow/*"))) == 1
 
 
-def test_what_a_release_or_a_landing_does_meanwhile_is_theirs_and_all_else_is_named(campaigns: CampaignWorld) -> None:
+def test_what_a_release_or_a_landing_does_meanwhile_is_theirs_and_all_else_is_named(campaigns: World) -> None:
     campaigns.validated()
     delivered(campaigns, *DAYS)
     engine, done = Engine(campaigns), list[str]()
@@ -212,14 +213,14 @@ def test_the_other_engine_differs_in_partitions_plan_and_order_whatever_a_campai
 
 
 def test_a_campaign_that_requires_a_certificate_is_neither_approved_nor_published_without(
-    campaigns: CampaignWorld,
+    campaigns: World,
 ) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
     lacking = rf"requires a certificate .* of sales as it is now; get it with: backfill prove {NAME}"
     with pytest.raises(ApprovalError, match=lacking):
         campaigns.approve(campaign)
     with pytest.raises(ApprovalError, match=lacking):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
     assert any("backfill prove" in refusal for refusal in campaigns.release().plan(NAME).refusals)
     certificate = proven(campaigns)
     campaigns.approve(campaign)
@@ -229,7 +230,7 @@ def test_a_campaign_that_requires_a_certificate_is_neither_approved_nor_publishe
     assert manifest.metadata()["certificate"] == certificate.id
 
 
-def test_a_certificate_that_did_not_pass_or_speaks_of_other_evidence_does_not_help(campaigns: CampaignWorld) -> None:
+def test_a_certificate_that_did_not_pass_or_speaks_of_other_evidence_does_not_help(campaigns: World) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
     failed = proven(campaigns, again=(3,))
     with pytest.raises(ApprovalError, match=rf"but {failed.id} of sales .* did not pass, .*: amount .* Mend the model"):
@@ -243,7 +244,7 @@ def test_a_certificate_that_did_not_pass_or_speaks_of_other_evidence_does_not_he
         campaigns.approve(campaign)
 
 
-def test_a_campaign_that_requires_none_names_the_one_that_it_has(campaigns: CampaignWorld) -> None:
+def test_a_campaign_that_requires_none_names_the_one_that_it_has(campaigns: World) -> None:
     campaigns.approved()
     certificate = proven(campaigns)
     publication = campaigns.release().publish(NAME)
@@ -269,14 +270,14 @@ def test_a_derived_dataset_is_computed_from_the_shadows_of_its_unit(tmp_path: Pa
     world.close()
 
 
-def test_scratch_that_a_crash_has_left_behind_is_swept(campaigns: CampaignWorld) -> None:
+def test_scratch_that_a_crash_has_left_behind_is_swept(campaigns: World) -> None:
     write_shadow(campaigns.homes["sales"], "_shadow/p_0009/1", rows_of({DAYS[0]: [2]}, ""))
     campaigns.clock.advance(dt.timedelta(days=400))
     campaigns.sweep().execute()
     assert not list(campaigns.homes["sales"].glob("_shadow/p_0009/**/*.parquet"))
 
 
-def test_to_prove_other_days_is_no_way_around_a_day_that_has_failed(campaigns: CampaignWorld) -> None:
+def test_to_prove_other_days_is_no_way_around_a_day_that_has_failed(campaigns: World) -> None:
     campaign, _ = campaigns.validated(**REQUIRED)
     delivered(campaigns, *DAYS)
     engine = Engine(campaigns)
@@ -292,7 +293,7 @@ def test_to_prove_other_days_is_no_way_around_a_day_that_has_failed(campaigns: C
     campaigns.approve(campaign)
 
 
-def test_a_day_without_rows_proves_nothing_where_others_have_some(campaigns: CampaignWorld) -> None:
+def test_a_day_without_rows_proves_nothing_where_others_have_some(campaigns: World) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
     campaigns.build(unit, "sales", {DAYS[2]: []})
     delivered(campaigns, *DAYS)

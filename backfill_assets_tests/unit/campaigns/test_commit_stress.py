@@ -13,6 +13,8 @@ from deltalake import write_deltalake
 
 from backfill_assets.domain.release import CommitKind, DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.harness.tables import actions, content, day, rows_of
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.campaigns.stress import (
     STOP,
@@ -26,8 +28,6 @@ from backfill_assets_tests.unit.campaigns.stress import (
     start_writer,
     stress_world,
 )
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import actions, content, day, rows_of
 
 COMMITS = int(os.environ.get("BACKFILL_ASSETS_TEST_COMMITS", "80"))
 SEED = int(os.environ.get("BACKFILL_ASSETS_TEST_SEED", "7"))

@@ -16,11 +16,11 @@ from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Release
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.harness.between import Died, between
+from backfill_assets_tests.harness.tables import day, rows_of
+from backfill_assets_tests.harness.world import World, explained, lost_ledger, repaired
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.between import between
 from backfill_assets_tests.unit.campaigns.crash import EXIT_CODES, start
-from backfill_assets_tests.unit.campaigns.world import World, explained, lost_ledger, mended
-from backfill_assets_tests.unit.published.tables import day, rows_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -78,7 +78,7 @@ def test_a_publication_is_true_exactly_when_it_is_in_the_delta_log(
     assert world.content() == NEW
     finalized = [r for r in world.ledger.releases(unit=unit) if r.state is ReleaseState.finalized]
     assert [r.manifest.release for r in finalized] == [outcome.release]
-    mended(world)
+    repaired(world)
 
 
 @pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
@@ -91,20 +91,20 @@ def test_publishing_again_after_a_crash_needs_no_other_command(told: Told, world
     releases = [c.release for c in world.tables["sales"].history() if c.release]
     assert releases.count(outcome.release) == 1
     assert len(releases) == 2
-    mended(world)
+    repaired(world)
 
 
 @pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
 def test_a_repair_is_enough_after_a_crash_whatever_the_step(told: Told, world: World, where: str) -> None:
     unit = waiting(world)
     die(told, world, "publish", unit, where)
-    mended(world)
+    repaired(world)
     committed = where in {"commit:1", "finalize:1", "seal:1"}
     assert world.content() == (NEW if committed else OLD)
     assert world.ledger.unit(unit).state is (UnitState.published if committed else UnitState.open)
     world.publisher().release(unit)
     assert world.content() == NEW
-    mended(world)
+    repaired(world)
 
 
 @pytest.mark.parametrize("where", ["intend:1", "commit:1", "finalize:1"])
@@ -118,7 +118,7 @@ def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(told: Told, worl
     assert world.reconcile().run() == ()
     assert world.ledger.unit(unit).state is (UnitState.rolled_back if committed else UnitState.published)
     assert [h.target[1] for h in world.ledger.holds("sales")] == (DAYS if committed else [])
-    mended(world)
+    repaired(world)
 
 
 def test_half_a_unit_is_taken_back(told: Told, two: World) -> None:
@@ -135,11 +135,7 @@ def test_half_a_unit_is_taken_back(told: Told, two: World) -> None:
     assert two.ledger.unit(unit.id).state is UnitState.open
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
-    mended(two)
-
-
-class Died(BaseException):
-    """The process is gone: nobody in it handles this."""
+    repaired(two)
 
 
 @pytest.mark.parametrize("at", range(1, 7))
@@ -179,7 +175,7 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     path.with_suffix(".away").rename(path)
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
-    mended(two)
+    repaired(two)
     told.found(*seen, "both tables stand as before, and the same unit is released in the end")
 
 
@@ -195,7 +191,7 @@ def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(told: Told
     assert [world.content(name) for name in names] == [{}, {}, {}]
     undone = [r.manifest.dataset for r in world.ledger.releases(unit=unit.id) if r.manifest.undoes]
     assert list(reversed(undone)) == ["sales", "zones"]
-    mended(world)
+    repaired(world)
     world.close()
 
 
@@ -207,7 +203,7 @@ def test_a_whole_unit_of_two_datasets_is_finished(told: Told, two: World) -> Non
     assert [r.kind for r in two.reconcile().run()] == [RepairKind.finalized] * 2
     assert two.ledger.unit(unit.id).state is UnitState.published
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
-    mended(two)
+    repaired(two)
 
 
 def test_half_a_unit_that_somebody_rewrote_is_left_alone(told: Told, two: World) -> None:

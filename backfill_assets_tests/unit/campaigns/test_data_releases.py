@@ -14,34 +14,35 @@ from deltalake import DeltaTable
 
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import Manifest, ReleaseState
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
-from backfill_assets_tests.unit.published.tables import day, layout
+from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
+from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
 BEFORE = {d: [1] for d in DAYS}
 
 
-def home(campaigns: CampaignWorld) -> Path:
+def home(campaigns: World) -> Path:
     return layout(campaigns.folder).data_releases_path()
 
 
-def rows(campaigns: CampaignWorld) -> list[dict[str, object]]:
+def rows(campaigns: World) -> list[dict[str, object]]:
     return sorted(DeltaTable(home(campaigns)).to_pyarrow_table().to_pylist(), key=lambda row: str(row["release"]))
 
 
-def publish(campaigns: CampaignWorld, amount: int) -> str:
+def publish(campaigns: World, amount: int) -> str:
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", {d: [amount] for d in DAYS})
-    return campaigns.guarded().release(unit.id, reason="by hand").release
+    return campaigns.campaign_publisher().release(unit.id, reason="by hand").release
 
 
-def test_every_publish_and_rollback_is_in_the_table(campaigns: CampaignWorld) -> None:
+def test_every_publish_and_rollback_is_in_the_table(campaigns: World) -> None:
     publish(campaigns, 1)
     campaign, unit = campaigns.approved()
     release = campaigns.release("carl").publish(NAME).outcome.release
     campaigns.clock.advance(dt.timedelta(hours=1))
-    done = campaigns.undoer().execute(release, "odd")
+    done = campaigns.campaign_rollback().execute(release, "odd")
     first, second, third = sorted(rows(campaigns), key=lambda row: int(str(row["version"])))
     assert (first["campaign"], first["approved_by"], first["reason"]) == (None, None, "by hand")
     assert second == {
@@ -56,7 +57,7 @@ def test_every_publish_and_rollback_is_in_the_table(campaigns: CampaignWorld) ->
     )  # fmt: skip
 
 
-def test_the_table_is_read_with_sql(campaigns: CampaignWorld) -> None:
+def test_the_table_is_read_with_sql(campaigns: World) -> None:
     release = publish(campaigns, 1)
     data_releases = DeltaTable(home(campaigns)).to_pyarrow_table()
     found = duckdb.sql("SELECT release FROM data_releases WHERE dataset = 'sales' AND days = 3").fetchall()
@@ -64,16 +65,16 @@ def test_the_table_is_read_with_sql(campaigns: CampaignWorld) -> None:
     assert found == [(release,)]
 
 
-def test_writing_the_same_again_makes_no_version(campaigns: CampaignWorld) -> None:
+def test_writing_the_same_again_makes_no_version(campaigns: World) -> None:
     publish(campaigns, 1)
     version = DeltaTable(home(campaigns)).version()
     assert campaigns.data_releases.refresh() is False
-    assert campaigns.mender().run() == ()
+    assert campaigns.reconcile().run() == ()
     assert DeltaTable(home(campaigns)).version() == version
 
 
 def test_a_table_that_cannot_be_written_is_no_reason_for_a_release_to_fail(
-    campaigns: CampaignWorld, caplog: pytest.LogCaptureFixture
+    campaigns: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     home(campaigns).parent.mkdir(parents=True)
     home(campaigns).write_text("in the way")
@@ -81,36 +82,36 @@ def test_a_table_that_cannot_be_written_is_no_reason_for_a_release_to_fail(
     assert campaigns.content() == BEFORE
     assert "mend it with: backfill reconcile" in caplog.text
     home(campaigns).unlink()
-    (finding,) = campaigns.examiner().examine()
+    (finding,) = campaigns.doctor().examine()
     assert "data_releases is not what the ledger says of 1 releases" in finding.what
-    (repair,) = campaigns.mender().run()
+    (repair,) = campaigns.reconcile().run()
     assert repair.kind is RepairKind.projected
-    assert campaigns.examiner().examine() == ()
+    assert campaigns.doctor().examine() == ()
 
 
-def test_the_doctor_notices_a_table_that_is_behind_or_gone(campaigns: CampaignWorld) -> None:
+def test_the_doctor_notices_a_table_that_is_behind_or_gone(campaigns: World) -> None:
     publish(campaigns, 1)
-    assert campaigns.examiner().examine() == ()
+    assert campaigns.doctor().examine() == ()
     release = campaigns.released({day(9): [1]})
-    assert [release in f.what for f in campaigns.examiner().examine()] == [True]
+    assert [release in f.what for f in campaigns.doctor().examine()] == [True]
     shutil.rmtree(home(campaigns))
-    assert ["of 2 releases" in f.what for f in campaigns.examiner().examine()] == [True]
-    campaigns.mender().run()
-    assert campaigns.examiner().examine() == ()
+    assert ["of 2 releases" in f.what for f in campaigns.doctor().examine()] == [True]
+    campaigns.reconcile().run()
+    assert campaigns.doctor().examine() == ()
 
 
-def test_a_row_that_somebody_altered_is_found_and_mended(campaigns: CampaignWorld) -> None:
+def test_a_row_that_somebody_altered_is_found_and_mended(campaigns: World) -> None:
     release = publish(campaigns, 1)
     DeltaTable(home(campaigns)).update(updates={"reason": "'nothing of the kind'"})
     assert campaigns.data_releases.refresh() is False
-    assert [release in f.what for f in campaigns.examiner().examine()] == [True]
-    (repair,) = campaigns.mender().run()
+    assert [release in f.what for f in campaigns.doctor().examine()] == [True]
+    (repair,) = campaigns.reconcile().run()
     assert repair.kind is RepairKind.projected
     assert [row["reason"] for row in rows(campaigns)] == ["by hand"]
-    assert campaigns.examiner().examine() == ()
+    assert campaigns.doctor().examine() == ()
 
 
-def test_a_release_reads_no_manifest_of_another_one(campaigns: CampaignWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_reads_no_manifest_of_another_one(campaigns: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = publish(campaigns, 1)
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", {d: [2] for d in DAYS})
@@ -122,12 +123,12 @@ def test_a_release_reads_no_manifest_of_another_one(campaigns: CampaignWorld, mo
         return whole(text)
 
     monkeypatch.setattr(Manifest, "from_json", staticmethod(noting))
-    done = campaigns.guarded().release(unit.id).release
+    done = campaigns.campaign_publisher().release(unit.id).release
     assert done in read
     assert before not in read
 
 
-def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: CampaignWorld) -> None:
+def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: World) -> None:
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", BEFORE)
 
@@ -136,19 +137,19 @@ def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: CampaignWo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(campaigns.guarded(), checkpoint=die).release(unit.id)
+        replace(campaigns.campaign_publisher(), checkpoint=die).release(unit.id)
     assert not home(campaigns).exists()
-    campaigns.mender().run()
+    campaigns.reconcile().run()
     assert [row["state"] for row in rows(campaigns)] == [ReleaseState.finalized.value]
 
 
-def test_two_who_write_at_once_leave_the_newest(campaigns: CampaignWorld, tmp_path: Path) -> None:
+def test_two_who_write_at_once_leave_the_newest(campaigns: World, tmp_path: Path) -> None:
     for number in range(4):
         campaigns.released({day(number): [1]})
-    worlds = [CampaignWorld(tmp_path) for _ in range(3)]
+    worlds = [World(tmp_path, asked=specification()) for _ in range(3)]
     errors: list[Exception] = []
 
-    def refresh(world: CampaignWorld) -> None:
+    def refresh(world: World) -> None:
         try:
             world.data_releases.refresh()
         except Exception as error:  # noqa: BLE001  # told below

@@ -11,8 +11,8 @@ import pytest
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.domain.work import StagedDay
 from backfill_assets.lakehouse.road import raw
+from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.unit.campaigns.test_late_deliveries import Desk
-from backfill_assets_tests.unit.published.tables import day, layout
 
 D1, D2, D3 = (day(i) for i in range(1, 4))
 

@@ -13,7 +13,8 @@ from backfill_assets.domain.contract import parse_contract
 from backfill_assets.domain.errors import ApprovalError, EvidenceError, RollbackError
 from backfill_assets.domain.evidence import unit_hash
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -21,18 +22,18 @@ AFTER = {d: [2] for d in DAYS}
 ANYTHING = parse_contract({"row_count": "any"}, ["row_count"], dataset="sales")
 
 
-def opened(campaigns: CampaignWorld, campaign: Campaign) -> Unit:
+def opened(campaigns: World, campaign: Campaign) -> Unit:
     """The unit of a launch that died before the campaign knew of it."""
     opened_by, targets = f"campaign:{campaign.id}", {"sales": DAYS}
     proposal = Unit(campaigns.ids.new("u"), opened_by, campaigns.clock.now(), "ada", targets, ReleaseMode.manual)
     return campaigns.ledger.assign(Launch({"sales": frozenset(DAYS)}, opened_by), proposal)
 
 
-def test_nothing_is_published_of_a_unit_whose_launch_was_not_completed(campaigns: CampaignWorld) -> None:
+def test_nothing_is_published_of_a_unit_whose_launch_was_not_completed(campaigns: World) -> None:
     unit = opened(campaigns, campaigns.planned({"sales": DAYS}))
     campaigns.build(unit, "sales", AFTER)
     with pytest.raises(ApprovalError, match=rf"unit {unit.id} was opened for campaign {NAME}.*backfill launch {NAME}"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
     assert not campaigns.tables["sales"].exists()
     assert campaigns.ledger.releases() == ()
     assert campaigns.ledger.campaign(NAME).phase is Phase.planned
@@ -45,33 +46,33 @@ def test_a_unit_knows_its_campaign_and_which_of_its_units_it_is() -> None:
         assert (replace(unit, opened_by=opened_by).campaign, replace(unit, opened_by=opened_by).handle) == (NAME, NAME)
 
 
-def test_a_unit_whose_contract_is_not_the_specifications_is_not_published(campaigns: CampaignWorld) -> None:
+def test_a_unit_whose_contract_is_not_the_specifications_is_not_published(campaigns: World) -> None:
     campaign, unit = campaigns.launched(validation={"row_count_tolerance": 0})
     assert campaign.specification.contract(("sales",))
     loose = campaigns.ledger.set_contract(unit.id, ANYTHING)
     campaigns.build(loose, "sales", AFTER)
     campaigns.approve(campaign)
     with pytest.raises(ApprovalError, match=rf"another expected change of sales .*backfill resume {NAME}"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
     asked = campaign.specification.contract(("sales",))
     campaigns.build(campaigns.ledger.set_contract(unit.id, asked), "sales", AFTER)
     campaigns.approve(campaign)
     assert campaigns.release().publish(NAME).outcome.releases
 
 
-def test_whoever_has_to_be_asked_is_told_the_hash_to_approve(campaigns: CampaignWorld) -> None:
+def test_whoever_has_to_be_asked_is_told_the_hash_to_approve(campaigns: World) -> None:
     _, unit = campaigns.validated()
     waiting = unit_hash(campaigns.ledger.evidence(unit.id).values())
     with pytest.raises(ApprovalError, match=f"backfill approve {NAME} --evidence {waiting}"):
-        campaigns.guarded().release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
 
 
-def test_a_release_that_its_rollback_could_not_undo_is_refused(campaigns: CampaignWorld) -> None:
+def test_a_release_that_its_rollback_could_not_undo_is_refused(campaigns: World) -> None:
     before = campaigns.open_unit({"sales": DAYS})
     campaigns.build(before, "sales", {d: [1] for d in DAYS})
-    campaigns.guarded().release(before.id)
+    campaigns.campaign_publisher().release(before.id)
     campaign, unit = campaigns.approved()
-    survey = campaigns.guarded().survey(unit.id)
+    survey = campaigns.campaign_publisher().survey(unit.id)
     assert campaigns.guard().refusals(campaign, survey) == ()
     # The release would bring the very file that the rollback has to put back.
     mixed = {
@@ -82,9 +83,9 @@ def test_a_release_that_its_rollback_could_not_undo_is_refused(campaigns: Campai
     assert "sales 2026-01-02 would not show again what it shows now" in str(found)
 
 
-def test_what_a_unit_of_a_campaign_lacks_is_got_through_the_campaign(campaigns: CampaignWorld) -> None:
+def test_what_a_unit_of_a_campaign_lacks_is_got_through_the_campaign(campaigns: World) -> None:
     _, unit = campaigns.launched()
-    faults = campaigns.guarded().missing(unit.id)
+    faults = campaigns.campaign_publisher().missing(unit.id)
     for text in (refusal(unit, faults, campaigns.datasets), relaunch_hint(unit, DAYS, campaigns.datasets)):
         assert f"backfill resume {NAME}" in text
         assert f"backfill resume {unit.id}" not in text
@@ -93,7 +94,7 @@ def test_what_a_unit_of_a_campaign_lacks_is_got_through_the_campaign(campaigns: 
     assert f"backfill resume {unit.id}" in relaunch_hint(plain, DAYS, campaigns.datasets)
 
 
-def test_a_named_hash_that_is_not_the_evidence_is_refused(campaigns: CampaignWorld) -> None:
+def test_a_named_hash_that_is_not_the_evidence_is_refused(campaigns: World) -> None:
     campaigns.approved()
     whole = campaigns.release().plan(NAME).evidence
     assert "not 0000" in campaigns.release().plan(NAME, evidence_hash="0" * 64).refusals[0]

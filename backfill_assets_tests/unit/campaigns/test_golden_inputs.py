@@ -15,8 +15,8 @@ from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.inputs import fact_inputs
-from backfill_assets_tests.unit.campaigns.world import World, loaded
-from backfill_assets_tests.unit.published.tables import day, layout
+from backfill_assets_tests.harness.tables import day, layout, loaded
+from backfill_assets_tests.harness.world import World
 
 BOOKED = Golden(file=Reference(format=Format.csv, path="golden/booked.csv", columns={"day": "date"}), key=("day",))
 

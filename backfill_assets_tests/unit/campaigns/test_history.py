@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
-import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaigns.releasing.history import History
-from backfill_assets.domain.measurement import ROW_COUNT
+from backfill_assets.domain.measurement import ROW_COUNT, Side
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.unit.campaigns import world as worlds
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
-from backfill_assets_tests.unit.published.tables import day, rows_of
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.tables import day, rows_of
+from backfill_assets_tests.harness.world import World, side
 
 HOUR = dt.timedelta(hours=1)
 
 
-def test_each_change_of_a_day_is_told_newest_first(campaigns: CampaignWorld) -> None:
+def test_each_change_of_a_day_is_told_newest_first(campaigns: World) -> None:
     first = campaigns.released({d: [1, 1] for d in DAYS})
     campaigns.clock.advance(HOUR)
     campaigns.approved()
     second = campaigns.release("carl").publish(NAME).outcome.release
     campaigns.clock.advance(HOUR)
-    third = campaigns.undoer("ben").execute(second, "odd").release
+    third = campaigns.campaign_rollback("ben").execute(second, "odd").release
     changes = History(campaigns.ledger).of("sales", [DAYS[1]])
     assert [c.release for c in changes] == [third, second, first]
     back, new, old = changes
@@ -42,31 +43,28 @@ def test_each_change_of_a_day_is_told_newest_first(campaigns: CampaignWorld) -> 
     assert [c.at.hour for c in changes] == [14, 13, 12]
 
 
-def test_without_a_day_all_days_are_told_and_other_datasets_are_not(campaigns: CampaignWorld) -> None:
+def test_without_a_day_all_days_are_told_and_other_datasets_are_not(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
     assert [c.day for c in History(campaigns.ledger).of("sales")] == list(DAYS)
     assert History(campaigns.ledger).of("orders") == ()
     assert History(campaigns.ledger).of("sales", [day(9)]) == ()
 
 
-def measured(campaigns: CampaignWorld, monkeypatch: pytest.MonkeyPatch) -> str:
+def measured(campaigns: World) -> str:
     """A release of days whose evidence has a measure beside the rows."""
-    plain = worlds.side
 
-    def with_sum(amounts: list[int]) -> worlds.Side:
-        made = plain(amounts)
-        return worlds.Side({**made.metrics, "amount": Decimal(sum(amounts))}, made.counts, made.fingerprint)
+    def with_sum(amounts: Sequence[int]) -> Side:
+        made = side(amounts)
+        return replace(made, metrics={**made.metrics, "amount": Decimal(sum(amounts))})
 
-    monkeypatch.setattr(worlds, "side", with_sum)
+    campaigns.measure = with_sum
     return campaigns.released({d: [5, 6] for d in DAYS})
 
 
-def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(
-    campaigns: CampaignWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
-    release = measured(campaigns, monkeypatch)
-    campaigns.undoer().execute(release, "odd")
+    release = measured(campaigns)
+    campaigns.campaign_rollback().execute(release, "odd")
     back, new, old = History(campaigns.ledger).of("sales", [DAYS[0]])
     assert new.measures == {"amount": (Decimal(1), Decimal(11))}
     assert back.measures == {"amount": (Decimal(11), Decimal(1))}
@@ -74,11 +72,9 @@ def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(
     assert ROW_COUNT not in new.measures
 
 
-def test_measures_of_evidence_that_was_replaced_are_left_out(
-    campaigns: CampaignWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = measured(campaigns, monkeypatch)
-    campaigns.undoer().execute(release, "odd")
+def test_measures_of_evidence_that_was_replaced_are_left_out(campaigns: World) -> None:
+    release = measured(campaigns)
+    campaigns.campaign_rollback().execute(release, "odd")
     name = campaigns.ledger.release(release).manifest.unit
     unit = campaigns.ledger.move(name, {UnitState.rolled_back}, UnitState.open)
     campaigns.build(unit, "sales", {DAYS[0]: [9]})
@@ -88,15 +84,13 @@ def test_measures_of_evidence_that_was_replaced_are_left_out(
     assert newest[DAYS[0]].rows_after == 2
 
 
-def test_a_rollback_over_somebody_elses_rows_has_no_measures(
-    campaigns: CampaignWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_over_somebody_elses_rows_has_no_measures(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
-    release = measured(campaigns, monkeypatch)
+    release = measured(campaigns)
     write_deltalake(
         campaigns.homes["sales"], rows_of({DAYS[0]: [99]}), mode="overwrite", predicate=f"day = '{DAYS[0]}'"
     )
-    campaigns.undoer().execute(release, "odd", consent_rewritten=frozenset({DAYS[0]}))
+    campaigns.campaign_rollback().execute(release, "odd", consent_rewritten=frozenset({DAYS[0]}))
     back = {c.day: c for c in History(campaigns.ledger).of("sales") if c.kind is ReleaseKind.rollback}
     assert (back[DAYS[0]].rows_before, back[DAYS[0]].rows_after) == (1, 1)
     assert back[DAYS[0]].measures == {}

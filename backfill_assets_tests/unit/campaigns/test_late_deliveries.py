@@ -17,8 +17,9 @@ from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.domain.work import Delivery, Hold
 from backfill_assets.lakehouse.road import discover, raw
-from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, loaded
-from backfill_assets_tests.unit.published.tables import day, layout
+from backfill_assets_tests.harness.actors import TwoChecks
+from backfill_assets_tests.harness.tables import day, layout, loaded
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 

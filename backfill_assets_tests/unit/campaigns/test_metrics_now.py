@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import replace
-from decimal import Decimal
+from functools import partial
 
 import pytest
 
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
 from backfill_assets.domain.campaign import Action, JournalEntry, Phase
-from backfill_assets.domain.measurement import ROW_COUNT, Side
-from backfill_assets_tests.unit.campaigns import world as worlds
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import day
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.world import World, side
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +29,11 @@ def test_a_dataset_without_a_release_has_no_figures(world: World) -> None:
     assert (found.watermark.newest, found.last_success, found.rollback_windows) == (None, None, ())
 
 
-def test_figures_are_those_of_what_is_published_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def doubled(amounts: list[int]) -> Side:
-        return Side({ROW_COUNT: Decimal(len(amounts))}, {"duplicate_keys": 1}, worlds.fingerprint(amounts))
-
+def test_figures_are_those_of_what_is_published_now(world: World) -> None:
     world.released({day(0): [1, 2], day(1): [1, 2]})
-    with monkeypatch.context() as patched:
-        patched.setattr(worlds, "side", doubled)
-        second = world.released({day(1): [1, 2, 3]})
+    world.measure = partial(side, duplicate_keys=1)
+    second = world.released({day(1): [1, 2, 3]})
+    world.measure = side
     found = metrics(world).of("sales")
     assert (found.rows, found.duplicate_keys, found.duplicate_keys_per_1000_rows) == (5, 1, 200.0)
     world.rollback().execute(second, "odd")
@@ -82,7 +77,7 @@ def test_open_units_are_listed_until_they_are_released(world: World) -> None:
     assert metrics(world).of("sales").open_units == ()
 
 
-def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(campaigns: CampaignWorld) -> None:
+def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(campaigns: World) -> None:
     campaign, unit = campaigns.launched()
     told = []
 
@@ -100,7 +95,7 @@ def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(c
     tell()
     release = campaigns.release("carl").publish(NAME).outcome.release
     tell()
-    campaigns.undoer("ben").execute(release, "odd")
+    campaigns.campaign_rollback("ben").execute(release, "odd")
     tell()
     assert told == [
         ("running", 0, 1), ("running", 1, 1), ("validated", 3, 0), ("approved", 3, 0), ("published", 3, 0),
@@ -108,20 +103,20 @@ def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(c
     ]  # fmt: skip
 
 
-def test_a_planned_campaign_has_all_before_it_and_a_stale_one_is_called_so(campaigns: CampaignWorld) -> None:
+def test_a_planned_campaign_has_all_before_it_and_a_stale_one_is_called_so(campaigns: World) -> None:
     campaigns.planned({"sales": DAYS})
     (found,) = metrics(campaigns).all().campaigns
     assert (found.campaign, found.state, found.days_done, found.days_total) == (NAME, "planned", 0, 3)
 
 
-def test_a_campaign_whose_days_went_stale_is_called_stale(campaigns: CampaignWorld) -> None:
+def test_a_campaign_whose_days_went_stale_is_called_stale(campaigns: World) -> None:
     campaign, _ = campaigns.validated()
     campaigns.ledger.note(JournalEntry(campaign.id, campaigns.clock.now(), "x", Action.stale, "moved"))
     (found,) = metrics(campaigns).all().campaigns
     assert found.state == "stale"
 
 
-def test_a_campaign_before_a_shut_gate_says_since_when_and_for_what(campaigns: CampaignWorld) -> None:
+def test_a_campaign_before_a_shut_gate_says_since_when_and_for_what(campaigns: World) -> None:
     campaign, _ = campaigns.launched()
     campaigns.clock.advance(HOUR)
     since = campaigns.clock.now()

@@ -20,8 +20,8 @@ from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road import Sides
-from backfill_assets_tests.unit.campaigns.world import LEASE, World, loaded
-from backfill_assets_tests.unit.published.tables import layout
+from backfill_assets_tests.harness.tables import layout, loaded
+from backfill_assets_tests.harness.world import LEASE, World
 
 NO_SPARK = cast("SparkSession", None)
 DAYS = day_range(dt.date(2024, 2, 20), dt.date(2024, 3, 20))

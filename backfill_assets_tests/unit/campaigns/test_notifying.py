@@ -9,15 +9,17 @@ import pytest
 from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.specification import Notice
 from backfill_assets.webhook import Webhook
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
+from backfill_assets_tests.harness.actors import Post
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.notices.receiver import SECRET, receiver
 
 
-def asking(campaigns: CampaignWorld, *notices: str) -> Campaign:
+def asking(campaigns: World, *notices: str) -> Campaign:
     return campaigns.planned({"sales": DAYS}, notify={"webhook": "env:HOOK", "on": list(notices)})
 
 
-def test_only_what_the_specification_lists_is_sent(campaigns: CampaignWorld) -> None:
+def test_only_what_the_specification_lists_is_sent(campaigns: World) -> None:
     campaign = asking(campaigns, "launched", "stopped")
     for notice in Notice:
         campaigns.notifier().tell(campaign, notice, f"it is {notice.value}")
@@ -25,14 +27,14 @@ def test_only_what_the_specification_lists_is_sent(campaigns: CampaignWorld) -> 
     assert campaigns.post.sent == [("HOOK", "it is launched"), ("HOOK", "it is stopped")]
 
 
-def test_a_campaign_that_names_nobody_sends_nothing(campaigns: CampaignWorld) -> None:
+def test_a_campaign_that_names_nobody_sends_nothing(campaigns: World) -> None:
     campaign = campaigns.planned({"sales": DAYS})
     campaigns.notifier().tell(campaign, Notice.published, "published")
     assert isinstance(campaigns.post, Post)
     assert campaigns.post.sent == []
 
 
-def test_a_receiver_that_fails_first_gets_the_notice_in_the_end(campaigns: CampaignWorld) -> None:
+def test_a_receiver_that_fails_first_gets_the_notice_in_the_end(campaigns: World) -> None:
     campaign = asking(campaigns, "published")
     with receiver(503, 200) as server:
         campaigns.post = Webhook({"HOOK": server.url}, pause=0.01)
@@ -42,7 +44,7 @@ def test_a_receiver_that_fails_first_gets_the_notice_in_the_end(campaigns: Campa
 
 
 def test_a_notice_that_cannot_be_sent_stands_in_the_journal_without_the_url(
-    campaigns: CampaignWorld, caplog: pytest.LogCaptureFixture
+    campaigns: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     campaigns.approved(notify={"webhook": "env:HOOK", "on": ["published"]})
     with receiver(500) as server:
@@ -56,7 +58,7 @@ def test_a_notice_that_cannot_be_sent_stands_in_the_journal_without_the_url(
 
 
 def test_a_notice_about_a_campaign_that_the_ledger_lost_only_warns(
-    campaigns: CampaignWorld, caplog: pytest.LogCaptureFixture
+    campaigns: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     campaign = asking(campaigns, "published")
     renamed = campaign.specification.model_copy(update={"backfill_id": "another-one"})
@@ -65,7 +67,7 @@ def test_a_notice_about_a_campaign_that_the_ledger_lost_only_warns(
     assert "HOOK is not set" in caplog.text
 
 
-def test_a_notice_is_short_and_one_of_a_stop_is_one_line(campaigns: CampaignWorld) -> None:
+def test_a_notice_is_short_and_one_of_a_stop_is_one_line(campaigns: World) -> None:
     campaign = asking(campaigns, "published", "stopped")
     campaigns.notifier().tell(
         campaign, Notice.stopped, "tax-fix is stopped: run 1: no column\n  at line 3\n  at line 9"

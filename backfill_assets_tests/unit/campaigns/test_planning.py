@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from backfill_assets.domain.specification import Layer, Specification
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.work import AttemptState, Delivery, Hold, Work
 from backfill_assets.lakehouse.road import delivered_sizes, discover
-from backfill_assets_tests.unit.campaigns.world import LEASE, World
-from backfill_assets_tests.unit.published.tables import day, layout
+from backfill_assets_tests.harness.specifications import specification
+from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets_tests.harness.world import LEASE, World
 
 pytestmark = pytest.mark.slow
 
@@ -86,16 +87,13 @@ class Office:
 
 
 def spec(**changes: Any) -> Specification:
-    plain: Mapping[str, Any] = {
+    own = {
         "backfill_id": "tax-fix",
-        "owner": "finance-data",
         "source_range": {"start": str(RANGE[0]), "end": str(RANGE[-1])},
-        "target": {"dataset": "sales", "partition_key": "day"},
-        "reason": {"change": "Correct the tax"},
         "execution": {"partitions_per_batch": 4, "canary": {"partitions": 3}},
         "approval": {"required": False},
     }
-    return Specification.from_plain({**plain, **changes})
+    return specification(**{**own, **changes})
 
 
 @pytest.fixture

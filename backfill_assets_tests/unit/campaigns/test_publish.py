@@ -20,9 +20,9 @@ from backfill_assets.domain.errors import (
 from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.harness.tables import day, rows_of
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import day, rows_of
 
 DAYS = [day(0), day(1), day(2)]
 

@@ -10,9 +10,9 @@ import pytest
 
 from backfill_assets.campaigns.building.relaunch import Relaunch, Relaunches
 from backfill_assets.campaigns.building.upstream import Outdated
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns.test_upstream import Shop
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import day
 
 D1, D2, D3, D4 = (day(i) for i in range(1, 5))
 NAMES = ("zones", "sales", "areas")

@@ -22,11 +22,10 @@ from backfill_assets.domain.work import AttemptState, Delivery, StagedDay
 from backfill_assets.lakehouse.layout import SET_ASIDE
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.reports.folder import ReportFolder
-from backfill_assets_tests.unit.campaigns.between import between
-from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
+from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
+from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.unit.campaigns.events import KeptEvents
-from backfill_assets_tests.unit.campaigns.world import LEASE, World
-from backfill_assets_tests.unit.published.tables import dataset, day, layout, rows_of, write_shadow
 
 pytestmark = pytest.mark.slow
 
@@ -418,9 +417,7 @@ def test_a_cut_commit_of_raw_is_set_aside_only_if_the_version_before_has_all_tha
 
 
 @pytest.mark.parametrize("place", ["raw/sales", "staging/sales/abc", "published/sales", "data_releases"])
-def test_a_first_commit_that_was_cut_is_set_aside_and_the_table_is_made_anew(
-    campaigns: CampaignWorld, place: str
-) -> None:
+def test_a_first_commit_that_was_cut_is_set_aside_and_the_table_is_made_anew(campaigns: World, place: str) -> None:
     home = warehouse(campaigns) / place
     write_deltalake(home, rows_of({day(0): [1]}), partition_by=["day"])
     cut(commit_file(home, 0))
@@ -432,10 +429,10 @@ def test_a_first_commit_that_was_cut_is_set_aside_and_the_table_is_made_anew(
     assert clean(campaigns)
 
 
-def test_a_cut_commit_of_data_releases_is_set_aside_and_its_rows_are_written_again(campaigns: CampaignWorld) -> None:
+def test_a_cut_commit_of_data_releases_is_set_aside_and_its_rows_are_written_again(campaigns: World) -> None:
     for data in (OLD, NEW):
         campaigns.released(data)
-        campaigns.mender().run()
+        campaigns.reconcile().run()
     cut(commit_file(warehouse(campaigns) / "data_releases", 1))
     healed(campaigns)
     assert campaigns.data_releases.differing() == ()
@@ -561,7 +558,7 @@ def test_two_repairs_at_once_are_refused(world: World) -> None:
 
 
 def test_an_approval_without_its_entry_in_the_journal_is_found_and_the_other_way_round(
-    campaigns: CampaignWorld,
+    campaigns: World,
 ) -> None:
     campaign, unit = campaigns.approved()
     assert clean(campaigns)
@@ -576,7 +573,7 @@ def test_an_approval_without_its_entry_in_the_journal_is_found_and_the_other_way
     assert campaigns.repairer().repair() == ()
 
 
-def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: CampaignWorld) -> None:
+def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     replace(campaigns.publisher(), guard=campaigns.guard()).release(unit.id)
     assert the(campaigns, "is not in the journal").severity is Gravity.warning
@@ -585,7 +582,7 @@ def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: Campaign
     assert clean(campaigns)
 
 
-def test_a_journal_that_tells_of_a_release_that_is_not_true_is_found(campaigns: CampaignWorld) -> None:
+def test_a_journal_that_tells_of_a_release_that_is_not_true_is_found(campaigns: World) -> None:
     campaign, _ = campaigns.approved()
     told = {"releases": {"sales": "r_9999"}}
     entry = JournalEntry(campaign.id, campaigns.clock.now(), "eve", Action.published, detail=told)
@@ -593,7 +590,7 @@ def test_a_journal_that_tells_of_a_release_that_is_not_true_is_found(campaigns: 
     assert the(campaigns, "r_9999").repair == ""
 
 
-def test_a_unit_of_a_campaign_whose_launch_was_not_completed_is_found(campaigns: CampaignWorld) -> None:
+def test_a_unit_of_a_campaign_whose_launch_was_not_completed_is_found(campaigns: World) -> None:
     campaigns.planned({"sales": DAYS})
     opened_by = "campaign:tax-fix-2026"
     proposal = Unit("u_x", opened_by, campaigns.clock.now(), "ada", {"sales": tuple(DAYS)}, ReleaseMode.manual)
@@ -601,7 +598,7 @@ def test_a_unit_of_a_campaign_whose_launch_was_not_completed_is_found(campaigns:
     assert "backfill launch tax-fix-2026" in the(campaigns, "was not completed").remedy
 
 
-def test_a_repair_of_a_campaigns_work_stands_in_its_journal_and_with_its_dataset(campaigns: CampaignWorld) -> None:
+def test_a_repair_of_a_campaigns_work_stands_in_its_journal_and_with_its_dataset(campaigns: World) -> None:
     campaigns.events = events = KeptEvents()
     campaign, unit = campaigns.launched()
     campaigns.ledger.start_attempt(unit.id, "sales", DAYS, "dead", LEASE)

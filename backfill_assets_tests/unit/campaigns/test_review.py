@@ -21,9 +21,9 @@ from backfill_assets.domain.levels import Level
 from backfill_assets.domain.review import DayState, Outcome, as_plain
 from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import day, rows_of
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.tables import day, rows_of
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -155,9 +155,9 @@ def test_neighbours_come_with_what_was_measured_of_them_and_live_days_are_marked
     ]  # fmt: skip
 
 
-def test_a_campaign_waits_for_its_approval_and_is_reviewed_by_its_name(campaigns: CampaignWorld) -> None:
+def test_a_campaign_waits_for_its_approval_and_is_reviewed_by_its_name(campaigns: World) -> None:
     campaign, unit = campaigns.validated()
-    made = replace(reviews(campaigns), publisher=campaigns.guarded())
+    made = replace(reviews(campaigns), publisher=campaigns.campaign_publisher())
     review = made.of(campaign.id)
     assert review.name == NAME
     assert review.pending == review.evidence
@@ -170,14 +170,14 @@ def test_a_campaign_waits_for_its_approval_and_is_reviewed_by_its_name(campaigns
     assert "approved by anna as finance-controller" in made.of(campaign.id).judgement.sentence
 
 
-def test_a_required_certificate_that_is_not_there_keeps_a_campaign_from_being_ready(campaigns: CampaignWorld) -> None:
+def test_a_required_certificate_that_is_not_there_keeps_a_campaign_from_being_ready(campaigns: World) -> None:
     campaign, _ = campaigns.validated(validation={"certificate": "required"})
     sentence = reviews(campaigns).of(campaign.id).judgement.sentence
     assert sentence.startswith("Not ready: certificate check recomputation of sales fails: found no certificate")
     assert f"backfill prove {NAME}" in sentence
 
 
-def test_a_campaign_without_a_launch_and_an_unknown_name_are_refused_with_a_remedy(campaigns: CampaignWorld) -> None:
+def test_a_campaign_without_a_launch_and_an_unknown_name_are_refused_with_a_remedy(campaigns: World) -> None:
     campaigns.planned({"sales": DAYS})
     with pytest.raises(CampaignError, match=r"has not been launched.*backfill status"):
         reviews(campaigns).of(NAME)
@@ -251,12 +251,12 @@ def test_no_rollback_is_offered_once_the_releases_window_is_over(world: World) -
     assert reviews(world).of(unit.id).commands == ()
 
 
-def guarded(campaigns: CampaignWorld) -> Reviews:
-    return replace(reviews(campaigns), publisher=campaigns.guarded(), obstacles=campaigns.guard().obstacles)
+def guarded(campaigns: World) -> Reviews:
+    return replace(reviews(campaigns), publisher=campaigns.campaign_publisher(), obstacles=campaigns.guard().obstacles)
 
 
 def test_a_campaign_that_the_guard_refuses_is_not_ready_and_its_publication_is_not_offered(
-    campaigns: CampaignWorld,
+    campaigns: World,
 ) -> None:
     campaigns.approved(rollback={"keep_for": "4000d"})
     review = guarded(campaigns).of(NAME)
@@ -265,7 +265,7 @@ def test_a_campaign_that_the_guard_refuses_is_not_ready_and_its_publication_is_n
     assert [c.text for c in review.commands] == [f"backfill discard {NAME}"]
 
 
-def test_a_shut_window_does_not_make_a_campaign_unready_but_is_told(campaigns: CampaignWorld) -> None:
+def test_a_shut_window_does_not_make_a_campaign_unready_but_is_told(campaigns: World) -> None:
     campaigns.approved(publish_window=["22:00-04:00"])
     review = guarded(campaigns).of(NAME)
     assert review.judgement.outcome is Outcome.ready
@@ -273,7 +273,7 @@ def test_a_shut_window_does_not_make_a_campaign_unready_but_is_told(campaigns: C
     assert review.commands[0].text == f"backfill publish {NAME}"
 
 
-def test_neither_the_folder_of_the_specification_nor_the_machines_of_batches_are_told(campaigns: CampaignWorld) -> None:
+def test_neither_the_folder_of_the_specification_nor_the_machines_of_batches_are_told(campaigns: World) -> None:
     campaign, _ = campaigns.validated()
     review = reviews(campaigns).of(NAME)
     assert (

@@ -8,8 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.domain.errors import PreconditionError, RollbackError, UnitError
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import day, rows_of
+from backfill_assets_tests.harness.tables import day, rows_of
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ from backfill_assets.campaigns.releasing.sweep import Swept
 from backfill_assets.domain.campaign import Action, Phase
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns.test_sweep_and_doctor import date_all, stored
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ MARGIN = dt.timedelta(days=7)
 BEFORE = {d: [1] for d in DAYS}
 
 
-def published(campaigns: CampaignWorld) -> str:
+def published(campaigns: World) -> str:
     campaigns.released(BEFORE)
     campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.release
@@ -29,11 +30,11 @@ def published(campaigns: CampaignWorld) -> str:
     return release
 
 
-def data(campaigns: CampaignWorld) -> set[str]:
+def data(campaigns: World) -> set[str]:
     return {path for path in stored(campaigns) if path.endswith(".parquet")}
 
 
-def test_a_published_campaign_is_signed_off_and_says_by_whom(campaigns: CampaignWorld) -> None:
+def test_a_published_campaign_is_signed_off_and_says_by_whom(campaigns: World) -> None:
     published(campaigns)
     assert campaigns.sign_off().sign_off(NAME, "checked with finance").phase is Phase.closed
     entry = campaigns.ledger.journal(NAME)[-1]
@@ -42,17 +43,17 @@ def test_a_published_campaign_is_signed_off_and_says_by_whom(campaigns: Campaign
         campaigns.sign_off().sign_off(NAME)
 
 
-def test_only_a_published_campaign_is_signed_off(campaigns: CampaignWorld) -> None:
+def test_only_a_published_campaign_is_signed_off(campaigns: World) -> None:
     campaigns.approved()
     with pytest.raises(CampaignError, match="only what readers see can be signed off"):
         campaigns.sign_off().sign_off(NAME)
     release = campaigns.release().publish(NAME).outcome.release
-    campaigns.undoer().execute(release, "odd")
+    campaigns.campaign_rollback().execute(release, "odd")
     with pytest.raises(CampaignError, match="rolled_back; only what readers see"):
         campaigns.sign_off().sign_off(NAME)
 
 
-def test_without_a_sign_off_the_sweep_takes_nothing_of_a_campaign_however_old(campaigns: CampaignWorld) -> None:
+def test_without_a_sign_off_the_sweep_takes_nothing_of_a_campaign_however_old(campaigns: World) -> None:
     release = published(campaigns)
     before = data(campaigns)
     campaigns.clock.advance(10 * WINDOW)
@@ -61,7 +62,7 @@ def test_without_a_sign_off_the_sweep_takes_nothing_of_a_campaign_however_old(ca
     assert len(campaigns.ledger.release(release).manifest.removed) == len(DAYS)
 
 
-def test_with_a_sign_off_the_sweep_keeps_to_the_window(campaigns: CampaignWorld) -> None:
+def test_with_a_sign_off_the_sweep_keeps_to_the_window(campaigns: World) -> None:
     release = published(campaigns)
     campaigns.sign_off().sign_off(NAME)
     campaigns.clock.advance(WINDOW + MARGIN - HOUR)
@@ -72,7 +73,7 @@ def test_with_a_sign_off_the_sweep_keeps_to_the_window(campaigns: CampaignWorld)
     assert campaigns.content() == {d: [2] for d in DAYS}
 
 
-def test_nothing_is_cleaned_up_before_the_window_ends_and_the_sign_off(campaigns: CampaignWorld) -> None:
+def test_nothing_is_cleaned_up_before_the_window_ends_and_the_sign_off(campaigns: World) -> None:
     published(campaigns)
     with pytest.raises(CampaignError, match=r"is published .* and not signed off; .*backfill sign-off"):
         campaigns.sign_off().cleanup(NAME)
@@ -88,7 +89,7 @@ def test_nothing_is_cleaned_up_before_the_window_ends_and_the_sign_off(campaigns
         campaigns.sign_off().cleanup(NAME)
 
 
-def test_a_clean_up_takes_what_only_the_rollback_needed(campaigns: CampaignWorld) -> None:
+def test_a_clean_up_takes_what_only_the_rollback_needed(campaigns: World) -> None:
     release = published(campaigns)
     campaigns.sign_off().sign_off(NAME)
     campaigns.clock.advance(WINDOW + MARGIN + HOUR)
@@ -99,7 +100,7 @@ def test_a_clean_up_takes_what_only_the_rollback_needed(campaigns: CampaignWorld
     assert campaigns.content() == {d: [2] for d in DAYS}
 
 
-def test_a_dry_run_lists_the_files_and_what_it_would_be_refused_for(campaigns: CampaignWorld) -> None:
+def test_a_dry_run_lists_the_files_and_what_it_would_be_refused_for(campaigns: World) -> None:
     release = published(campaigns)
     early = campaigns.sign_off().cleanup(NAME, dry_run=True)
     assert "not signed off" in early.refusal
@@ -115,7 +116,7 @@ def test_a_dry_run_lists_the_files_and_what_it_would_be_refused_for(campaigns: C
     assert campaigns.ledger.campaign(NAME).phase is Phase.running
 
 
-def test_a_dry_run_before_the_end_lists_what_goes_at_the_end_and_what_follows_when(campaigns: CampaignWorld) -> None:
+def test_a_dry_run_before_the_end_lists_what_goes_at_the_end_and_what_follows_when(campaigns: World) -> None:
     release = published(campaigns)
     spare = campaigns.open_unit({"sales": DAYS[:1]})
     campaigns.build(spare, "sales", {DAYS[0]: [7]})
@@ -141,9 +142,9 @@ def test_a_long_list_of_files_is_cut_after_twenty() -> None:
     assert (lines[1], lines[20], lines[21:]) == ("  _shadow/u/0", "  _shadow/u/19", ["  … 1,004 more"])
 
 
-def test_a_campaign_that_was_rolled_back_is_cleaned_up_without_a_sign_off(campaigns: CampaignWorld) -> None:
+def test_a_campaign_that_was_rolled_back_is_cleaned_up_without_a_sign_off(campaigns: World) -> None:
     release = published(campaigns)
-    campaigns.undoer().execute(release, "odd")
+    campaigns.campaign_rollback().execute(release, "odd")
     date_all(campaigns)
     campaigns.clock.advance(10 * WINDOW)
     brought = {f.path for f in campaigns.ledger.release(release).manifest.added}
@@ -154,7 +155,7 @@ def test_a_campaign_that_was_rolled_back_is_cleaned_up_without_a_sign_off(campai
     assert campaigns.ledger.campaign(NAME).phase is Phase.cleaned
 
 
-def test_a_campaign_with_an_open_unit_is_not_over(campaigns: CampaignWorld) -> None:
+def test_a_campaign_with_an_open_unit_is_not_over(campaigns: World) -> None:
     _, unit = campaigns.validated()
     with pytest.raises(CampaignError, match=f"not over: publish it, or give it up with: backfill discard {unit.id}"):
         campaigns.sign_off().cleanup(NAME)

@@ -10,8 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.units import UnitState
-from backfill_assets_tests.unit.campaigns.world import LEASE, World
-from backfill_assets_tests.unit.published.tables import content, day, rows_of, write_shadow
+from backfill_assets_tests.harness.tables import content, day, rows_of, write_shadow
+from backfill_assets_tests.harness.world import LEASE, World
 
 pytestmark = pytest.mark.slow
 

@@ -13,18 +13,16 @@ from deltalake import DeltaTable
 from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.domain.errors import TimeTravelError, UnitError
 from backfill_assets.domain.release import ReleaseKind
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import START, content, day
+from backfill_assets_tests.harness.between import Died
+from backfill_assets_tests.harness.clocks import START
+from backfill_assets_tests.harness.tables import content, day
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
 KEPT = dt.timedelta(days=37)
 """`retention.keep_for` of the test's datasets, and a week."""
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-
-
-class Died(BaseException):
-    """The process is gone: nothing cleans up after it."""
 
 
 def travel(world: World) -> TimeTravel:

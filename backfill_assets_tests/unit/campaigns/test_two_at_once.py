@@ -14,10 +14,10 @@ import pytest
 from backfill_assets.domain.campaign import Action, Approval, Campaign
 from backfill_assets.domain.errors import ApprovalError, BackfillError, CampaignError, RollbackError
 from backfill_assets.domain.specification import Notice
+from backfill_assets_tests.harness.actors import Scheduler, User
+from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, User
-from backfill_assets_tests.unit.campaigns.site import CANARIES, ID, Scheduler, Site
-from backfill_assets_tests.unit.campaigns.site import DAYS as DAYS_OF_SITE
 
 OPERATORS = ("carl", "eve")
 
@@ -52,12 +52,12 @@ def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
 def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told, tmp_path: Path) -> None:
     told.injected("two operators launch the same campaign at once")
     scheduler = Scheduler()
-    site = Site(tmp_path, scheduler=scheduler)
-    site.plan()
+    world = World(tmp_path, scheduler=scheduler, asked=with_canaries())
+    world.plan()
     notices: list[tuple[str, Notice, bool]] = []
 
     def launch(user: str, first_id: int, barrier: threading.Barrier) -> Campaign:
-        own = Site(tmp_path, scheduler=scheduler, first_id=first_id)
+        own = World(tmp_path, first_id=first_id, scheduler=scheduler, asked=with_canaries())
 
         def tell(_: Campaign, notice: Notice, _text: str) -> None:
             notices.append((user, notice, bool(own.ledger.units())))
@@ -65,9 +65,9 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told,
         control = replace(own.control, identity=User(user), tell=tell)
         barrier.wait()
         try:
-            return control.launch(ID)
+            return control.launch(NAME)
         finally:
-            own.world.close()
+            own.close()
 
     found = at_once(launch)
     winner, loser = winner_and_loser(found)
@@ -75,36 +75,34 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told,
     assert f"launched by {winner} at" in str(found[loser])
     # It is announced before its days are claimed, and by nobody who does not launch it.
     assert notices == [(winner, Notice.announced, False), (winner, Notice.launched, True)]
-    assert len(site.ledger.units()) == 1
+    assert len(world.ledger.units()) == 1
     assert [request.days for request in scheduler.requests] == [CANARIES]
-    assert site.actions().count(Action.launched) == 1
-    assert site.world.examiner().examine() == ()
-    assert built_by(site) == dict.fromkeys(DAYS_OF_SITE, 1)
-    site.world.release().publish(ID)
-    assert site.world.content() == {d: [d.day, d.day] for d in DAYS_OF_SITE}
-    assert site.world.examiner().examine() == ()
-    site.world.close()
+    assert world.actions().count(Action.launched) == 1
+    assert world.doctor().examine() == ()
+    assert built_by(world) == dict.fromkeys(SIX_DAYS, 1)
+    world.release().publish(NAME)
+    assert world.content() == {d: [d.day, d.day] for d in SIX_DAYS}
+    assert world.doctor().examine() == ()
+    world.close()
     told.found(found[loser])
 
 
-def built_by(site: Site) -> Counter[dt.date]:
+def built_by(world: World) -> Counter[dt.date]:
     """The runs of the launch work to their end; how often each day was built."""
     for _ in (CANARIES, "the rest"):
-        site.run()
-        site.conduct()
-    return Counter(d for attempt in site.ledger.attempts() for d in attempt.days)
+        world.run()
+        world.conduct()
+    return Counter(d for attempt in world.ledger.attempts() for d in attempt.days)
 
 
 @pytest.mark.faults
-def test_of_two_approvals_one_counts_and_the_other_is_told(
-    told: Told, campaigns: CampaignWorld, tmp_path: Path
-) -> None:
+def test_of_two_approvals_one_counts_and_the_other_is_told(told: Told, campaigns: World, tmp_path: Path) -> None:
     told.injected("two operators approve the same evidence at once")
     campaign, unit = campaigns.validated(approval={"required": True, "by": list(OPERATORS)})
     seen = campaigns.approval_of(unit.id).pending
 
     def approve(user: str, first_id: int, barrier: threading.Barrier) -> Approval:
-        own = CampaignWorld(tmp_path, first_id=first_id)
+        own = World(tmp_path, first_id=first_id, asked=specification())
         barrier.wait()
         try:
             return own.approving(user).approve(NAME, seen)
@@ -119,13 +117,13 @@ def test_of_two_approvals_one_counts_and_the_other_is_told(
     assert campaigns.actions(campaign).count(Action.approved) == 1
     campaigns.release().publish(NAME)
     assert campaigns.content() == {d: [2] for d in DAYS}
-    assert campaigns.examiner().examine() == ()
+    assert campaigns.doctor().examine() == ()
     told.found(found[loser])
 
 
 @pytest.mark.faults
 def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
-    told: Told, campaigns: CampaignWorld, tmp_path: Path
+    told: Told, campaigns: World, tmp_path: Path
 ) -> None:
     told.injected("two operators roll the same release back at once")
     campaigns.released({d: [1] for d in DAYS})
@@ -133,10 +131,10 @@ def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
     release = campaigns.release().publish(NAME).outcome.release
 
     def undo(user: str, first_id: int, barrier: threading.Barrier) -> object:
-        own = CampaignWorld(tmp_path, first_id=first_id)
+        own = World(tmp_path, first_id=first_id, asked=specification())
         barrier.wait()
         try:
-            return own.undoer(user).execute(release, "margins look odd")
+            return own.campaign_rollback(user).execute(release, "margins look odd")
         finally:
             own.close()
 
@@ -147,5 +145,5 @@ def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
     assert campaigns.content() == {d: [1] for d in DAYS}
     assert [r.manifest.undoes for r in campaigns.ledger.releases()].count(release) == 1
     assert campaigns.actions(campaign).count(Action.rolled_back) == 1
-    assert campaigns.examiner().examine() == ()
+    assert campaigns.doctor().examine() == ()
     told.found(found[loser])

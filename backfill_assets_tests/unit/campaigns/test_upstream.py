@@ -16,9 +16,10 @@ from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.road import PUBLISHED
 from backfill_assets.lakehouse.road.upstream import rows_on
+from backfill_assets_tests.harness.actors import TwoChecks
+from backfill_assets_tests.harness.tables import day, derived, layout, loaded, rows_of
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import TwoChecks, World, derived, loaded
-from backfill_assets_tests.unit.published.tables import day, layout, rows_of
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,10 @@ from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.consumers import Consumer, Figures
 from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME, CampaignWorld, Post
-from backfill_assets_tests.unit.published.tables import content, day
+from backfill_assets_tests.harness.actors import Post
+from backfill_assets_tests.harness.specifications import DAYS, NAME
+from backfill_assets_tests.harness.tables import content, day
+from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +29,7 @@ EXPECTED = {
 class Sums:
     """Adds up the amounts that delta-rs reads, as the consumers' query would."""
 
-    def __init__(self, campaigns: CampaignWorld) -> None:
+    def __init__(self, campaigns: World) -> None:
         self.campaigns = campaigns
 
     def figures(self, dataset: str, versions: Sequence[int], through: dt.date) -> Mapping[int, Mapping[str, Figures]]:
@@ -39,7 +41,7 @@ class Sums:
         return Decimal(sum(amounts)) if amounts else None
 
 
-def watcher(campaigns: CampaignWorld, consumers: Mapping[str, Consumer] = FINANCE) -> WatchRelease:
+def watcher(campaigns: World, consumers: Mapping[str, Consumer] = FINANCE) -> WatchRelease:
     dataset = campaigns.datasets["sales"].model_copy(update={"consumers": dict(consumers)})
     model = Model(Layer.fact, campaigns.folder / "fact.sql", Language.sql, "")
     loaded = {"sales": LoadedDataset(dataset, campaigns.folder, None, model, "c0de")}
@@ -47,14 +49,14 @@ def watcher(campaigns: CampaignWorld, consumers: Mapping[str, Consumer] = FINANC
     return WatchRelease(campaigns.ledger, loaded, campaigns.tables, campaigns.clock, Sums(campaigns), tell)
 
 
-def corrected(campaigns: CampaignWorld, **changes: object) -> str:
+def corrected(campaigns: World, **changes: object) -> str:
     """Six rows of 10 before, three of 10 after."""
     campaigns.released({d: [10, 10] for d in DAYS})
     campaigns.approved(amount=10, **changes)
     return campaigns.release().publish(NAME).outcome.release
 
 
-def test_an_expected_change_is_shown_and_is_no_drift(campaigns: CampaignWorld) -> None:
+def test_an_expected_change_is_shown_and_is_no_drift(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     seen = watcher(campaigns).watch(release)
     (figure,) = seen.figures
@@ -66,13 +68,13 @@ def test_an_expected_change_is_shown_and_is_no_drift(campaigns: CampaignWorld) -
     assert campaigns.post.sent == []
 
 
-def test_without_an_expected_change_a_release_must_not_move_a_figure(campaigns: CampaignWorld) -> None:
+def test_without_an_expected_change_a_release_must_not_move_a_figure(campaigns: World) -> None:
     seen = watcher(campaigns).watch(corrected(campaigns))
     assert not seen.change_expected
     assert [w.figure for w in seen.drifted] == ["total"]
 
 
-def test_days_that_came_after_the_release_are_no_drift(campaigns: CampaignWorld) -> None:
+def test_days_that_came_after_the_release_are_no_drift(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({day(9): [500]})
     seen = watcher(campaigns).watch(release)
@@ -80,7 +82,7 @@ def test_days_that_came_after_the_release_are_no_drift(campaigns: CampaignWorld)
     assert seen.drifted == ()
 
 
-def test_a_drift_is_told_with_the_command_that_undoes_the_release_and_until_when(campaigns: CampaignWorld) -> None:
+def test_a_drift_is_told_with_the_command_that_undoes_the_release_and_until_when(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [40]})
     seen = watcher(campaigns).watch(release)
@@ -96,7 +98,7 @@ def test_a_drift_is_told_with_the_command_that_undoes_the_release_and_until_when
     assert f"until 2026-03-31 12:00 UTC with: {seen.rollback}" in text
 
 
-def test_whoever_hears_of_the_publication_hears_of_its_drift(campaigns: CampaignWorld) -> None:
+def test_whoever_hears_of_the_publication_hears_of_its_drift(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED | {"notify": {"webhook": "env:HOOK", "on": ["published"]}})
     campaigns.released({DAYS[1]: [40]})
     watcher(campaigns).watch(release)
@@ -104,13 +106,13 @@ def test_whoever_hears_of_the_publication_hears_of_its_drift(campaigns: Campaign
     assert "have drifted" in campaigns.post.sent[-1][1]
 
 
-def test_a_drift_within_the_tolerance_is_none(campaigns: CampaignWorld) -> None:
+def test_a_drift_within_the_tolerance_is_none(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [12]})
     assert watcher(campaigns).watch(release).drifted == ()
 
 
-def test_after_the_window_there_is_no_way_back_to_offer(campaigns: CampaignWorld) -> None:
+def test_after_the_window_there_is_no_way_back_to_offer(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [40]})
     campaigns.clock.advance(dt.timedelta(days=30))
@@ -119,21 +121,21 @@ def test_after_the_window_there_is_no_way_back_to_offer(campaigns: CampaignWorld
     assert "could be undone until 2026-03-31 12:00 UTC: build the days anew" in str(seen)
 
 
-def test_a_dataset_without_consumers_says_where_to_list_them(campaigns: CampaignWorld) -> None:
+def test_a_dataset_without_consumers_says_where_to_list_them(campaigns: World) -> None:
     release = corrected(campaigns)
     with pytest.raises(DatasetError, match=r"dataset\.yaml: nobody is listed in consumers"):
         watcher(campaigns, {}).watch(release)
 
 
-def test_a_rollback_is_not_watched_but_what_it_undid(campaigns: CampaignWorld) -> None:
+def test_a_rollback_is_not_watched_but_what_it_undid(campaigns: World) -> None:
     release = corrected(campaigns)
-    back = campaigns.undoer().execute(release, "odd").release
+    back = campaigns.campaign_rollback().execute(release, "odd").release
     with pytest.raises(UnitError, match=f"is a rollback; watch the release that it undid: {release}"):
         watcher(campaigns).watch(back)
     assert [w.now for w in watcher(campaigns).watch(release).figures] == [Decimal(60)]
 
 
-def test_files_that_were_cleaned_up_leave_nothing_to_compare_with(campaigns: CampaignWorld) -> None:
+def test_files_that_were_cleaned_up_leave_nothing_to_compare_with(campaigns: World) -> None:
     release = corrected(campaigns)
     gone = campaigns.ledger.release(release).manifest.removed[0]
     (campaigns.homes["sales"] / gone.path).unlink()

@@ -20,8 +20,8 @@ from backfill_assets.catalog.specifications import LoadedSpecification, load_spe
 from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets.ledger import open_ledger
 from backfill_assets.system import SystemClock
+from backfill_assets_tests.harness.ledgers import opened_ledger
 
 CATALOG = load_folder(Path(backfill_assets.__file__).parent / "datasets")
 GOOD = """\
@@ -60,7 +60,7 @@ def write(name: str, text: str) -> str:
 
 def open_unit(opened_by: str) -> None:
     days = tuple(dt.date(1995, 1, day) for day in (30, 31))
-    ledger = open_ledger(f"sqlite:///{Path('.state/ledger.db').absolute()}", SystemClock())
+    ledger = opened_ledger(f"sqlite:///{Path('.state/ledger.db').absolute()}", SystemClock())
     targets = {"daily_sales": days}
     unit = Unit("u_other", opened_by, SystemClock().now(), "carl", targets, ReleaseMode.manual)
     ledger.assign(Launch({"daily_sales": frozenset(days)}, opened_by), unit)

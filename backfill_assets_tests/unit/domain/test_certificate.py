@@ -9,8 +9,8 @@ from backfill_assets.domain.days import parse_days
 from backfill_assets.domain.errors import InvalidDayError
 from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.specification import Specification
-from backfill_assets_tests.unit.campaigns.campaign_world import specification
-from backfill_assets_tests.unit.published.tables import day
+from backfill_assets_tests.harness.specifications import specification
+from backfill_assets_tests.harness.tables import day
 
 
 def prints(key: str = "1", amount: str = "2:3", fee: str = "4:5") -> Prints:

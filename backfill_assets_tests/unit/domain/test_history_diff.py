@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from backfill_assets.domain.comparison import RowChange, RowCounts, SchemaChange
 from backfill_assets.domain.history_diff import DatasetDiff, DayDifference, HistoryDiff, as_markdown
-from backfill_assets_tests.unit.published.tables import day
+from backfill_assets_tests.harness.tables import day
 
 SAME = DayDifference(
     day(0),

@@ -21,8 +21,8 @@ from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Check, CheckKind, Verdict
+from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD
-from backfill_assets_tests.unit.published.tables import START
 
 DAYS = (ReviewedDay("trips", DAY, DayState.passed, 3, 3, "e"),)
 LEVELS = {

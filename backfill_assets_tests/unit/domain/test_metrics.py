@@ -29,7 +29,7 @@ from backfill_assets.domain.plan import Estimate, Plan, PlannedDataset
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import OPENED_BY, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
-from backfill_assets_tests.unit.campaigns.campaign_world import specification
+from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.unit.domain.kit import dataset
 
 DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 10))

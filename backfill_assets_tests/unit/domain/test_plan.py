@@ -26,6 +26,7 @@ from backfill_assets.domain.plan import (
 )
 from backfill_assets.domain.specification import Specification
 from backfill_assets.domain.steps import steps
+from backfill_assets_tests.harness.specifications import specification
 
 FIRST, LAST = dt.date(1995, 1, 1), dt.date(1996, 6, 30)
 RANGE = day_range(FIRST, LAST)
@@ -33,19 +34,16 @@ DAYS = st.sets(st.dates(FIRST, dt.date(1995, 12, 31)), min_size=1, max_size=80)
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
-def specification(**changes: Any) -> Specification:
-    plain = {
+def asked(**changes: object) -> Specification:
+    own: dict[str, object] = {
         "backfill_id": "tax-fix",
-        "owner": "finance-data",
         "source_range": {"start": "1995-01-01", "end": "1996-06-30"},
         "target": {"dataset": "order_items", "partition_key": "order_date"},
-        "reason": {"change": "Correct the tax"},
         "execution": {"partitions_per_batch": 7, "max_concurrency": 2, "canary": {"partitions": 3}},
-        "approval": {"required": True, "by": ["finance-controller"]},
         "publish_window": ["22:00-05:00"],
         "notify": {"webhook": "env:HOOK"},
     }
-    return Specification.from_plain({k: v for k, v in (plain | changes).items() if v is not None})
+    return specification(**own | changes)
 
 
 def planned(name: str = "order_items", layers: tuple[str, ...] = ("staging", "shadow")) -> PlannedDataset:
@@ -56,7 +54,7 @@ def a_plan(**changes: Any) -> Plan:
     datasets = (planned(), planned("daily_sales", ("shadow",)))
     canaries = choose_canaries(RANGE, {}, 3)
     made = Plan(
-        "tax-fix", "5pec", NOW, datasets, canaries, steps(specification(), datasets, canaries, 31),
+        "tax-fix", "5pec", NOW, datasets, canaries, steps(asked(), datasets, canaries, 31),
         Estimate(2_469_134, 123_456, 180, 3_700.4, "4.31 EUR"), ("mind the gap",),
     )  # fmt: skip
     return replace(made, **changes)
@@ -146,10 +144,10 @@ def kinds(found: Specification, canaries: Days = RANGE[:2]) -> list[StepKind]:
 
 
 def test_steps_are_numbered_and_those_that_nobody_asked_for_are_left_out() -> None:
-    assert kinds(specification()) == list(StepKind)
-    bare = specification(notify=None, approval={"required": False})
+    assert kinds(asked()) == list(StepKind)
+    bare = asked(notify=None, approval={"required": False})
     assert kinds(bare, ()) == [k for k in StepKind if k.value not in {"announce", "canary", "approve"}]
-    assert StepKind.announce not in kinds(specification(notify={"webhook": "env:HOOK", "on": ["published"]}))
+    assert StepKind.announce not in kinds(asked(notify={"webhook": "env:HOOK", "on": ["published"]}))
     numbers = [step.number for step in a_plan().steps]
     assert numbers == list(range(1, len(numbers) + 1))
 

@@ -16,14 +16,12 @@ from backfill_assets.domain.contract import ANY, UNCHANGED, Change
 from backfill_assets.domain.execution import parse_pace
 from backfill_assets.domain.specification import Layer, Notice, Specification
 from backfill_assets.domain.windows import parse_window
+from backfill_assets_tests.harness.specifications import PLAIN, specification
 
-SMALL: dict[str, Any] = {
-    "backfill_id": "tax-fix-2026",
-    "owner": "finance-data",
+SMALL = PLAIN | {
     "source_range": {"start": "1995-01-01", "end": "1996-06-30"},
     "target": {"dataset": "daily_sales", "partition_key": "order_date"},
     "reason": {"change": "Correct the tax"},
-    "approval": {"required": True, "by": ["finance-controller"]},
 }
 WHOLE: dict[str, Any] = SMALL | {
     "reason": {"issue": "FIN-2841", "change": "Correct tax-inclusive revenue calculation"},
@@ -57,20 +55,20 @@ WHOLE: dict[str, Any] = SMALL | {
 }
 
 
-def specification(**changes: object) -> Specification:
-    return Specification.model_validate(SMALL | changes)
+def small(**changes: object) -> Specification:
+    return specification(**SMALL | changes)
 
 
 def refusal(**changes: object) -> str:
     with pytest.raises(ValidationError) as refused:
-        specification(**changes)
+        small(**changes)
     return str(refused.value)
 
 
 def test_what_is_not_said_has_careful_defaults() -> None:
-    small = specification()
-    assert (small.scope.from_, small.scope.downstream, small.time_zone) == (Layer.raw, "all", "UTC")
-    execution = small.execution
+    found = small()
+    assert (found.scope.from_, found.scope.downstream, found.time_zone) == (Layer.raw, "all", "UTC")
+    execution = found.execution
     assert (execution.partitions_per_batch, execution.max_concurrency) == (7, 1)
     assert execution.pause_during_live_pipeline
     assert (execution.canary, execution.min_progress, execution.query_timeout, execution.compute) == (
@@ -80,9 +78,9 @@ def test_what_is_not_said_has_careful_defaults() -> None:
         "",
     )
     assert (execution.budget.bytes_read_per_day, execution.budget.wall_time) == (None, None)
-    assert (small.publish_window, small.notify) == ((), None)
-    assert small.rollback.keep_for == dt.timedelta(days=30)
-    assert not small.contract(["daily_sales"])
+    assert (found.publish_window, found.notify) == ((), None)
+    assert found.rollback.keep_for == dt.timedelta(days=30)
+    assert not found.contract(["daily_sales"])
 
 
 def test_a_whole_specification_is_understood() -> None:
@@ -118,15 +116,15 @@ def test_a_specification_survives_the_ledger(plain: dict[str, Any]) -> None:
     ],
 )
 def test_the_hash_moves_with_what_is_said(change: dict[str, Any]) -> None:
-    assert specification(**change).hash != specification().hash
+    assert small(**change).hash != small().hash
 
 
 def test_the_hash_does_not_move_with_how_it_is_said() -> None:
-    written = specification(
+    written = small(
         execution={"query_timeout": "60m", "budget": {"bytes_read_per_day": "1TB"}, "min_progress": "1 batch per hour"},
         validation={"row_count_tolerance": "0%", "expected_change": {"tax": "-1%", "cost": "+0.50%"}},
     )
-    again = specification(
+    again = small(
         execution={
             "min_progress": "1 batch per 60m",
             "budget": {"bytes_read_per_day": "1000GB"},
@@ -152,7 +150,7 @@ def test_the_contract_has_a_clause_for_each_dataset_of_which_anything_is_expecte
 
 def test_rows_are_promised_of_the_target_and_of_downstream_datasets() -> None:
     rows = {"tax": "-8% to 0%", "daily_margins": {"margin": "any"}}
-    found = specification(validation={"expected_row_change": rows})
+    found = small(validation={"expected_row_change": rows})
     contract = found.contract(["daily_sales", "daily_margins", "daily_capacity"])
     by_dataset = {clause.dataset: clause.rows for clause in contract.clauses}
     assert by_dataset == {
@@ -160,11 +158,11 @@ def test_rows_are_promised_of_the_target_and_of_downstream_datasets() -> None:
         "daily_margins": {"margin": ANY},
     }
     assert Specification.from_plain(found.to_plain()).contract(["daily_sales"]) == found.contract(["daily_sales"])
-    assert found.hash != specification().hash
+    assert found.hash != small().hash
 
 
 def test_a_specification_without_rows_keeps_the_hash_that_it_had() -> None:
-    assert "expected_row_change" not in specification().to_plain()["validation"]
+    assert "expected_row_change" not in small().to_plain()["validation"]
 
 
 def test_the_contract_leaves_out_datasets_that_nobody_asks_for() -> None:
@@ -174,13 +172,13 @@ def test_the_contract_leaves_out_datasets_that_nobody_asks_for() -> None:
 
 @pytest.mark.parametrize(("written", "edge"), [(0, "0"), (2, "0.02"), ("2%", "0.02"), (0.5, "0.005"), ("0%", "0")])
 def test_the_tolerance_of_the_row_count_is_in_percent(written: object, edge: str) -> None:
-    contract = specification(validation={"row_count_tolerance": written}).contract(["daily_sales"])
+    contract = small(validation={"row_count_tolerance": written}).contract(["daily_sales"])
     assert contract.clauses[0].metrics == {"row_count": Change(-Decimal(edge), Decimal(edge))}
 
 
 @given(st.decimals(0, 500, places=3, allow_nan=False), st.decimals(-90, 90, places=4), st.decimals(0, 9, places=2))
 def test_expectations_survive_the_ledger(tolerance: Decimal, low: Decimal, width: Decimal) -> None:
-    before = specification(
+    before = small(
         validation={
             "row_count_tolerance": f"{tolerance:f}%",
             "expected_change": {"tax": f"{low:f}% to {low + width:f}%"},
@@ -214,7 +212,7 @@ def test_what_is_no_pace_is_refused(text: object) -> None:
 def test_the_url_of_a_webhook_is_never_shown_in_the_refusal() -> None:
     secret = "https://hooks.example.org/services/T0/B0/secret"  # the kind of text that nobody may print
     with pytest.raises(ValidationError) as refused:
-        specification(notify={"webhook": secret})
+        small(notify={"webhook": secret})
     told = [fault["msg"] for fault in refused.value.errors()]
     assert told == [
         "Value error, notify.webhook: write env: and the variable that holds the URL, such as env:BACKFILL_WEBHOOK"
@@ -223,7 +221,7 @@ def test_the_url_of_a_webhook_is_never_shown_in_the_refusal() -> None:
 
 def test_a_specification_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        specification().owner = "somebody"  # type: ignore[misc]
+        small().owner = "somebody"  # type: ignore[misc]
 
 
 def test_an_unknown_key_is_refused_everywhere() -> None:

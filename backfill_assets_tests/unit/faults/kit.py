@@ -8,9 +8,9 @@ from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.domain.errors import BackfillError, RollbackError
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
-from backfill_assets_tests.unit.campaigns.between import Happens, between
-from backfill_assets_tests.unit.campaigns.world import World
-from backfill_assets_tests.unit.published.tables import day
+from backfill_assets_tests.harness.between import Happens, between
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.world import World
 
 DAYS = (day(0), day(1), day(2))
 OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
@@ -21,10 +21,6 @@ STEPS = {
     "rollback": ("store_manifest", "intend", "commit", "hold", "finalize"),
 }
 POINTS = [(command, step) for command in COMMANDS for step in STEPS[command]]
-
-
-class Died(BaseException):
-    """The process is gone: nobody in it handles this."""
 
 
 def ready(world: World, command: str = "publish") -> str:

@@ -14,10 +14,10 @@ from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.units import UnitState
 from backfill_assets.ledger import LockPace, open_ledger
 from backfill_assets.system import SystemClock
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, assert_one_command_goes_on, published
-from backfill_assets_tests.unit.published.tables import TestClock
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -66,7 +66,7 @@ def test_a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back(
     world: World, told: Told, unit: str, tmp_path: Path
 ) -> None:
     pace = LockPace(lease=dt.timedelta(milliseconds=300), renew=HOUR, poll=dt.timedelta(milliseconds=5))
-    clock = TestClock()
+    clock = FixedClock()
     url = f"sqlite:///{tmp_path}/ledger.db"
     dead, alive = open_ledger(url, clock, lock_pace=pace), open_ledger(url, clock, lock_pace=pace)
     told.injected("the clock set back by a day while the holder of a publish lock is dead")

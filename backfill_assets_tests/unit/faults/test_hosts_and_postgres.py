@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.domain.errors import LedgerError
-from backfill_assets.ledger import open_ledger
+from backfill_assets_tests.harness import postgres
+from backfill_assets_tests.harness.ledgers import empty_postgres_ledger
+from backfill_assets_tests.harness.world import QUICK, World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import QUICK, World
 from backfill_assets_tests.unit.faults.kit import (
     DAYS,
     NEW,
@@ -24,8 +25,7 @@ from backfill_assets_tests.unit.faults.kit import (
     ready,
     refusal,
 )
-from backfill_assets_tests.unit.ledger import postgres
-from backfill_assets_tests.unit.ledger.processes import fresh_database, together
+from backfill_assets_tests.unit.ledger.processes import together
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -38,9 +38,9 @@ ONE_NAME = (
 ON_A_HOST = """
 import socket, sys, time
 from pathlib import Path
-from backfill_assets_tests.unit.faults.test_hosts_and_postgres import OnPostgres
+from backfill_assets_tests.harness.world import World
 url, folder, me = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-world = OnPostgres(folder / "world", url, 1000 * (me + 1))
+world = World(folder / "world", first_id=1000 * (me + 1), ledger=url)
 (folder / f"ready-{me}").touch()
 while not (folder / "go").exists():
     time.sleep(0.005)
@@ -49,15 +49,6 @@ for unit in (folder / "units").read_text().split():
     print(type(world.publisher().release(unit)).__name__, unit)
 world.close()
 """
-
-
-class OnPostgres(World):
-    """The same world with its ledger on Postgres."""
-
-    def __init__(self, folder: Path, url: str, first_id: int = 0) -> None:
-        super().__init__(folder, first_id=first_id)
-        self.ledger.close()
-        self.ledger = open_ledger(url, self.clock, lock_pace=QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +71,9 @@ def separated(number: int) -> list[str]:
 def test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once(
     cluster: str, told: Told, tmp_path: Path
 ) -> None:
-    url = fresh_database(cluster, "two_hosts")
+    url = empty_postgres_ledger(cluster, "two_hosts")
     (tmp_path / "world").mkdir()
-    world = OnPostgres(tmp_path / "world", url)
+    world = World(tmp_path / "world", ledger=url)
     world.released({d: [0] for d in DAYS})
     units = []
     for number, target in enumerate(DAYS):
@@ -121,7 +112,7 @@ def test_postgres_is_killed_before_a_step_of_a_release(
     mortal: str, told: Told, tmp_path: Path, command: str, step: str
 ) -> None:
     server = postgres.Killable(mortal)
-    world = OnPostgres(tmp_path, fresh_database(mortal, f"killed_{command}_{step}"))
+    world = World(tmp_path, ledger=empty_postgres_ledger(mortal, f"killed_{command}_{step}"))
     unit = ready(world, command)
     told.injected(f"kill -9 of Postgres before {step} of a {command}")
     killed = []

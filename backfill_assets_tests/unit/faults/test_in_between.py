@@ -19,10 +19,11 @@ from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.lakehouse.published import DeltaPublishedTable, durable
+from backfill_assets_tests.harness.between import Died
+from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow
+from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World, lost_ledger, mended
-from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, Died, published, ready, say
-from backfill_assets_tests.unit.published.tables import day, layout, rows_of, write_shadow
+from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, published, ready, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -191,7 +192,7 @@ def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told
     # A ledger that was rebuilt knows of no unit whose shadow it would have to seal: the doctor does.
     unsealed = [Mend.seal] if command == "publish" and not kept else []
     assert [f.cure and f.cure.mend for f in found.doctor().examine()] == unsealed
-    mended(found)
+    repaired(found)
     found.close()
     told.found("reconcile brought it there before it counts")
 

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.domain.errors import BackfillError, EvidenceError, RollbackError
+from backfill_assets_tests.harness.tables import day, rows_of
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, published, say
-from backfill_assets_tests.unit.published.tables import day, rows_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -10,19 +10,19 @@ import pytest
 
 from backfill_assets.domain.errors import EvidenceError, PreconditionError
 from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets_tests.harness.between import Died
+from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets_tests.harness.world import World, repaired
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World, mended
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
     NEW,
     OLD,
     POINTS,
-    Died,
     assert_one_command_goes_on,
     ready,
     say,
 )
-from backfill_assets_tests.unit.published.tables import day, layout
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -209,7 +209,7 @@ def test_a_damaged_manifest_keeps_nobody_from_publishing_and_is_named(
     assert finding.cure is not None
     world.rollback().execute(world.ledger.releases(unit=unit)[0].manifest.release, "no")
     assert world.content() == OLD
-    mended(world)
+    repaired(world)
     told.found("published and rolled back", named.value)
 
 

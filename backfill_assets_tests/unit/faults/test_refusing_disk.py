@@ -16,8 +16,9 @@ from backfill_assets.domain.errors import BackfillError, ReadBackError, StorageE
 from backfill_assets.domain.release import shadow_of
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets_tests.full_disk import NO_DISK, TMPFS, full, small_disk
+from backfill_assets_tests.harness.tables import layout
+from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.world import World
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
     DAYS,
@@ -28,7 +29,6 @@ from backfill_assets_tests.unit.faults.kit import (
     refusal,
     say,
 )
-from backfill_assets_tests.unit.published.tables import layout
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from backfill_assets.domain.errors import ApprovalError, LedgerError
 from backfill_assets.domain.units import CONTRACT_TAG, LIVE_TAG, UNIT_TAG, Unit
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.system import SystemUser
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
+from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.unit.hostile.commands import run
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 

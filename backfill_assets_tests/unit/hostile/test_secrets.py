@@ -22,10 +22,10 @@ from backfill_assets.ledger import open_ledger
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.hostile.commands import run
 from backfill_assets_tests.unit.hostile.strategies import often
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Knobs
 from backfill_assets.domain.plan import Estimate, Plan, PlannedDataset, Step, StepKind
 from backfill_assets.domain.specification import Specification
+from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.unit.ledger.samples import NOON, march
 
 
@@ -32,7 +33,7 @@ def a_specification(backfill_id: str = "fix-1", **more: object) -> Specification
         "publish_window": ["22:00-05:00"],
         "notify": {"webhook": "env:BACKFILL_WEBHOOK", "on": ["launched", "stopped"]},
     }
-    return Specification.model_validate({**values, **more})
+    return specification(**values | more)
 
 
 def a_plan(specification: Specification, days: tuple[dt.date, ...] = march(1, 9), code: str = "c0de") -> Plan:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from backfill_assets.ledger import SqlLedger, open_ledger
-from backfill_assets_tests.unit.ledger import postgres
-from backfill_assets_tests.unit.ledger.samples import HandClock
+from backfill_assets_tests.harness import ledgers, postgres
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.unit.ledger.samples import NOON
 
 
 @pytest.fixture(scope="session")
@@ -20,32 +20,39 @@ def postgres_cluster() -> Iterator[str]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FixedClock:
+    return FixedClock(NOON)
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/state/ledger.db"
+def migrated() -> bool:
+    """Whether the ledger of the URLs below exists, and is empty; tests about opening ledgers say no."""
+    return True
 
 
 @pytest.fixture
-def postgres_url(postgres_cluster: str) -> str:
-    engine = create_engine(postgres_cluster)
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
-    engine.dispose()
-    return postgres_cluster
+def sqlite_url(tmp_path: Path, *, migrated: bool) -> str:
+    path = tmp_path / "state" / "ledger.db"
+    if migrated:
+        ledgers.copy_empty_ledger(path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def postgres_url(postgres_cluster: str, *, migrated: bool) -> Iterator[str]:
+    create = ledgers.empty_postgres_ledger if migrated else ledgers.new_database
+    yield create(postgres_cluster, "of_one_test")
+    ledgers.drop_database(postgres_cluster, "of_one_test")
 
 
 @pytest.fixture(params=["sqlite_url", pytest.param("postgres_url", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest) -> str:
-    """The URL of a ledger that does not exist yet."""
+    """The URL of the test's own ledger."""
     return str(request.getfixturevalue(request.param))
 
 
 @pytest.fixture
-def ledger(url: str, clock: HandClock) -> Iterator[SqlLedger]:
+def ledger(url: str, clock: FixedClock) -> Iterator[SqlLedger]:
     ledger = open_ledger(url, clock)
     yield ledger
     ledger.close()

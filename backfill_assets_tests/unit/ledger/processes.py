@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import create_engine, make_url, text
-
-
-def fresh_database(cluster: str, name: str) -> str:
-    """The URL of a new database on the cluster."""
-    engine = create_engine(cluster, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return make_url(cluster).set(database=name).render_as_string(hide_password=False)
+from backfill_assets_tests.harness.waiting import wait_for
 
 
 def together(
@@ -35,8 +25,11 @@ def together(
         )
         for me in range(processes)
     ]
-    while len(list(folder.glob("ready-*"))) < processes and all(p.poll() is None for p in started):
-        time.sleep(0.01)
+
+    def all_ready_or_one_dead() -> bool:
+        return len(list(folder.glob("ready-*"))) == processes or any(p.poll() is not None for p in started)
+
+    wait_for(all_ready_or_one_dead, "the processes to be ready", every=0.01)
     (folder / "go").touch()
     printed = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0] * processes, [error for _, error in printed]

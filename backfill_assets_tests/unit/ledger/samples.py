@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from decimal import Decimal
 
 from backfill_assets.domain.checks_config import Severity
@@ -18,28 +17,7 @@ from backfill_assets.domain.work import Delivery, Hold
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 LEASE = dt.timedelta(minutes=1)
-
-
-class HandClock:
-    """A clock that stands still until somebody moves it."""
-
-    def __init__(self) -> None:
-        self.time = NOON
-        self.asked = 0
-
-    def now(self) -> dt.datetime:
-        self.asked += 1
-        return self.time
-
-    def advance(self, seconds: float) -> None:
-        self.time += dt.timedelta(seconds=seconds)
-
-
-class WallClock:
-    """The machine's clock, for tests with several processes."""
-
-    def now(self) -> dt.datetime:
-        return dt.datetime.fromtimestamp(time.time(), dt.UTC)
+SECOND = dt.timedelta(seconds=1)
 
 
 def march(first: int, last: int | None = None) -> tuple[dt.date, ...]:

@@ -14,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.errors import CampaignError
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, a_plan, an_entry
-from backfill_assets_tests.unit.ledger.samples import HandClock, a_launch, a_unit, march
+from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_unit, march
 
 IDS = ("fix-1", "fix-2")
 ids = st.sampled_from(IDS)
@@ -35,7 +37,7 @@ class CampaignsAndJournals(RuleBasedStateMachine):
     @initialize()
     def open_a_fresh_ledger(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ledger-"))
-        self.ledger = open_ledger(f"sqlite:///{self.folder}/ledger.db", HandClock())
+        self.ledger = opened_ledger(f"sqlite:///{self.folder}/ledger.db", FixedClock(NOON))
         self.units = {
             campaign: self.ledger.assign(a_launch(days, campaign), a_unit(days, campaign)).id
             for campaign, days in zip(IDS, (march(1, 9), march(11, 19)), strict=True)

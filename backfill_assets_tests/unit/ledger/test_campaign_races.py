@@ -12,10 +12,11 @@ import pytest
 
 from backfill_assets.domain.campaign import Action, Campaign, Phase
 from backfill_assets.domain.errors import CampaignError
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import SqlLedger
+from backfill_assets.system import SystemClock
+from backfill_assets_tests.harness.ledgers import empty_postgres_ledger, opened_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_entry
-from backfill_assets_tests.unit.ledger.processes import fresh_database, together
-from backfill_assets_tests.unit.ledger.samples import WallClock
+from backfill_assets_tests.unit.ledger.processes import together
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +31,10 @@ from backfill_assets.domain.campaign import Action, Phase
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.ledger import open_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import an_entry
-from backfill_assets_tests.unit.ledger.samples import WallClock
+from backfill_assets.system import SystemClock
 
 url, folder, me, turns = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-ledger = open_ledger(url, WallClock())
+ledger = open_ledger(url, SystemClock())
 (folder / f"ready-{me}").touch()
 while not (folder / "go").exists():
     time.sleep(0.002)
@@ -66,8 +67,8 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("race")
     url = f"sqlite:///{folder}/state/ledger.db"
     if request.param == "postgres":
-        url = fresh_database(str(request.getfixturevalue("postgres_cluster")), "campaign_race")
-    ledger = open_ledger(url, WallClock())
+        url = empty_postgres_ledger(str(request.getfixturevalue("postgres_cluster")), "campaign_race")
+    ledger = opened_ledger(url, SystemClock())
     for turn in range(TURNS):
         ledger.add_campaign(a_campaign(f"race-{turn}"), an_entry(Action.planned, campaign=f"race-{turn}"))
     told: dict[int, dict[str, str]] = {turn: {} for turn in range(TURNS)}

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from backfill_assets.domain.campaign import Action, Knobs, Phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, UnitError
 from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import (
     a_campaign,
     a_plan,
@@ -19,7 +20,7 @@ from backfill_assets_tests.unit.ledger.campaign_samples import (
     an_approval,
     an_entry,
 )
-from backfill_assets_tests.unit.ledger.samples import NOON, HandClock, a_launch, a_unit, march
+from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_unit, march
 
 PLANNED = an_entry(Action.planned)
 LAUNCHED = an_entry(Action.launched, "ben", "rehearsed on staging", unit="u_b_1")
@@ -32,7 +33,7 @@ def unit(ledger: SqlLedger) -> str:
     return ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9))).id
 
 
-def test_a_campaign_comes_back_as_it_was_stored(url: str, ledger: SqlLedger, clock: HandClock) -> None:
+def test_a_campaign_comes_back_as_it_was_stored(url: str, ledger: SqlLedger, clock: FixedClock) -> None:
     added = ledger.add_campaign(a_campaign(), PLANNED)
     assert added == a_campaign()
     again = open_ledger(url, clock)

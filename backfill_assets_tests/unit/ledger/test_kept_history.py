@@ -14,16 +14,9 @@ from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.ledger import LedgerLogin, SqlLedger, open_ledger
+from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import an_approval
-from backfill_assets_tests.unit.ledger.samples import (
-    LEASE,
-    HandClock,
-    a_launch,
-    a_manifest,
-    a_unit,
-    march,
-    some_evidence,
-)
+from backfill_assets_tests.unit.ledger.samples import LEASE, a_launch, a_manifest, a_unit, march, some_evidence
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +28,7 @@ KEPT = {
 
 
 @pytest.fixture
-def engine(url: str, ledger: SqlLedger, clock: HandClock) -> Iterator[Engine]:
+def engine(url: str, ledger: SqlLedger, clock: FixedClock) -> Iterator[Engine]:
     """Somebody's own way into a ledger with a committed release, an intent and one that was given up."""
     unit = ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9)))
     attempt = ledger.start_attempt(unit.id, "flights", march(1), "r_1", LEASE)
@@ -87,7 +80,7 @@ def test_no_release_is_taken_back_and_no_evidence_rewritten(engine: Engine, ledg
 
 
 def test_an_intent_still_becomes_true_or_is_given_up_and_what_was_given_up_becomes_true(
-    engine: Engine, ledger: SqlLedger, clock: HandClock
+    engine: Engine, ledger: SqlLedger, clock: FixedClock
 ) -> None:
     ledger.finalize("rel_3", 4, clock.now(), UnitState.published)
     ledger.abandon("rel_2")
@@ -97,7 +90,7 @@ def test_an_intent_still_becomes_true_or_is_given_up_and_what_was_given_up_becom
 
 
 @pytest.fixture
-def ben(postgres_url: str, clock: HandClock) -> Iterator[str]:
+def ben(postgres_url: str, clock: FixedClock) -> Iterator[str]:
     """The URL of ben's own login at a ledger that somebody else owns."""
     open_ledger(postgres_url, clock).close()
     owner = create_engine(postgres_url)
@@ -129,7 +122,7 @@ def test_a_login_of_postgres_is_the_identity_whatever_the_environment_says(
 
 @pytest.mark.slow
 def test_whoever_does_not_own_the_ledger_approves_in_their_own_name_only(
-    ben: str, postgres_url: str, clock: HandClock
+    ben: str, postgres_url: str, clock: FixedClock
 ) -> None:
     owners, ledger = open_ledger(postgres_url, clock), open_ledger(ben, clock)
     unit = owners.assign(a_launch(march(1)), a_unit(march(1))).id
@@ -169,7 +162,7 @@ _APPROVE_AS_ANNA = (
     ids=range(8),
 )
 def test_whoever_does_not_own_the_ledger_cannot_make_as_if_somebody_had_approved(
-    ben: str, postgres_url: str, clock: HandClock, forgery: str
+    ben: str, postgres_url: str, clock: FixedClock, forgery: str
 ) -> None:
     ledger = open_ledger(postgres_url, clock)
     unit = ledger.assign(a_launch(march(1)), a_unit(march(1))).id
@@ -205,7 +198,7 @@ def test_whoever_does_not_own_the_ledger_cannot_put_the_guards_out_of_force(ben:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["releases", "evidence", "certificates", "approval_days", "campaign_journal"])
-def test_not_even_its_owner_empties_the_history_by_accident(postgres_url: str, clock: HandClock, table: str) -> None:
+def test_not_even_its_owner_empties_the_history_by_accident(postgres_url: str, clock: FixedClock, table: str) -> None:
     open_ledger(postgres_url, clock).close()
     engine = create_engine(postgres_url)
     with pytest.raises(DBAPIError, match=f"{table} is append-only"):

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -17,33 +16,34 @@ from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.work import LOCK_WAIT
 from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
 from backfill_assets.ledger.locks import DEFAULT_PACE
-from backfill_assets_tests.unit.ledger.samples import LEASE, HandClock
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.unit.ledger.samples import LEASE, SECOND
 
 AT_ONCE = dt.timedelta(0)
 LONG = dt.timedelta(seconds=60)
 EAGER = LockPace(LEASE, renew=dt.timedelta(milliseconds=20), poll=dt.timedelta(milliseconds=20))
 
 
-def until_renewed(clock: HandClock) -> None:
+def until_renewed(clock: FixedClock) -> None:
     # The keeper asks for the time once per renewal: when it asks a second time, one is complete.
-    asked, deadline = clock.asked, time.monotonic() + 60
-    while clock.asked < asked + 2:
-        assert time.monotonic() < deadline, "nobody renews the lease"
-        time.sleep(0.01)
+    asked = clock.asked
+    wait_for(lambda: clock.asked >= asked + 2, "the lease to be renewed", every=0.01)
 
 
 DIES_HOLDING = """
 import datetime as dt, os, sys
 from backfill_assets.ledger import open_ledger
-from backfill_assets_tests.unit.ledger.samples import HandClock
-with open_ledger(sys.argv[1], HandClock()).lock("table", dt.timedelta(0)):
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.unit.ledger.samples import NOON
+with open_ledger(sys.argv[1], FixedClock(NOON)).lock("table", dt.timedelta(0)):
     print(os.getpid(), flush=True)
     os._exit(9)
 """
 
 
 @pytest.fixture
-def other(url: str, ledger: SqlLedger, clock: HandClock) -> Iterator[SqlLedger]:
+def other(url: str, ledger: SqlLedger, clock: FixedClock) -> Iterator[SqlLedger]:
     other = open_ledger(url, clock, lock_pace=EAGER)
     yield other
     other.close()
@@ -113,35 +113,35 @@ def test_a_waiting_holder_gets_the_lock_when_it_is_released(ledger: SqlLedger, o
 
 
 def test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over(
-    url: str, ledger: SqlLedger, clock: HandClock
+    url: str, ledger: SqlLedger, clock: FixedClock
 ) -> None:
     dead = subprocess.run([sys.executable, "-c", DIES_HOLDING, url], capture_output=True, text=True, check=False)
     assert dead.returncode == 9, dead.stderr
-    clock.advance(59)
+    clock.advance(59 * SECOND)
     with pytest.raises(LedgerError, match=f":{dead.stdout.strip()},"), ledger.lock("table", AT_ONCE):
         pytest.fail("the lease was not over")
-    clock.advance(1)
+    clock.advance(SECOND)
     with ledger.lock("table", AT_ONCE) as token:
         assert token == 2
 
 
 def test_a_holder_that_lives_keeps_its_lock_beyond_the_first_lease(
-    ledger: SqlLedger, other: SqlLedger, clock: HandClock
+    ledger: SqlLedger, other: SqlLedger, clock: FixedClock
 ) -> None:
     with other.lock("table", AT_ONCE):
         for _ in range(4):
-            clock.advance(40)
+            clock.advance(40 * SECOND)
             until_renewed(clock)
             with pytest.raises(LedgerError), ledger.lock("table", AT_ONCE):
                 pytest.fail("the lease was not renewed")
 
 
 def test_a_holder_that_lost_its_lock_does_not_release_it_for_the_new_one(
-    url: str, ledger: SqlLedger, other: SqlLedger, clock: HandClock
+    url: str, ledger: SqlLedger, other: SqlLedger, clock: FixedClock
 ) -> None:
     with ExitStack() as late, ExitStack() as slow:
         slow.enter_context(ledger.lock("table", AT_ONCE))
-        clock.advance(61)
+        clock.advance(61 * SECOND)
         assert late.enter_context(other.lock("table", AT_ONCE)) == 2
         slow.close()
         third = open_ledger(url, clock)

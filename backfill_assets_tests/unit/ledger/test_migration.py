@@ -18,12 +18,12 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
 from backfill_assets.ledger import SqlLedger, open_ledger
 from backfill_assets.ledger.opening import MIGRATIONS
+from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate, a_comparison
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
-    HandClock,
     a_delivery,
     a_hold,
     a_launch,
@@ -38,6 +38,12 @@ pytestmark = pytest.mark.slow
 EARLIER = sorted(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())[:-1]
 CAMPAIGNS, PROOF = "0004", "0005"
 OLD, PLANNED = "old-1", "old-2"
+
+
+@pytest.fixture
+def migrated() -> bool:
+    """No ledger exists yet: these tests are about the way to one."""
+    return False
 
 
 class Campaigns(NamedTuple):
@@ -56,7 +62,7 @@ class Campaigns(NamedTuple):
 
 
 @pytest.fixture
-def filled(tmp_path: Path, clock: HandClock) -> SqlLedger:
+def filled(tmp_path: Path, clock: FixedClock) -> SqlLedger:
     """A ledger of now that holds something in each table of before."""
     ledger = open_ledger(f"sqlite:///{tmp_path}/filled/ledger.db", clock)
     for by, days in (("b_1", march(1, 9)), ("b_2", march(11, 12))):
@@ -151,7 +157,7 @@ def test_the_filled_ledger_holds_something_in_every_table(filled: SqlLedger) -> 
 
 @pytest.mark.faults
 def test_an_old_ledger_goes_up_and_keeps_what_it_held(
-    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: FixedClock
 ) -> None:
     told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
@@ -174,7 +180,7 @@ def test_an_old_ledger_goes_up_and_keeps_what_it_held(
 
 @pytest.mark.faults
 def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
-    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: FixedClock
 ) -> None:
     told.injected(f"a ledger of revision {revision}, with campaigns where it knew them")
     ledger = open_ledger(old_url, clock)
@@ -187,7 +193,7 @@ def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
 
 @pytest.mark.faults
 def test_an_old_ledger_keeps_its_comparisons_and_certificates(
-    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: HandClock
+    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: FixedClock
 ) -> None:
     told.injected(f"a ledger of revision {revision}, with comparisons and certificates where it knew them")
     ledger = open_ledger(old_url, clock)
@@ -206,7 +212,7 @@ def test_an_old_ledger_keeps_its_comparisons_and_certificates(
 
 @pytest.mark.parametrize("revision", [name for name in EARLIER if name >= CAMPAIGNS], indirect=True)
 @pytest.mark.faults
-def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(told: Told, old_url: str, clock: HandClock) -> None:
+def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(told: Told, old_url: str, clock: FixedClock) -> None:
     told.injected(f"a ledger with a campaign that is paused, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     paused = ledger.campaign(OLD)
@@ -224,7 +230,9 @@ def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(told: Told, old_url: s
 
 
 @pytest.mark.faults
-def test_an_old_ledger_takes_campaigns_once_it_is_up(told: Told, old_url: str, revision: str, clock: HandClock) -> None:
+def test_an_old_ledger_takes_campaigns_once_it_is_up(
+    told: Told, old_url: str, revision: str, clock: FixedClock
+) -> None:
     told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     [running] = ledger.attempts(state=AttemptState.running)

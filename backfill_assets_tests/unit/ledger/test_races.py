@@ -10,8 +10,10 @@ import pytest
 
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.ledger import SqlLedger, open_ledger
-from backfill_assets_tests.unit.ledger.processes import fresh_database, together
-from backfill_assets_tests.unit.ledger.samples import WallClock, a_launch, a_unit, march
+from backfill_assets.system import SystemClock
+from backfill_assets_tests.harness.ledgers import new_database
+from backfill_assets_tests.unit.ledger.processes import together
+from backfill_assets_tests.unit.ledger.samples import a_launch, a_unit, march
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +25,14 @@ import datetime as dt, sys, time
 from pathlib import Path
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.ledger import LockPace, open_ledger
-from backfill_assets_tests.unit.ledger.samples import WallClock, a_launch, a_unit, march
+from backfill_assets_tests.unit.ledger.samples import a_launch, a_unit, march
+from backfill_assets.system import SystemClock
 
 url, folder, me, turns = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 (folder / f"ready-{me}").touch()
 while not (folder / "go").exists():
     time.sleep(0.002)
-ledger = open_ledger(url, WallClock(), lock_pace=LockPace(poll=dt.timedelta(milliseconds=5)))
+ledger = open_ledger(url, SystemClock(), lock_pace=LockPace(poll=dt.timedelta(milliseconds=5)))
 for day in range(1, turns + 1):
     days = march(day)
     unit = ledger.assign(a_launch(days, f"same_{day}"), a_unit(days, f"same_{day}", id=f"u_{day}_{me}"))
@@ -66,11 +69,11 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("race")
     url = f"sqlite:///{folder}/state/ledger.db"
     if request.param == "postgres":
-        url = fresh_database(str(request.getfixturevalue("postgres_cluster")), "race")
+        url = new_database(str(request.getfixturevalue("postgres_cluster")), "race")
     (folder / "count").write_text("0")
     said = together(AT_THE_SAME_MOMENT, url, folder, PROCESSES, TURNS)
     printed = tuple(tuple(tuple(line.split()) for line in lines) for lines in said)
-    ledger = open_ledger(url, WallClock())
+    ledger = open_ledger(url, SystemClock())
     yield Race(ledger, int((folder / "count").read_text()), printed)
     ledger.close()
 

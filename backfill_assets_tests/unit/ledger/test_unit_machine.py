@@ -14,8 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from backfill_assets.domain.dataset import LateData
 from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import SqlLedger, open_ledger
-from backfill_assets_tests.unit.ledger.samples import HandClock, a_hold, a_launch, a_manifest, a_unit, march
+from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.ledgers import opened_ledger
+from backfill_assets_tests.unit.ledger.samples import NOON, a_hold, a_launch, a_manifest, a_unit, march
 
 ALL_DAYS = march(1, 6)
 some_days = st.sets(st.sampled_from(ALL_DAYS), min_size=1).map(lambda days: tuple(sorted(days)))
@@ -31,7 +33,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
     @initialize()
     def open_a_fresh_ledger(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ledger-"))
-        self.ledger = open_ledger(f"sqlite:///{self.folder}/ledger.db", HandClock())
+        self.ledger = opened_ledger(f"sqlite:///{self.folder}/ledger.db", FixedClock(NOON))
         self.launches = 0
         self.releases = 0
         self.wants: dict[str, set[dt.date]] = {}
@@ -86,7 +88,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
         self.releases += 1
         name = f"r_{self.releases}"
         self.ledger.intend(a_manifest(name, ALL_DAYS, unit))
-        self.ledger.finalize(name, self.releases, HandClock().now(), UnitState.published)
+        self.ledger.finalize(name, self.releases, FixedClock(NOON).now(), UnitState.published)
         assert self.ledger.unit(unit).state is UnitState.published
 
     @precondition(lambda self: bool(getattr(self, "releases", 0)))
@@ -94,7 +96,7 @@ class UnitsAndClaims(RuleBasedStateMachine):
     def finalize_again(self, data: st.DataObject, state: UnitState) -> None:
         number = data.draw(st.integers(1, self.releases))
         before = self.ledger.units()
-        self.ledger.finalize(f"r_{number}", 99, HandClock().now(), state)
+        self.ledger.finalize(f"r_{number}", 99, FixedClock(NOON).now(), state)
         assert self.ledger.units() == before
 
     @rule(days=some_days)

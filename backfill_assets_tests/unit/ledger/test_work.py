@@ -16,10 +16,11 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
 from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
     NOON,
-    HandClock,
+    SECOND,
     a_delivery,
     a_launch,
     a_unit,
@@ -60,11 +61,11 @@ def test_a_staged_day_replaces_what_was_known(ledger: SqlLedger) -> None:
     assert ledger.staged("flights", []) == {}
 
 
-def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str, clock: HandClock) -> None:
+def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", (*march(2), *march(1)), "r_1", LEASE)
     assert (attempt.days, attempt.state) == (march(1, 2), AttemptState.running)
     assert (attempt.started_at, attempt.lease_until) == (NOON, NOON + LEASE)
-    clock.advance(30)
+    clock.advance(30 * SECOND)
     ledger.renew(attempt.number, LEASE)
     [renewed] = ledger.attempts(state=AttemptState.running)
     assert renewed == replace(attempt, lease_until=clock.now() + LEASE)
@@ -77,15 +78,15 @@ def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str
     assert ledger.attempts(run="r_2") == ()
 
 
-def test_an_ended_attempt_tells_when_and_what_it_took(ledger: SqlLedger, unit: str, clock: HandClock) -> None:
+def test_an_ended_attempt_tells_when_and_what_it_took(ledger: SqlLedger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE)
     assert ledger.attempts() == (attempt,)
-    clock.advance(20)
+    clock.advance(20 * SECOND)
     took = Work(rows=2**40, bytes_read=2**50, waited=dt.timedelta(days=3, microseconds=1))
     ledger.end_attempt(attempt.number, AttemptState.done, took)
     [ended] = ledger.attempts()
     assert ended == replace(attempt, state=AttemptState.done, ended_at=NOON + dt.timedelta(seconds=20), **vars(took))
-    clock.advance(20)
+    clock.advance(20 * SECOND)
     ledger.end_attempt(attempt.number, AttemptState.failed, Work(rows=7))
     assert ledger.attempts() == (ended,)
 
@@ -133,9 +134,9 @@ def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: Sq
     assert ledger.attempts() == ()
 
 
-def test_attempts_end_with_their_unit(ledger: SqlLedger, unit: str, clock: HandClock) -> None:
+def test_attempts_end_with_their_unit(ledger: SqlLedger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
-    clock.advance(20)
+    clock.advance(20 * SECOND)
     ledger.move(unit, {UnitState.open}, UnitState.discarded)
     assert ledger.attempts() == (replace(attempt, state=AttemptState.lost, ended_at=clock.now()),)
 
@@ -153,11 +154,11 @@ def test_the_newest_evidence_of_a_day_counts(ledger: SqlLedger, unit: str) -> No
 
 
 def test_evidence_after_the_lease_is_refused_until_it_is_renewed(
-    ledger: SqlLedger, unit: str, clock: HandClock
+    ledger: SqlLedger, unit: str, clock: FixedClock
 ) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
     evidence = [some_evidence(unit, attempt.number, march(1)[0])]
-    clock.advance(LEASE.total_seconds())
+    clock.advance(LEASE)
     with pytest.raises(LeaseLostError, match="its lease ended at 2026-11-21T12:01:00"):
         ledger.add_evidence(attempt.number, evidence)
     assert ledger.evidence(unit) == {}

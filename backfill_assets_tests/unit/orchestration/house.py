@@ -14,8 +14,9 @@ from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.launches import BACKFILL_TAG
-from backfill_assets_tests.unit.campaigns.campaign_world import CampaignWorld
-from backfill_assets_tests.unit.published.tables import day
+from backfill_assets_tests.harness.specifications import specification
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.world import World
 
 _DATASET = """\
 name: {name}
@@ -48,7 +49,7 @@ class House:
             (home / "dataset.yaml").write_text(_DATASET.format(name=name, publication=publication, origin=origin))
             (home / "fact.sql").write_text(f"SELECT id, day, amount FROM {'staging' if name == 'sales' else 'sales'}")
         (folder / "datasets" / "sales" / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
-        self.world = CampaignWorld(folder, ("sales", "totals<sales"))
+        self.world = World(folder, ("sales", "totals<sales"), asked=specification())
         settings = {
             "STATE": folder / "state", "WAREHOUSE": folder / "warehouse", "SOURCES": folder / "sources",
             "DATASETS": folder / "datasets", "LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}",

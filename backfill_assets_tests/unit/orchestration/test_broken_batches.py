@@ -21,8 +21,9 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from backfill_assets.orchestration.storage import BatchedEvents, BatchedSqliteEventLogStorage, batched_events
 from backfill_assets.orchestration.storage import batches as batches_module
+from backfill_assets_tests.harness import postgres
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.ledger import postgres
 from backfill_assets_tests.unit.orchestration.event_lab import (
     DAYS,
     SHADOW,
@@ -259,9 +260,7 @@ def test_who_reads_on_from_the_newest_event_misses_none_of_a_batch_in_postgres(
     threads[0].start()
     assert taken.wait(60)
     threads[1].start()
-    deadline = time.monotonic() + 60
-    while MONTH[5] not in indexed(on_postgres) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: MONTH[5] in indexed(on_postgres), "the single event to be stored")
     newest = on_postgres.fetch_materializations(SHADOW, limit=1).records[0].storage_id
     before = indexed(on_postgres)
     seen.set()

@@ -16,8 +16,8 @@ from backfill_assets.domain.errors import EngineError
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.orchestration import building
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 D1, D2 = day(1), day(2)
 LEASE = dt.timedelta(hours=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,17 +33,15 @@ from backfill_assets.orchestration.campaign_jobs import campaign_jobs
 from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.launch_contracts import Declared
 from backfill_assets.orchestration.launches import unit_of, updated
-from backfill_assets_tests.unit.campaigns.campaign_world import DAYS, NAME
+from backfill_assets_tests.harness.specifications import DAYS, NAME, PLAIN
 from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
 pytestmark = pytest.mark.slow
 
 TARGETS = dict.fromkeys(BOTH, DAYS)
-SPECIFICATION: Mapping[str, object] = {
-    "backfill_id": NAME, "owner": "finance-data", "reason": {"change": "Correct the tax"},
-    "source_range": {"start": DAYS[0], "end": DAYS[-1]}, "target": {"dataset": "sales", "partition_key": "day"},
-    "scope": {"from": "shadow"}, "approval": {"required": False},
+SPECIFICATION = PLAIN | {
+    "source_range": {"start": DAYS[0], "end": DAYS[-1]}, "scope": {"from": "shadow"}, "approval": {"required": False},
 }  # fmt: skip
 ANYTHING = Declared(parse_contract({"row_count": "any"}, ["row_count"], dataset="sales"), frozenset({"sales"}))
 
@@ -116,7 +114,7 @@ def test_explaining_a_units_resume_launches_nothing(house: House, taken: list[Ba
 
 def test_a_campaign_is_published_only_with_the_evidence_that_was_named(house: House) -> None:
     unit = validated(house)
-    whole = house.world.guarded().evidence_hash(unit.id)
+    whole = house.world.campaign_publisher().evidence_hash(unit.id)
     with pytest.raises(EvidenceError, match="the approval is for evidence 0000"):
         run("publish", NAME, "--evidence", "0" * 64)
     assert house.world.ledger.releases() == ()

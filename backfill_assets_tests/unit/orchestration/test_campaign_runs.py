@@ -22,7 +22,8 @@ from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.orchestration import campaign_runs
 from backfill_assets.orchestration.campaign_runs import build_in_batches, in_batches
-from backfill_assets_tests.unit.campaigns.site import CANARIES, DAYS, ID, Site
+from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
+from backfill_assets_tests.harness.world import World
 
 HOUR = dt.timedelta(hours=1)
 Days = tuple[dt.date, ...]
@@ -32,7 +33,7 @@ Days = tuple[dt.date, ...]
 class Paving:
     """A road that remembers what was landed and staged, and builds shadows as tests do."""
 
-    site: Site
+    world: World
     landed: set[dt.date] = field(default_factory=set)
     staged: set[dt.date] = field(default_factory=set)
 
@@ -43,45 +44,45 @@ class Paving:
         return tuple(d for d in days if d not in self.staged)
 
     def days_to_build(self, unit: Unit, _: str, days: Days) -> Days:
-        built = self.site.ledger.evidence(unit.id, "sales", days)
+        built = self.world.ledger.evidence(unit.id, "sales", days)
         return tuple(d for d in days if ("sales", d) not in built)
 
     def build(self, *_: object) -> None:
         pass
 
     def validate(self, _: object, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
-        self.site.world.build(unit, "sales", {d: [d.day] for d in attempt.days}, attempt=attempt)
-        return tuple(self.site.ledger.evidence(unit.id, "sales", attempt.days).values())
+        self.world.build(unit, "sales", {d: [d.day] for d in attempt.days}, attempt=attempt)
+        return tuple(self.world.ledger.evidence(unit.id, "sales", attempt.days).values())
 
 
 class Runs:
-    """The runs of a site's newest backfill, with the real doors; whoever looks at a gate again lets time pass."""
+    """The runs of a world's newest backfill, with the real doors; whoever looks at a gate again lets time pass."""
 
-    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = site.world.clock
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = world.clock
         looks = SimpleNamespace(
             monotonic=lambda: clock.now().timestamp(),
             sleep=lambda seconds: clock.advance(dt.timedelta(seconds=seconds)),
         )
         monkeypatch.setattr(campaign_runs, "time", looks)
         monkeypatch.setattr(campaign_runs, "_LOOK_SECONDS", 60.0)
-        desk = SimpleNamespace(gatekeeper=site.gatekeeper, conductor=site.conductor)
+        desk = SimpleNamespace(gatekeeper=world.gatekeeper, conductor=world.conductor)
         monkeypatch.setattr(campaign_runs, "desk_of", lambda *_: desk)
         monkeypatch.setattr(campaign_runs, "_report", lambda *_: None)
-        self.site, self.road, self.count = site, Paving(site), 0
+        self.world, self.road, self.count = world, Paving(world), 0
         settings = SimpleNamespace(lease=HOUR, gate_wait=dt.timedelta(minutes=1), query_timeout=HOUR)
         self.application: Any = SimpleNamespace(
-            ledger=site.ledger, road=self.road, settings=settings, clock=clock, session=lambda *_: nullcontext()
+            ledger=world.ledger, road=self.road, settings=settings, clock=clock, session=lambda *_: nullcontext()
         )
 
     def work(self) -> bool:
         """One run over all days of the newest backfill; whether it came to its end."""
         self.count += 1
-        run = SimpleNamespace(tags={CAMPAIGN_TAG: ID}, run_id=f"run_{self.count}", root_run_id=None)
+        run = SimpleNamespace(tags={CAMPAIGN_TAG: NAME}, run_id=f"run_{self.count}", root_run_id=None)
         log = SimpleNamespace(info=lambda _: None)
         context = cast("dg.AssetExecutionContext", SimpleNamespace(run=run, run_id=run.run_id, log=log, instance=None))
-        site, days = self.site, self.site.scheduler.requests[-1].days
-        unit = site.ledger.unit(site.campaign().unit)
+        world, days = self.world, self.world.scheduler.requests[-1].days
+        unit = world.ledger.unit(world.campaign().unit)
         done: Mapping[str, Callable[[Days], None]] = {
             "raw": self.road.landed.update,
             "staging": self.road.staged.update,
@@ -92,55 +93,55 @@ class Runs:
                     note(batch)
             build_in_batches(context, self.application, "sales", unit, days)
         except dg.Failure as failure:
-            site.scheduler.failed_run, site.scheduler.failed_of = run.run_id, str(failure.description)
+            world.scheduler.failed_run, world.scheduler.failed_of = run.run_id, str(failure.description)
             return False
         finally:
-            site.scheduler.at_work = []
+            world.scheduler.at_work = []
         return True
 
     def batches(self) -> list[tuple[str, Days]]:
-        return [(a.layer, a.days) for a in self.site.ledger.attempts(self.site.campaign().unit)]
+        return [(a.layer, a.days) for a in self.world.ledger.attempts(self.world.campaign().unit)]
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    made: list[Site] = []
+def opened(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    made: list[World] = []
 
-    def make(**execution: object) -> Site:
-        made.append(Site(tmp_path, **execution))  # type: ignore[arg-type]
+    def make(**execution: object) -> World:
+        made.append(World(tmp_path, asked=with_canaries(**execution)))  # type: ignore[arg-type]
         made[-1].plan()
         return made[-1]
 
     yield make
-    made[-1].world.close()
+    made[-1].close()
 
 
 def test_beside_live_runs_that_never_end_the_floor_brings_all_layers_forward(
-    opened: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = opened(min_progress="1 batch per hour")
-    runs = Runs(site, monkeypatch)
-    site.scheduler.live = ("live",)
-    site.control.launch(ID)
-    site.control.set(ID, "", partitions_per_batch=4)
+    world = opened(min_progress="1 batch per hour")
+    runs = Runs(world, monkeypatch)
+    world.scheduler.live = ("live",)
+    world.control.launch(NAME)
+    world.control.set(NAME, "", partitions_per_batch=4)
     for _ in range(7):
-        site.world.clock.advance(HOUR)
-        site.conduct()
-        if site.scheduler.at_work:
+        world.clock.advance(HOUR)
+        world.conduct()
+        if world.scheduler.at_work:
             runs.work()
-    assert site.standings.of(ID).state is CampaignState.validated
-    rest = tuple(d for d in DAYS if d not in CANARIES)
+    assert world.standings.of(NAME).state is CampaignState.validated
+    rest = tuple(d for d in SIX_DAYS if d not in CANARIES)
     assert runs.batches() == [(layer, days) for days in (CANARIES, rest) for layer in ("raw", "staging", "shadow")]
-    starts = [a.started_at for a in site.ledger.attempts(site.campaign().unit)]
+    starts = [a.started_at for a in world.ledger.attempts(world.campaign().unit)]
     assert min(later - one for one, later in pairwise(starts)) >= HOUR
 
 
 def test_what_is_landed_and_staged_passes_no_gate_and_is_charged_nothing(
-    opened: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = opened()
-    runs = Runs(site, monkeypatch)
-    site.control.launch(ID)
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
     runs.road.landed = set(CANARIES)
     runs.road.staged = {CANARIES[0]}
     assert runs.work()
@@ -149,37 +150,37 @@ def test_what_is_landed_and_staged_passes_no_gate_and_is_charged_nothing(
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_a_batch_above_the_budget_of_the_day_stops_the_campaign(
-    opened: Callable[..., Site],
+    opened: Callable[..., World],
     monkeypatch: pytest.MonkeyPatch,
     queued: bool,  # noqa: FBT001
 ) -> None:
-    site = opened(budget={"bytes_read_per_day": "1 KB"})
-    site.world.released({d: [1, 2, 3] for d in CANARIES})
-    runs = Runs(site, monkeypatch)
-    site.control.launch(ID)
+    world = opened(budget={"bytes_read_per_day": "1 KB"})
+    world.released({d: [1, 2, 3] for d in CANARIES})
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
     assert not runs.work()
-    site.scheduler.at_work = ["b1"] if queued else []
-    assert "is stopped: the next batch would bring the bytes read today to" in site.conduct()
-    assert (site.phase(), len(site.scheduler.requests), site.scheduler.at_work) == (Phase.stopped, 1, [])
-    assert site.told[-1][0] is Notice.stopped
-    site.control.resume(ID, "it is small")
-    assert len(site.scheduler.requests) == 2
+    world.scheduler.at_work = ["b1"] if queued else []
+    assert "is stopped: the next batch would bring the bytes read today to" in world.conduct()
+    assert (world.phase(), len(world.scheduler.requests), world.scheduler.at_work) == (Phase.stopped, 1, [])
+    assert world.notices[-1][0] is Notice.stopped
+    world.control.resume(NAME, "it is small")
+    assert len(world.scheduler.requests) == 2
     assert not runs.work()
-    assert "is stopped: the next batch" in site.conduct()
+    assert "is stopped: the next batch" in world.conduct()
 
 
 def test_a_budget_that_begins_anew_before_anybody_was_stopped_stops_nothing(
-    opened: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = opened(budget={"bytes_read_per_day": "5 KB"})
-    site.world.released({d: [1, 2, 3] for d in CANARIES})
-    runs = Runs(site, monkeypatch)
-    site.control.launch(ID)
+    world = opened(budget={"bytes_read_per_day": "5 KB"})
+    world.released({d: [1, 2, 3] for d in CANARIES})
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
     runs.road.landed = runs.road.staged = set(CANARIES)
-    spent = site.gatekeeper.begin(ID, Batch("sales", CANARIES), "run_0", HOUR)
+    spent = world.gatekeeper.begin(NAME, Batch("sales", CANARIES), "run_0", HOUR)
     assert isinstance(spent, Attempt)
-    site.ledger.end_attempt(spent.number, AttemptState.failed)
+    world.ledger.end_attempt(spent.number, AttemptState.failed)
     assert not runs.work()
-    site.world.clock.advance(12 * HOUR)
-    assert "launched backfill b2" in site.conduct()
+    world.clock.advance(12 * HOUR)
+    assert "launched backfill b2" in world.conduct()
     assert runs.work()

@@ -15,9 +15,9 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import Unit
 from backfill_assets.orchestration.campaign_desk import desk_of
-from backfill_assets_tests.unit.campaigns.campaign_world import NAME
+from backfill_assets_tests.harness.specifications import NAME
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
-from backfill_assets_tests.unit.published.tables import day
 
 DAYS = day_range(day(0), day(5))
 LIMITED = {"execution": {"budget": {"bytes_read_per_day": "5GB", "wall_time": "6h"}}}

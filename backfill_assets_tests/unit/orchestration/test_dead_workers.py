@@ -25,9 +25,9 @@ from backfill_assets.ledger import attempts
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.run_processes import ended_process
 from backfill_assets.orchestration.sensors import dead_workers
-from backfill_assets_tests.dagster.lab import wait_for
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 

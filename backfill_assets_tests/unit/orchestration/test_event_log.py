@@ -17,10 +17,10 @@ from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.units import UNIT_TAG
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.names import asset_key
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.campaigns.events import KeptEvents
 from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, open_instance
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 

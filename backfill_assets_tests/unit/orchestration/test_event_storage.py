@@ -21,7 +21,8 @@ from dagster._core.events import DagsterEvent
 
 from backfill_assets.orchestration.storage import BatchedSqliteEventLogStorage, batched_events
 from backfill_assets.orchestration.storage import batches as batches_module
-from backfill_assets_tests.unit.ledger import postgres
+from backfill_assets_tests.harness import postgres
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.unit.orchestration.event_lab import (
     CHECKS,
     DAYS,
@@ -218,9 +219,7 @@ def test_a_watcher_is_told_of_events_that_another_storage_writes(instance: dg.Da
         # The writer stays open, so that the database file itself does not change: only its write-ahead log does.
         for text in ("second", "third"):
             writer.report_engine_event(text, run_id="run", job_name="job")
-        deadline = time.monotonic() + 30
-        while "third" not in told and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: "third" in told, "the third event to be watched")
     assert told[:3] == ["first", "second", "third"]
 
 

@@ -13,8 +13,8 @@ from backfill_assets.domain.errors import ContractError, UnitError
 from backfill_assets.domain.units import CONTRACT_TAG, UNIT_TAG, UnitState
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 D1, D2, D3 = day(1), day(2), day(3)
 

@@ -12,18 +12,20 @@ from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knob
 from backfill_assets.domain.campaign_ports import BackfillRequest
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import StepKind, batches
-from backfill_assets.domain.specification import Notice, Specification
+from backfill_assets.domain.specification import Notice
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
-from backfill_assets_tests.unit.campaigns.site import ID, Scheduler
+from backfill_assets_tests.harness.actors import Scheduler
+from backfill_assets_tests.harness.specifications import NAME, specification
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
-PLAIN = {
-    "backfill_id": ID, "owner": "finance-data", "reason": {"change": "Correct the tax"},
-    "source_range": {"start": "2026-01-01", "end": "2026-01-10"}, "target": {"dataset": "sales", "partition_key": "day"},
-    "scope": {"from": "staging"}, "approval": {"required": False},
-    "execution": {"canary": {"partitions": 3}, "partitions_per_batch": 4},
-    "notify": {"webhook": "env:HOOK", "on": ["announced"]},
-}  # fmt: skip
+SPECIFICATION = specification(
+    backfill_id=NAME,
+    source_range={"start": "2026-01-01", "end": "2026-01-10"},
+    scope={"from": "staging"},
+    approval={"required": False},
+    execution={"canary": {"partitions": 3}, "partitions_per_batch": 4},
+    notify={"webhook": "env:HOOK", "on": ["announced"]},
+)
 
 
 @pytest.fixture
@@ -33,24 +35,23 @@ def house(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hous
 
 
 def planned(house: House) -> Campaign:
-    specification = Specification.from_plain(PLAIN)
-    plan, now = house.application.planner.plan(specification), house.world.clock.now()
-    execution = specification.execution
+    plan, now = house.application.planner.plan(SPECIFICATION), house.world.clock.now()
+    execution = SPECIFICATION.execution
     knobs = Knobs(execution.max_concurrency, execution.partitions_per_batch)
-    entry = JournalEntry(ID, now, "ada", Action.planned)
-    return house.application.ledger.add_campaign(Campaign(specification, plan, knobs, now), entry)
+    entry = JournalEntry(NAME, now, "ada", Action.planned)
+    return house.application.ledger.add_campaign(Campaign(SPECIFICATION, plan, knobs, now), entry)
 
 
 def led_to_its_end(house: House, desk: Desk, scheduler: Scheduler) -> list[BackfillRequest]:
     """Build what each backfill asks for until nothing is launched any more; the backfills."""
-    unit = house.world.ledger.unit(house.world.ledger.campaign(ID).unit)
+    unit = house.world.ledger.unit(house.world.ledger.campaign(NAME).unit)
     built = 0
     while built < len(scheduler.requests):
         request = scheduler.requests[built]
         for name in request.layers:
             house.world.build(unit, name, {d: [1] for d in request.days})
         built, scheduler.at_work = built + 1, []
-        desk.conductor.conduct(ID)
+        desk.conductor.conduct(NAME)
     return scheduler.requests
 
 
@@ -60,7 +61,7 @@ def test_a_campaign_with_canaries_launches_the_steps_of_its_plan_and_no_others(h
         desk = desk_of(house.application, instance)
         conductor = replace(desk.conductor, backfills=scheduler)
         control = replace(desk.control, conductor=conductor, tell=lambda _, notice, __: told.append(notice))
-        control.launch(ID)
+        control.launch(NAME)
         requests = led_to_its_end(house, replace(desk, conductor=conductor), scheduler)
     steps = {step.kind: step for step in plan.steps}
     assert [step.kind for step in plan.steps[:4]] == [
@@ -76,4 +77,4 @@ def test_a_campaign_with_canaries_launches_the_steps_of_its_plan_and_no_others(h
         layers = "; ".join(f"{', '.join(its)} of {name}" for name, its in request.layers.items())
         count = len(request.layers) * len(batches(request.days, 4, chunk))
         assert f"({layers}) in {number_of(count, 'batch')}, at most 4 days each" in step.text
-    assert house.world.ledger.journal(ID)[-1].action is Action.validated
+    assert house.world.ledger.journal(NAME)[-1].action is Action.validated

@@ -18,10 +18,10 @@ from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import DatasetError, LayoutError, ProofError
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.jobs import prove_job
-from backfill_assets_tests.unit.campaigns.campaign_world import NAME
+from backfill_assets_tests.harness.specifications import NAME
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.campaigns.test_certificates import Engine
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
 

@@ -6,20 +6,19 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
+from functools import partial
 
 import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
-from backfill_assets.domain.measurement import ROW_COUNT, Side
 from backfill_assets.domain.metrics import DatasetMetrics, SecondsPerPartition, Watermark
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.release_figures import figures, release_figures
-from backfill_assets_tests.unit.campaigns import world as worlds
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.world import side
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 
@@ -61,14 +60,11 @@ def test_of_the_days_of_one_release_only_the_newest_carries_the_metrics(house: H
         assert set(found[str(D2)]) >= NUMBERS
 
 
-def test_duplicates_of_a_live_release_are_those_of_its_own_days(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def doubled(amounts: list[int]) -> Side:
-        return Side({ROW_COUNT: Decimal(len(amounts))}, {"duplicate_keys": 1}, worlds.fingerprint(amounts))
-
+def test_duplicates_of_a_live_release_are_those_of_its_own_days(house: House) -> None:
     world = house.world
-    with monkeypatch.context() as patched:
-        patched.setattr(worlds, "side", doubled)
-        world.released({D1: [1]}, "sales")
+    world.measure = partial(side, duplicate_keys=1)
+    world.released({D1: [1]}, "sales")
+    world.measure = side
     for live, duplicates in ((True, 0.0), (False, 500.0)):
         unit = world.open_unit({"sales": [D2]}, live=live)
         world.build(unit, "sales", {D2: [1]})

@@ -11,9 +11,9 @@ import pytest
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.launches import BACKFILL_TAG
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.orchestration.house import BOTH, House, materialize
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.units import ReleaseMode, Unit
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.report_links import report_metadata, report_waiting
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
-from backfill_assets_tests.unit.published.tables import day
 
 pytestmark = pytest.mark.slow
 

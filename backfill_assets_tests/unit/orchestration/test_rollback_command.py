@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import RollbackError
+from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.unit.orchestration.house import House
-from backfill_assets_tests.unit.published.tables import day, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 

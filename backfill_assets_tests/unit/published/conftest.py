@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets_tests.unit.published.tables import TestClock, dataset, layout
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.tables import dataset, layout
 
 
 @pytest.fixture
@@ -15,10 +16,10 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def clock() -> TestClock:
-    return TestClock()
+def clock() -> FixedClock:
+    return FixedClock()
 
 
 @pytest.fixture
-def table(tmp_path: Path, clock: TestClock) -> DeltaPublishedTable:
+def table(tmp_path: Path, clock: FixedClock) -> DeltaPublishedTable:
     return DeltaPublishedTable(layout(tmp_path), dataset(), clock)

@@ -10,7 +10,8 @@ from decimal import Decimal
 import pyarrow as pa
 
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets_tests.unit.published.tables import START, day, typed
+from backfill_assets_tests.harness.clocks import START
+from backfill_assets_tests.harness.tables import day, typed
 
 TYPES = {
     "id": "long",

@@ -16,7 +16,8 @@ from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
 from backfill_assets.domain.units import UnitState
 from backfill_assets.settings import Settings
-from backfill_assets_tests.unit.published.tables import ARROW
+from backfill_assets_tests.harness.ledgers import copy_empty_ledger
+from backfill_assets_tests.harness.tables import ARROW
 
 AIRLINES = {"AA": "American Airlines Inc.", "B6": "JetBlue Airways", "UA": "United Air Lines Inc."}
 SEATS, DISTANCE = 100, 500
@@ -30,6 +31,7 @@ class Flights:
     def __init__(self, folder: Path, warehouse: Path | None = None) -> None:
         tables = str(warehouse or folder / "warehouse")
         self.environ = {"BACKFILL_ASSETS_STATE": str(folder), "BACKFILL_ASSETS_WAREHOUSE": tables}
+        copy_empty_ledger(folder / "ledger.db")
         self.application = Application(Settings.from_env(self.environ))
         self.dataset = self.application.dataset("flights")
         self.table = self.application.tables["flights"]

@@ -12,8 +12,8 @@ from deltalake.schema import PrimitiveType
 from backfill_assets.domain.errors import PreconditionError, TableMovedError
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
 from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets_tests.unit.published.tables import (
-    TestClock,
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.tables import (
     actions,
     content,
     dataset,
@@ -101,9 +101,9 @@ def test_a_table_that_moved_is_refused_even_where_other_days_moved(published: De
 
 
 def test_a_commit_in_the_very_last_moment_is_refused(
-    published: DeltaPublishedTable, home: Path, clock: TestClock, tmp_path: Path
+    published: DeltaPublishedTable, home: Path, clock: FixedClock, tmp_path: Path
 ) -> None:
-    class Racing(TestClock):
+    class Racing(FixedClock):
         """The adapter asks for the time right before it commits."""
 
         def now(self) -> object:  # type: ignore[override]

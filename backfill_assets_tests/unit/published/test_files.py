@@ -10,15 +10,7 @@ from backfill_assets.domain.errors import InvalidNameError, LayoutError, Precond
 from backfill_assets.domain.release import DaySwap
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets_tests.unit.published.tables import (
-    content,
-    day,
-    manifest,
-    only,
-    publish,
-    rows_of,
-    write_shadow,
-)
+from backfill_assets_tests.harness.tables import content, day, manifest, only, publish, rows_of, write_shadow
 
 SHADOW = "_shadow/u/1"
 
@@ -155,7 +147,7 @@ def test_a_damaged_manifest_is_named(table: DeltaPublishedTable, home: Path) -> 
 def test_what_left_the_table_is_known_for_a_while(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
     from datetime import timedelta
 
-    from backfill_assets_tests.unit.published.tables import START
+    from backfill_assets_tests.harness.clocks import START
 
     old = only(publish(table, SHADOW, [day(0)], "r_1").added)
     write_shadow(home, "_shadow/u/2", rows_of({day(0): [9]}))

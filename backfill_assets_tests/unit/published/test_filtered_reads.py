@@ -18,10 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.domain.release import DaySwap
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets.lakehouse.published.stats import published_stats
-from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes
-from backfill_assets_tests.unit.published.tables import (
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.tables import (
     ARROW,
-    TestClock,
     content,
     dataset,
     day,
@@ -31,6 +30,7 @@ from backfill_assets_tests.unit.published.tables import (
     rows_of,
     write_shadow,
 )
+from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ ALL_TYPES = {**TYPES, "recalculated_at": "timestamp"}
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every_type")
-    table = DeltaPublishedTable(layout(folder), dataset(columns=TYPES), TestClock())
+    table = DeltaPublishedTable(layout(folder), dataset(columns=TYPES), FixedClock())
     home = layout(folder).published_path("sales")
     write_shadow(home, "_shadow/u/1", every_type())
     publish(table, "_shadow/u/1", [day(i) for i in range(12)], "r")

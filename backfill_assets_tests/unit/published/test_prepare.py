@@ -11,16 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.domain.errors import PreconditionError
 from backfill_assets.domain.release import CommitKind, DaySwap, ReleaseKind
 from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets_tests.unit.published.tables import (
-    TestClock,
-    content,
-    dataset,
-    day,
-    layout,
-    publish,
-    rows_of,
-    write_shadow,
-)
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.tables import content, dataset, day, layout, publish, rows_of, write_shadow
 
 SHADOW = "_shadow/u/1"
 
@@ -32,7 +24,7 @@ def columns(home: Path) -> dict[str, str]:
 
 def other(tmp_path: Path, types: dict[str, str], *dropped: str) -> DeltaPublishedTable:
     declared = dataset(columns=types).model_copy(update={"dropped_columns": dropped})
-    return DeltaPublishedTable(layout(tmp_path), declared, TestClock())
+    return DeltaPublishedTable(layout(tmp_path), declared, FixedClock())
 
 
 def test_the_table_has_the_declared_order_whatever_the_shadows(table: DeltaPublishedTable, home: Path) -> None:

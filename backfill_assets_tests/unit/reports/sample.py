@@ -37,6 +37,7 @@ from backfill_assets.domain.review import Command, DayState, Made, Proof, Reach,
 from backfill_assets.domain.series import Surroundings, series_of
 from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets_tests.harness.specifications import PLAIN
 
 START = dt.date(1995, 1, 1)
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -270,11 +271,11 @@ def _made(unit: Unit) -> tuple[Made, ...]:
 
 
 def _subject(wish: Wish, unit: Unit) -> Subject:
-    specification = {
-        "backfill_id": "tax-fix-2026", "owner": "finance-data", "target": {"dataset": "daily_sales"},
+    specification = PLAIN | {
+        "target": {"dataset": "daily_sales"},
         "source_range": {"start": str(START), "end": "1996-06-30"},
-        "reason": {"issue": "FIN-2841", "change": wish.reason}, "approval": {"required": True, "by": ["finance-controller"]},
-    }  # fmt: skip
+        "reason": {"issue": "FIN-2841", "change": wish.reason},
+    }
     contract = tuple(unit.contract.to_plain())
     return Subject(
         "tax-fix-2026",

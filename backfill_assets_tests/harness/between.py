@@ -9,6 +9,10 @@ Port = TypeVar("Port")
 Happens = Callable[[str], None]
 
 
+class Died(BaseException):
+    """The process is gone: nobody in it handles this."""
+
+
 class _Between:
     def __init__(self, port: object, calls: Collection[str], before: Happens, after: Happens) -> None:
         self.__dict__.update(_port=port, _calls=frozenset(calls), _before=before, _after=after)

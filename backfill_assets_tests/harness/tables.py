@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.dataset import Dataset, Upstream
 from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets_tests.harness.clocks import START
 
-START = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 DAY = dt.date(2026, 1, 1)
 
 ARROW = {
@@ -31,21 +33,6 @@ ARROW = {
     "decimal(10,2)": pa.decimal128(10, 2),
     "decimal(38,10)": pa.decimal128(38, 10),
 }
-
-
-class TestClock:
-    """A clock that stands still until it is told to move."""
-
-    __test__ = False
-
-    def __init__(self, now: dt.datetime = START) -> None:
-        self._now = now
-
-    def now(self) -> dt.datetime:
-        return self._now
-
-    def advance(self, by: dt.timedelta) -> None:
-        self._now += by
 
 
 def day(number: int) -> dt.date:
@@ -65,6 +52,18 @@ def dataset(name: str = "sales", columns: Mapping[str, str] | None = None, keep_
             "retention": {"keep_for": keep_for},
         }
     )
+
+
+def derived(name: str, *upstream: str, lookback: int = 0) -> Dataset:
+    """A dataset, built from others instead of deliveries if some are named."""
+    above = {other: Upstream(lookback_days=lookback) for other in upstream}
+    return dataset(name).model_copy(update={"source": None, "upstream": above} if above else {})
+
+
+def loaded(dataset: Dataset, folder: Path, code: str = "c0de") -> LoadedDataset:
+    """A dataset as if its folder had been loaded; there are no models in it."""
+    fact = Model(Layer.fact, folder / "fact.sql", Language.sql, "")
+    return LoadedDataset(dataset, folder, None if dataset.source is None else fact, fact, code)
 
 
 def layout(folder: Path) -> Layout:
@@ -102,6 +101,10 @@ def content(home: Path, version: int | None = None) -> dict[dt.date, list[int]]:
     for row in DeltaTable(home, version=version).to_pyarrow_table(columns=["day", "amount"]).to_pylist():
         found.setdefault(row["day"], []).append(row["amount"])
     return {date: sorted(amounts) for date, amounts in sorted(found.items())}
+
+
+def fingerprint(amounts: Sequence[int]) -> str:
+    return hashlib.sha256(repr(sorted(amounts)).encode()).hexdigest()[:16] if amounts else ""
 
 
 def manifest(release: str, swaps: Sequence[DaySwap], **changes: object) -> Manifest:

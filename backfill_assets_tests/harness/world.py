@@ -1,0 +1,393 @@
+"""The one wiring of the tests: real Delta tables, a real ledger, time and names under control, and everybody at work on them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.road import Road
+from backfill_assets.campaigns.conducting.aftermath import Aftermath
+from backfill_assets.campaigns.conducting.approving import Approving
+from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
+from backfill_assets.campaigns.conducting.campaign_standing import Standings
+from backfill_assets.campaigns.conducting.conductor import Conductor
+from backfill_assets.campaigns.conducting.control import Control
+from backfill_assets.campaigns.conducting.drift import drift_of
+from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
+from backfill_assets.campaigns.conducting.guard import CampaignGuard
+from backfill_assets.campaigns.conducting.notifying import Notifier
+from backfill_assets.campaigns.conducting.sign_off import SignOff
+from backfill_assets.campaigns.examining.doctor import Doctor
+from backfill_assets.campaigns.examining.repair import Repairer
+from backfill_assets.campaigns.planning.workload import Workload
+from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence
+from backfill_assets.campaigns.releasing.data_releases import DataReleases
+from backfill_assets.campaigns.releasing.preview import Preview
+from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.campaigns.releasing.reconcile import Reconcile
+from backfill_assets.campaigns.releasing.rollback import Rollback
+from backfill_assets.campaigns.releasing.steps import no_checkpoint
+from backfill_assets.campaigns.releasing.sweep import Sweep
+from backfill_assets.catalog import Catalog
+from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
+from backfill_assets.domain.checks_config import Severity
+from backfill_assets.domain.dataset import LateData
+from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.domain.gate import Admitted
+from backfill_assets.domain.health import Finding, Gravity
+from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
+from backfill_assets.domain.plan import Days, Estimate, Plan, PlannedDataset
+from backfill_assets.domain.reader_ports import Notices
+from backfill_assets.domain.release import layout_digest
+from backfill_assets.domain.specification import Notice, Specification
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleasesTable
+from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
+from backfill_assets.ledger import LockPace, SqlLedger
+from backfill_assets.reports.folder import ReportFolder
+from backfill_assets_tests.harness.actors import (
+    CountedIds,
+    LiveRunsOf,
+    Post,
+    Previews,
+    Scheduler,
+    SetBasis,
+    TableFingerprints,
+    User,
+)  # fmt: skip
+from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.ledgers import opened_ledger
+from backfill_assets_tests.harness.specifications import CANARIES, DAYS, specification
+from backfill_assets_tests.harness.tables import content, derived, fingerprint, layout, loaded, rows_of, write_shadow
+
+LEASE = dt.timedelta(minutes=5)
+QUICK = LockPace(poll=dt.timedelta(milliseconds=5))
+ROLES = {"finance-controller": ("anna", "ben"), "finance-data": ("dora",)}
+
+
+class World:
+    """Everything that tables, releases and campaigns need, below one folder; a second one on it is another process.
+
+    A dataset called `sales<orders` is built from another one. The ledger is a file in the folder unless its URL is given.
+    A world that is asked for a campaign minds campaigns: its doctor and its repairs know their journals and data releases.
+    """
+
+    def __init__(
+        self, folder: Path, described: Sequence[str] = ("sales",), first_id: int = 0, *,
+        clock: FixedClock | None = None, ledger: str = "", scheduler: Scheduler | None = None,
+        asked: Specification | None = None,
+    ) -> None:  # fmt: skip
+        names = [name.split("<")[0] for name in described]
+        self.described = tuple(described)
+        self.folder = folder
+        self.wait = dt.timedelta(seconds=30)
+        self.clock = clock or FixedClock()
+        self.ids = CountedIds(first_id)
+        self.basis: SetBasis | CurrentBasis = SetBasis()
+        self.events: EventLog | None = None
+        self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
+        self.homes = {name: layout(folder).published_path(name) for name in names}
+        self.tables = {name: DeltaPublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
+        self.fingerprints = TableFingerprints(self.homes)
+        self.ledger: SqlLedger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
+        self.data_releases = DataReleases(self.ledger, DeltaReleasesTable(layout(folder)))
+        self.post: Notices = Post()
+        self.previews = Previews()
+        self.scheduler = scheduler or Scheduler()
+        self.notices: list[tuple[Notice, str]] = []
+        self.measure: Callable[[Sequence[int]], Side] = side
+        self.asked = asked
+
+    def close(self) -> None:
+        self.ledger.close()
+
+    # What acts on tables and their releases.
+
+    def publisher(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Publisher:
+        return Publisher(
+            self.ledger, self.tables, self.clock, self.ids, User(), self.fingerprints, self.basis,
+            datasets=self.datasets, wait=self.wait, checkpoint=checkpoint,
+        )  # fmt: skip
+
+    def rollback(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Rollback:
+        return Rollback(self.ledger, self.tables, self.clock, self.ids, User(), self.wait, checkpoint, self.datasets)
+
+    def reconcile(self) -> Reconcile:
+        plain = Reconcile(self.ledger, self.tables, self.clock, self.datasets)
+        return replace(plain, after=self.aftermath().repairing()) if self.asked else plain
+
+    def sweep(self) -> Sweep:
+        return Sweep(self.ledger, self.tables, self.clock)
+
+    def doctor(self) -> Doctor:
+        places = (DeltaStoredTables(layout(self.folder)), ReportFolder(self.folder / "reports"))
+        plain = Doctor(self.ledger, self.tables, self.clock, *places, self.datasets, events=self.events)
+        return replace(plain, data_releases=self.data_releases) if self.asked else plain
+
+    def repairer(self) -> Repairer:
+        return Repairer(self.doctor(), self.reconcile(), User())
+
+    # What acts on campaigns; their publisher and rollback mind the campaign's rules, and tell of what they did.
+
+    def notifier(self) -> Notifier:
+        return Notifier(self.ledger, self.post, self.clock, User())
+
+    def aftermath(self) -> Aftermath:
+        tell = self.notifier().tell
+        tidy = Preview(self.ledger, self.previews).tidy
+        return Aftermath(self.ledger, self.data_releases, tell, lambda name: self.tables[name].keep_for, tidy)
+
+    def guard(self) -> CampaignGuard:
+        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, roles=ROLES)
+
+    def drift(self, campaign: Campaign) -> str:
+        return drift_of(campaign, {name: self.basis.code(name) for name in self.datasets})
+
+    def campaign_publisher(self, user: str = "ada") -> Publisher:
+        return replace(self.publisher(), guard=self.guard(), after=self.aftermath(), identity=User(user))
+
+    def campaign_rollback(self, user: str = "ada") -> Rollback:
+        return replace(self.rollback(), after=self.aftermath(), identity=User(user))
+
+    def release(self, user: str = "ada") -> CampaignRelease:
+        return CampaignRelease(self.ledger, self.campaign_publisher(user), self.guard())
+
+    def approving(self, user: str = "anna") -> Approving:
+        return Approving(self.ledger, self.campaign_publisher(user), self.clock, User(user), ROLES, self.drift)
+
+    def sign_off(self) -> SignOff:
+        return SignOff(self.ledger, self.tables, self.clock, User(), self.sweep())
+
+    @property
+    def gatekeeper(self) -> Gatekeeper:
+        datasets = {name: loaded(d, self.folder, self.basis.code(name)) for name, d in self.datasets.items()}
+        workload = Workload(self.ledger, datasets, self.tables)
+        return Gatekeeper(self.ledger, Catalog(datasets), self.clock, LiveRunsOf(self.scheduler), workload)
+
+    @property
+    def conductor(self) -> Conductor:
+        def tell(_: Campaign, notice: Notice, text: str) -> None:
+            self.notices.append((notice, text))
+
+        return Conductor(self.ledger, self.clock, self.campaign_publisher(), self.gatekeeper, self.scheduler, tell)
+
+    @property
+    def control(self) -> Control:
+        return Control(
+            self.ledger, self.gatekeeper.catalog, self.clock, self.ids, User(), self.conductor, self.make_plan,
+            self.conductor.tell,
+        )  # fmt: skip
+
+    @property
+    def standings(self) -> Standings:
+        return Standings(self.ledger, self.campaign_publisher(), self.gatekeeper)
+
+    # Units, and campaigns in any phase.
+
+    def open_unit(
+        self,
+        targets: Mapping[str, Sequence[dt.date]],
+        *,
+        live: bool = False,
+        late_data: LateData = LateData.hold,
+    ) -> Unit:
+        unit_id = self.ids.new("u")
+        launch = Launch({n: frozenset(d) for n, d in targets.items()}, f"launch_{unit_id}", None, live, late_data)
+        days = {n: tuple(d) for n, d in targets.items()}
+        proposal = Unit(unit_id, launch.opened_by, self.clock.now(), "ada", days, ReleaseMode.auto, live=live)
+        return self.ledger.assign(launch, proposal)
+
+    def build(
+        self,
+        unit: Unit,
+        name: str,
+        data: Mapping[dt.date, Sequence[int]],
+        *,
+        passed: bool = True,
+        attempt: Attempt | None = None,
+    ) -> None:
+        """One attempt: write a shadow, and record its evidence, with what is published now as its basis."""
+        days = sorted(data)
+        attempt = attempt or self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
+        full = {d: amounts for d, amounts in data.items() if amounts}
+        if full:
+            write_shadow(self.homes[name], attempt.folder, rows_of(full, unit.id))
+        active = self.tables[name].active(days)
+        files = self.tables[name].shadow_files(attempt.folder, days)
+        published = content(self.homes[name])
+        evidence = []
+        for d in days:
+            digest = layout_digest(active.get(d, ()))
+            basis = Basis(
+                self.basis.inputs(name, [d])[d],
+                self.basis.code(name),
+                unit.contract.of(name).hash,
+                digest,
+                self.basis.upstream(name, [d], unit)[d],
+            )
+            measured = DayMeasurement(
+                d, self.measure(data[d]), self.measure(published.get(d, ())), NOTHING, SourceState(1)
+            )
+            verdicts = tuple(
+                Verdict(c, d, passed or c != "unique_key", Severity.error, True, "no duplicate", "what is there")
+                for c in self.basis.checks(name)
+            )
+            evidence.append(
+                DayEvidence(
+                    unit.id, attempt.number, name, d, basis, files.get(d, ()), measured, verdicts, self.clock.now()
+                )
+            )
+        self.ledger.add_evidence(attempt.number, evidence)
+        self.ledger.end_attempt(attempt.number, AttemptState.done)
+
+    def days_to_build(self, unit: str, name: str) -> tuple[dt.date, ...]:
+        """The days that a run would build, whatever launched it."""
+        basis: Any = self.basis
+        road = Road(self.ledger, {}, self.tables, layout(self.folder), basis, self.clock)
+        opened = self.ledger.unit(unit)
+        return road.days_to_build(opened, name, opened.targets[name])
+
+    def released(self, data: Mapping[dt.date, Sequence[int]], name: str = "sales") -> str:
+        """Open, build and release a unit; the release's name."""
+        unit = self.open_unit({name: sorted(data)})
+        self.build(unit, name, data)
+        return self.publisher().release(unit.id).releases[name]
+
+    def content(self, name: str = "sales") -> dict[dt.date, list[int]]:
+        return content(self.homes[name])
+
+    def planned(self, targets: Mapping[str, Sequence[dt.date]], **changes: object) -> Campaign:
+        asked, now = specification(**changes), self.clock.now()
+        datasets = tuple(
+            PlannedDataset(n, ("shadow",), tuple(d), self.basis.code(n), {}, 0, 0) for n, d in targets.items()
+        )
+        plan = Plan(asked.backfill_id, asked.hash, now, datasets, (), (), Estimate(0, 0, 0, 0.0))
+        campaign = Campaign(asked, plan, Knobs(1, 7), now)
+        return self.ledger.add_campaign(campaign, JournalEntry(campaign.id, now, "ada", Action.planned))
+
+    def launched(
+        self, targets: Mapping[str, Sequence[dt.date]] | None = None, **changes: object
+    ) -> tuple[Campaign, Unit]:
+        """A campaign that runs, with an open unit and nothing built yet."""
+        wanted = targets or {"sales": DAYS}
+        campaign = self.planned(wanted, **changes)
+        opened_by = f"campaign:{campaign.id}"
+        contract = campaign.specification.contract(tuple(wanted))
+        days = {n: tuple(d) for n, d in wanted.items()}
+        proposal = Unit(self.ids.new("u"), opened_by, self.clock.now(), "ada", days, ReleaseMode.manual, contract)
+        unit = self.ledger.assign(Launch({n: frozenset(d) for n, d in wanted.items()}, opened_by), proposal)
+        return self.turned(replace(campaign, unit=unit.id), Phase.running, Action.launched), unit
+
+    def turned(self, campaign: Campaign, phase: Phase, action: Action, by: str = "ada") -> Campaign:
+        entry = JournalEntry(campaign.id, self.clock.now(), by, action, "because")
+        return self.ledger.change_campaign(replace(campaign, phase=phase), frozenset(Phase), entry)
+
+    def validated(self, amount: int = 2, **changes: object) -> tuple[Campaign, Unit]:
+        """A campaign whose every day has passed."""
+        campaign, unit = self.launched(**changes)
+        for name, days in unit.targets.items():
+            self.build(unit, name, {d: [amount] for d in days})
+        return campaign, unit
+
+    def approved(self, **changes: object) -> tuple[Campaign, Unit]:
+        campaign, unit = self.validated(**changes)
+        self.approve(campaign)
+        return campaign, unit
+
+    def approve(self, campaign: Campaign, user: str = "anna") -> None:
+        self.approving(user).approve(campaign.id, self.approval_of(campaign.unit).pending)
+
+    def approval_of(self, unit_id: str) -> Approved:
+        """What of a unit waits for an approval, and what has one."""
+        unit = self.ledger.unit(unit_id)
+        return approved(self.ledger, unit, current_evidence(self.ledger, unit), ROLES)
+
+    # The one campaign that `specification` asks for, with canaries and a scheduler that runs when it is told to.
+
+    def make_plan(self, asked: Specification, canaries: Days | None = None) -> Plan:
+        days = asked.source_range.days
+        planned = PlannedDataset("sales", ("raw", "staging", "shadow"), days, self.basis.code("sales"), {}, 10, 100)
+        chosen = CANARIES if canaries is None else canaries
+        estimate = Estimate(10, 100, 3, 1.0)
+        return Plan(asked.backfill_id, asked.hash, self.clock.now(), (planned,), chosen, (), estimate)
+
+    def plan(self) -> Campaign:
+        campaign = Campaign(self.specification, self.make_plan(self.specification), Knobs(1, 2), self.clock.now())
+        return self.ledger.add_campaign(campaign, JournalEntry(campaign.id, campaign.created_at, "ada", Action.planned))
+
+    @property
+    def specification(self) -> Specification:
+        assert self.asked, "this world is asked for no campaign"
+        return self.asked
+
+    def campaign(self) -> Campaign:
+        return self.ledger.campaign(self.specification.backfill_id)
+
+    def phase(self) -> Phase:
+        return self.campaign().phase
+
+    def actions(self, campaign: Campaign | None = None) -> list[Action]:
+        return [entry.action for entry in self.ledger.journal((campaign or self.campaign()).id)]
+
+    def conduct(self) -> str:
+        return self.conductor.conduct(self.specification.backfill_id)
+
+    def run(self, *, but: Collection[dt.date] = (), failing: Collection[dt.date] = ()) -> list[Days]:
+        """Run the newest backfill to its end, as runs do: batch by batch through the gate; the batches that were built."""
+        campaign, done = self.specification.backfill_id, list[Days]()
+        days = [d for d in self.scheduler.requests[-1].days if d not in but]
+        while days:
+            size = self.campaign().knobs.partitions_per_batch
+            batch, days = tuple(days[:size]), days[size:]
+            if not isinstance(self.gatekeeper.ask(campaign, Batch("sales", batch)), Admitted):
+                break
+            self.build_days(batch, failing=failing)
+            done.append(batch)
+            if set(batch) & set(failing):
+                self.conductor.halt(campaign, "days failed their checks")
+                break
+        self.scheduler.at_work = []
+        return done
+
+    def build_days(self, batch: Sequence[dt.date], *, failing: Collection[dt.date] = ()) -> None:
+        unit = self.ledger.unit(self.campaign().unit)
+        for d in batch:
+            self.build(unit, "sales", {d: [d.day, d.day]}, passed=d not in failing)
+
+    def evidence(self) -> dict[dt.date, DayEvidence]:
+        return {d: e for (_, d), e in self.ledger.evidence(self.campaign().unit).items()}
+
+
+def explained(world: World) -> tuple[Finding, ...]:
+    """Right after a crash the doctor finds nothing that only a backup could repair; what it finds."""
+    found = world.doctor().examine()
+    assert [str(f) for f in found if f.severity is Gravity.error and f.cure is None] == []
+    return found
+
+
+def repaired(world: World) -> None:
+    """After what follows a crash nothing is left but what a repair ends, such as the lock of the dead."""
+    done = world.repairer().repair()
+    assert [str(one) for one in done if one.fault] == []
+    assert [str(f) for f in world.doctor().examine()] == []
+
+
+def lost_ledger(world: World) -> World:
+    """The same folder with an empty ledger: the old one is closed and out of the way."""
+    world.close()
+    for path in world.folder.glob("ledger.db*"):
+        shutil.move(path, path.with_name(f"lost_{path.name}"))
+    return World(world.folder, world.described, 5000)
+
+
+def side(amounts: Sequence[int], **counts: int) -> Side:
+    return Side({ROW_COUNT: Decimal(len(amounts))}, counts, fingerprint(amounts))

@@ -12,7 +12,7 @@ MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
 STRESS_COMMITS ?= 3000
-HOSTILE_EXAMPLES ?= 100
+WORKERS ?= 3
 SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
@@ -31,7 +31,8 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-.PHONY: help setup java demo demo-campaign dev bench soak test test-faults check static unit lock audit clean
+.PHONY: help setup java demo demo-campaign dev bench soak test test-all test-faults planted-bugs check static unit lock audit clean
+.PHONY: lane-plain lane-spark lane-dagster
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,11 +77,31 @@ bench: setup ## Measure the road beside a bare Spark job (BENCH_SCALE=0.01 is qu
 soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=20; SOAK_SEED repeats what was tried)
 	@$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
 
-test: setup static ## Everything that CI runs: lint, types, import contracts, all tests but the long faults
-	@$(BIN)/python -m pytest -m "not (faults and orchestration) or everyday" $(ARGS)
+# Each lane runs what is not left to the night, unless test-all or test-faults says otherwise.
+CASES = -m "not nightly"
+PYTEST = $(BIN)/python -m pytest $(CASES) $(ARGS)
+test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
+test-all test-faults: export HOSTILE_EXAMPLES ?= 100
 
-test-faults: setup ## Inject faults and print what was found, also in a whole installation (some two hours; STRESS_COMMITS=80 takes half of it)
-	@BACKFILL_ASSETS_TEST_COMMITS=$(STRESS_COMMITS) HOSTILE_EXAMPLES=$(HOSTILE_EXAMPLES) $(BIN)/python -m pytest -m faults $(ARGS)
+test: setup static lane-plain lane-spark lane-dagster ## Everything that CI runs: each promise has its witness (a quarter of an hour on two cores)
+
+test-all: CASES =
+test-all: setup static lane-plain lane-spark lane-dagster ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
+
+test-faults: CASES = -m faults
+test-faults: setup lane-plain lane-spark lane-dagster ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
+
+lane-plain: $(STAMP) ## Only the tests that need no JVM
+	@$(PYTEST) -n logical --dist worksteal backfill_assets_tests/unit
+
+lane-spark: $(STAMP) java ## Only the tests on one Spark server
+	@$(PYTEST) -n $(WORKERS) --dist loadfile backfill_assets_tests/spark
+
+lane-dagster: $(STAMP) java ## Only the tests on whole installations with Dagster, and in the browser
+	@$(PYTEST) -n $(WORKERS) --dist loadfile backfill_assets_tests/dagster backfill_assets_tests/ui
+
+planted-bugs: setup ## Plant a bug in each room, chosen by SEED, and see that make test finds it
+	@$(BIN)/python -m backfill_assets_tests.planted_bugs $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: static unit ## Lint, types, import contracts and the tests without a JVM (about a minute)
 

@@ -34,6 +34,16 @@ class _Between:
         setattr(self._port, name, value)
 
 
+def dies_at(*names: str) -> Happens:
+    """Die at the first of these calls or steps."""
+
+    def die(name: str) -> None:
+        if name in names:
+            raise Died
+
+    return die
+
+
 def nothing(_call: str) -> None:
     """Go on."""
 

@@ -63,7 +63,7 @@ from backfill_assets_tests.harness.actors import (
     SetBasis,
     TableFingerprints,
     User,
-)  # fmt: skip
+)
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, specification

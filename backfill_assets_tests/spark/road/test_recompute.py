@@ -32,9 +32,9 @@ from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.actors import CountedIds, User
 from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.world import LEASE
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, TRIPS, Kit
-from backfill_assets_tests.unit.catalog.test_checkout import git
 
 Sessions = Callable[[str], AbstractContextManager[SparkSession]]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,31 +12,27 @@ from backfill_assets_tests.harness.world import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with closing(World(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[World]:
     """A world with two datasets."""
-    made = World(tmp_path, ("orders", "sales"))
-    yield made
-    made.close()
+    with closing(World(tmp_path, ("orders", "sales"))) as made:
+        yield made
 
 
 @pytest.fixture
 def campaigns(tmp_path: Path) -> Iterator[World]:
     """A world with campaigns."""
-    made = World(tmp_path, asked=specification())
-    yield made
-    made.close()
+    with closing(World(tmp_path, asked=specification())) as made:
+        yield made
 
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Iterator[World]:
     """A world whose campaign is planned, with canaries."""
-    made = World(tmp_path, asked=with_canaries())
-    made.plan()
-    yield made
-    made.close()
+    with closing(World(tmp_path, asked=with_canaries())) as made:
+        made.plan()
+        yield made

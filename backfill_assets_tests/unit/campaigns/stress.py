@@ -19,7 +19,6 @@ from deltalake import DeltaTable
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.domain.errors import ClaimedDaysError, EvidenceError, RollbackError, UnitError
 from backfill_assets.system import SystemClock
-from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import content, day
 from backfill_assets_tests.harness.world import World
 
@@ -109,16 +108,9 @@ def _documents(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
-class RunningClock(FixedClock):
-    """The machine's time: the order of releases, and the end of a lock, must be the same for all processes."""
-
-    def now(self) -> dt.datetime:
-        return SystemClock().now()
-
-
 def stress_world(folder: Path, first_id: int = 0) -> World:
-    """The world that all processes share."""
-    made = World(folder, first_id=first_id, clock=RunningClock())
+    """The world that all processes share, in the machine's time: it orders releases and ends locks for all of them."""
+    made = World(folder, first_id=first_id, clock=SystemClock())
     # On a busy machine a writer may wait long for the others: that is no fault.
     made.wait = dt.timedelta(minutes=10)
     return made

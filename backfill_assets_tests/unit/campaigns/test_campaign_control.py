@@ -6,7 +6,6 @@ import datetime as dt
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,24 +16,12 @@ from backfill_assets.domain.gate import Admitted, Halts, Waits
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UNIT_TAG, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState
-from backfill_assets.ledger import SqlLedger
+from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
 
 pytestmark = pytest.mark.slow
-
-
-class DiesBeforeTheCampaignChanges:
-    """A ledger whose process ends right before a campaign is changed."""
-
-    def __init__(self, ledger: SqlLedger) -> None:
-        self._ledger = ledger
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "change_campaign":
-            raise KeyboardInterrupt
-        return getattr(self._ledger, name)
 
 
 REST = tuple(sorted(set(SIX_DAYS) - set(CANARIES)))
@@ -341,8 +328,10 @@ def test_of_two_operators_who_launch_one_wins_and_the_other_is_told(planned: Wor
 
 
 def test_a_launch_that_died_after_it_claimed_the_days_can_be_repeated(planned: World) -> None:
-    died = replace(planned.control, ledger=DiesBeforeTheCampaignChanges(planned.ledger))
-    with pytest.raises(KeyboardInterrupt):
+    died = replace(
+        planned.control, ledger=between(planned.ledger, {"change_campaign"}, before=dies_at("change_campaign"))
+    )
+    with pytest.raises(Died):
         died.launch(NAME)
     (unit,) = planned.ledger.units()
     assert planned.control.launch(NAME).unit == unit.id

@@ -23,6 +23,7 @@ from backfill_assets.domain.errors import (
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.harness.actors import Post
+from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import layout
 from backfill_assets_tests.harness.world import World
@@ -260,12 +261,8 @@ def test_notices_go_out_once_for_each_release_and_rollback(campaigns: World) -> 
 def test_a_release_that_died_before_its_journal_is_told_of_by_reconcile(campaigns: World) -> None:
     campaign, unit = campaigns.approved(**TOLD)
 
-    def die(step: str) -> None:
-        if step == "commit":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        replace(campaigns.campaign_publisher("carl"), checkpoint=die).release(unit.id)
+    with pytest.raises(Died):
+        replace(campaigns.campaign_publisher("carl"), checkpoint=dies_at("commit")).release(unit.id)
     assert Action.published not in campaigns.actions(campaign)
     for _ in range(2):
         campaigns.reconcile().run()

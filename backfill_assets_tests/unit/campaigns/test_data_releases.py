@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import Manifest, ReleaseState
+from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World
@@ -132,12 +133,8 @@ def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: World) -> 
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", BEFORE)
 
-    def die(step: str) -> None:
-        if step == "commit":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        replace(campaigns.campaign_publisher(), checkpoint=die).release(unit.id)
+    with pytest.raises(Died):
+        replace(campaigns.campaign_publisher(), checkpoint=dies_at("commit")).release(unit.id)
     assert not home(campaigns).exists()
     campaigns.reconcile().run()
     assert [row["state"] for row in rows(campaigns)] == [ReleaseState.finalized.value]

@@ -14,9 +14,9 @@ from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry,
 from backfill_assets.domain.errors import ApprovalError, CampaignError, ClaimedDaysError, RollbackError
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UnitState
+from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.specifications import NAME, SIX_DAYS
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.unit.campaigns.test_campaign_control import DiesBeforeTheCampaignChanges
 
 pytestmark = pytest.mark.slow
 
@@ -99,8 +99,10 @@ def test_a_campaign_without_an_open_unit_has_nothing_to_give_up(planned: World) 
 
 
 def test_a_launch_that_died_can_be_given_up_and_launched_again_in_another_unit(planned: World) -> None:
-    died = replace(planned.control, ledger=DiesBeforeTheCampaignChanges(planned.ledger))
-    with pytest.raises(KeyboardInterrupt):
+    died = replace(
+        planned.control, ledger=between(planned.ledger, {"change_campaign"}, before=dies_at("change_campaign"))
+    )
+    with pytest.raises(Died):
         died.launch(NAME)
     first = planned.control.discard(NAME, "start afresh")
     again = planned.control.launch(NAME)

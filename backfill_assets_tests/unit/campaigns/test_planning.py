@@ -14,9 +14,8 @@ import pytest
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.planning.planner import Planner, layers_from, plan_file, write_plan
 from backfill_assets.campaigns.planning.workload import Workload
-from backfill_assets.catalog import Catalog, Language, LoadedDataset, Model
-from backfill_assets.catalog import Layer as ModelLayer
-from backfill_assets.domain.dataset import Dataset, OnMissing, Source, Upstream
+from backfill_assets.catalog import Catalog, LoadedDataset
+from backfill_assets.domain.dataset import OnMissing, Source
 from backfill_assets.domain.errors import ClaimedDaysError, InvalidDayError, SpecificationError
 from backfill_assets.domain.estimate import ASSUMED, parse_price
 from backfill_assets.domain.plan import Plan, StepKind, batches
@@ -25,7 +24,7 @@ from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.work import AttemptState, Delivery, Hold, Work
 from backfill_assets.lakehouse.road import delivered_sizes, discover
 from backfill_assets_tests.harness.specifications import specification
-from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded
 from backfill_assets_tests.harness.world import LEASE, World
 
 pytestmark = pytest.mark.slow
@@ -39,14 +38,11 @@ class Office:
     def __init__(self, folder: Path, lookback: int = 0) -> None:
         self.folder = folder
         self.world = World(folder, ("sales", "totals"))
-        above = {"sales": Upstream(lookback_days=lookback)}
-        sales, totals = self.world.datasets["sales"], self.world.datasets["totals"]
-        self.datasets = {"sales": sales, "totals": totals.model_copy(update={"source": None, "upstream": above})}
+        self.datasets = {"sales": dataset(), "totals": derived("totals", "sales", lookback=lookback)}
 
     @property
     def loaded(self) -> dict[str, LoadedDataset]:
-        model = Model(ModelLayer.fact, self.folder / "fact.sql", Language.sql, "")
-        return {name: LoadedDataset(d, self.folder, None, model, f"c0de_{name}") for name, d in self.datasets.items()}
+        return {name: loaded(d, self.folder, f"c0de_{name}") for name, d in self.datasets.items()}
 
     @property
     def planner(self) -> Planner:
@@ -363,5 +359,4 @@ def test_sizes_of_deliveries_are_those_of_the_files_that_a_landing_finds(tmp_pat
 
 def _with_pattern(folder: Path, pattern: str) -> LoadedDataset:
     source = Source.model_validate({"format": "csv", "path": pattern, "columns": {"id": "long"}})
-    dataset: Dataset = World(folder).datasets["sales"].model_copy(update={"source": source})
-    return LoadedDataset(dataset, folder, None, Model(ModelLayer.fact, folder / "fact.sql", Language.sql, ""), "c0de")
+    return loaded(dataset().model_copy(update={"source": source}), folder)

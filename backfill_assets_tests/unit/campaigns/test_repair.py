@@ -22,7 +22,7 @@ from backfill_assets.domain.work import AttemptState, Delivery, StagedDay
 from backfill_assets.lakehouse.layout import SET_ASIDE
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.reports.folder import ReportFolder
-from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.unit.campaigns.events import KeptEvents
@@ -108,9 +108,9 @@ def test_a_release_that_was_not_yet_finalized_when_its_commit_was_cut_is_given_u
     def power_cut(step: str) -> None:
         if step == "commit":
             cut(commit_file(world.homes["sales"], 2))
-            raise KeyboardInterrupt
+            raise Died
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Died):
         world.publisher(power_cut).release(unit.id)
     healed(world)
     assert world.content() == OLD
@@ -676,7 +676,7 @@ def test_a_repair_that_dies_is_finished_by_the_next(world: World, at: int) -> No
     world.clock.advance(LEASE * 2)
     events = DyingEvents(launches={unit.opened_by}, datasets={release: "sales", newer: "sales"}, at=at)
     world.events = events
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Died):
         world.repairer().repair()
     world.clock.advance(LEASE)
     events.at = 0
@@ -697,4 +697,4 @@ class DyingEvents(KeptEvents):
     def note(self, dataset: str, text: str) -> None:
         super().note(dataset, text)
         if len(self.notes) == self.at:
-            raise KeyboardInterrupt
+            raise Died

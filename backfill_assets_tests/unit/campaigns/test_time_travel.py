@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from deltalake import DeltaTable
 from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.domain.errors import TimeTravelError, UnitError
 from backfill_assets.domain.release import ReleaseKind
-from backfill_assets_tests.harness.between import Died
+from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.harness.tables import content, day
 from backfill_assets_tests.harness.world import World
@@ -75,7 +74,7 @@ def test_a_release_that_never_was_committed_is_refused(world: World) -> None:
     unit = world.open_unit({"sales": [day(1)]})
     world.build(unit, "sales", {day(1): [2]})
     with pytest.raises(Died):
-        world.publisher(die_after("intend")).release(unit.id)
+        world.publisher(dies_at("intend")).release(unit.id)
     (intent,) = [r.manifest.release for r in world.ledger.releases(unit=unit.id)]
     with pytest.raises(TimeTravelError, match=rf"release {intent} of sales was never committed \(intent\)"):
         travel(world).to_release("sales", intent)
@@ -85,7 +84,7 @@ def test_a_commit_that_the_ledger_has_not_heard_of_is_found_in_the_log(world: Wo
     unit = world.open_unit({"sales": [day(1)]})
     world.build(unit, "sales", {day(1): [2]})
     with pytest.raises(Died):
-        world.publisher(die_after("commit")).release(unit.id)
+        world.publisher(dies_at("commit")).release(unit.id)
     (record,) = world.ledger.releases(unit=unit.id)
     assert record.version is None
     assert travel(world).to_release("sales", record.manifest.release).version == world.tables["sales"].version()
@@ -125,14 +124,6 @@ def test_a_version_that_the_log_has_forgotten_is_refused(world: World) -> None:
     with pytest.raises(TimeTravelError, match="its log no longer knows version 1"):
         travel(world).to_release("sales", first)
     assert travel(world).to_release("sales", second).version == world.tables["sales"].version()
-
-
-def die_after(last: str) -> Callable[[str], None]:
-    def checkpoint(step: str) -> None:
-        if step == last:
-            raise Died
-
-    return checkpoint
 
 
 def age(home: Path) -> None:

@@ -9,12 +9,11 @@ from decimal import Decimal
 import pytest
 
 from backfill_assets.campaigns.releasing.watch_release import WatchRelease
-from backfill_assets.catalog import Language, Layer, LoadedDataset, Model
 from backfill_assets.domain.consumers import Consumer, Figures
 from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.specifications import DAYS, NAME
-from backfill_assets_tests.harness.tables import content, day
+from backfill_assets_tests.harness.tables import content, day, loaded
 from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
@@ -43,10 +42,9 @@ class Sums:
 
 def watcher(campaigns: World, consumers: Mapping[str, Consumer] = FINANCE) -> WatchRelease:
     dataset = campaigns.datasets["sales"].model_copy(update={"consumers": dict(consumers)})
-    model = Model(Layer.fact, campaigns.folder / "fact.sql", Language.sql, "")
-    loaded = {"sales": LoadedDataset(dataset, campaigns.folder, None, model, "c0de")}
+    datasets = {"sales": loaded(dataset, campaigns.folder)}
     tell = campaigns.notifier().tell
-    return WatchRelease(campaigns.ledger, loaded, campaigns.tables, campaigns.clock, Sums(campaigns), tell)
+    return WatchRelease(campaigns.ledger, datasets, campaigns.tables, campaigns.clock, Sums(campaigns), tell)
 
 
 def corrected(campaigns: World, **changes: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.domain.errors import DatasetError
+from backfill_assets_tests.harness.git import git
 
 DATASET = """\
 name: sales
@@ -19,12 +19,6 @@ key: [id]
 columns: {id: {type: long}, day: {type: date}}
 source: {format: csv, path: "x/{day}.csv", columns: {id: long}}
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

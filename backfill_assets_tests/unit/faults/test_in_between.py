@@ -19,7 +19,7 @@ from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.lakehouse.published import DeltaPublishedTable, durable
-from backfill_assets_tests.harness.between import Died
+from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.told import Told
@@ -30,11 +30,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 def dies_after_its_commit(world: World, command: str, unit: str) -> None:
     with pytest.raises(Died):
-        say(world, command, unit, lambda call: _die() if call in {"finalize", "hold"} else None)
-
-
-def _die() -> None:
-    raise Died
+        say(world, command, unit, dies_at("finalize", "hold"))
 
 
 def cut(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from backfill_assets.domain.errors import EvidenceError, PreconditionError
 from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets_tests.harness.between import Died
+from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World, repaired
 from backfill_assets_tests.told import Told
@@ -99,13 +99,8 @@ def test_the_power_goes_before_a_step_of_a_release(
     world.build(unit, "sales", NEW)
     if command == "rollback":
         world.publisher().release(unit.id)
-
-    def die(call: str) -> None:
-        if call == step:
-            raise Died
-
     with pytest.raises(Died):
-        say(world, command, unit.id, die)
+        say(world, command, unit.id, dies_at(step))
     lost = disk.cut(LOSSES[loss])
     told.injected(f"power cut before {step} of a {command}: {len(lost)} files not on the disk yet are {loss}")
     world.clock.advance(5 * MINUTE)

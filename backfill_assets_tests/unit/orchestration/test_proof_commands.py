@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import DatasetError, LayoutError, ProofError
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.jobs import prove_job
+from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.campaigns.test_certificates import Engine
@@ -48,12 +48,6 @@ def engine(house: House, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
-def git(folder: Path, *commands: list[str]) -> None:
-    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-    for command in commands:
-        subprocess.run(["git", *identity, *command], cwd=folder, check=True, capture_output=True)
 
 
 def sentence(house: House, unit: str) -> str:
@@ -103,7 +97,8 @@ def test_the_job_fails_where_anything_differs(house: House, engine: Engine) -> N
 def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"lies in no git repository|is no commit"):
         run("diff-history", "--models", "no-such-commit")
-    git(tmp_path, ["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "first"])
+    for command in (["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "first"]):
+        git(tmp_path, *command)
     with pytest.raises(ProofError, match="nothing is published of sales"):
         run("diff-history", "--models", "HEAD", "--dataset", "sales")
     with pytest.raises(DatasetError, match="there is no dataset 'sails'"):
@@ -151,7 +146,8 @@ def test_changed_models_are_never_told_as_nothing_changes_where_no_day_could_be_
     house.released({DAYS[0]: [2]}, ("sales",))
     with (tmp_path / "datasets" / "sales" / "fact.sql").open("a") as model:
         model.write(" WHERE amount > 0")
-    git(tmp_path, ["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "changed"])
+    for command in (["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "changed"]):
+        git(tmp_path, *command)
     text = run("diff-history", "--models", "HEAD", "--partitions", "2026-02-01").output
     assert "Nothing changes" not in text
     assert "`sales` changed, but was not compared: nothing of it is published on 2026-02-01." in text

@@ -240,6 +240,7 @@ def try_all(bugs: Sequence[Bug], command: Sequence[str], jobs: int, *, clean_fir
     """
     with tempfile.TemporaryDirectory(prefix="bugs-") as name:
         folder, pool = Path(name), ThreadPoolExecutor(jobs)
+        folder.chmod(0o755)  # the Postgres of the tests works as another user when root runs them
         try:
             if clean_first:
                 (copy := Copy(folder / "clean")).make()
@@ -264,7 +265,7 @@ def as_markdown(results: Sequence[Result]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plant what the command line asks for; 0 if every bug is caught."""
+    """Plant what the command line asks for: 0 if every bug is caught, 2 if the command fails without one."""
     given = _parser().parse_args(arguments)
     bugs = [choose(room, given.seed) for room in given.only or ROOMS]
     if given.list:
@@ -275,9 +276,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     results = []
-    for result in try_all(bugs, shlex.split(given.command), given.jobs, clean_first=given.clean_first):
-        results.append(result)
-        print(f"{result.place}: {result.by or result.note}", file=sys.stderr, flush=True)  # noqa: T201
+    try:
+        for result in try_all(bugs, shlex.split(given.command), given.jobs, clean_first=given.clean_first):
+            results.append(result)
+            print(f"{result.place}: {result.by or result.note}", file=sys.stderr, flush=True)  # noqa: T201
+    except RuntimeError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
     print(json.dumps([asdict(r) for r in results], indent=2) if given.json else as_markdown(results))  # noqa: T201
     return 0 if all(result.caught for result in results) else 1
 

@@ -135,6 +135,7 @@ class Copy:
     """A clean copy of the last commit that has its own state and temporary files, and shares the virtual environment."""
 
     folder: Path
+    of: Path = ROOT
 
     @property
     def checkout(self) -> Path:
@@ -145,9 +146,9 @@ class Copy:
         """Clone the checkout; `make` has to find that the virtual environment is newer than the lock."""
         self.folder.mkdir()
         (self.folder / "t").mkdir()
-        clone = ["git", "clone", "--quiet", "--shared", str(ROOT), str(self.checkout)]
+        clone = ["git", "clone", "--quiet", "--shared", str(self.of), str(self.checkout)]
         subprocess.run(clone, check=True, capture_output=True, text=True)
-        (self.checkout / ".venv").symlink_to((ROOT / ".venv").resolve())
+        (self.checkout / ".venv").symlink_to((self.of / ".venv").resolve())
         for name in ("requirements.lock", "pyproject.toml"):
             os.utime(self.checkout / name, (0, 0))
 

@@ -450,7 +450,10 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "the ledger is lost; a manifest is forged",
             "`backfill reconcile` brings the releases back from the manifests, and believes none that was not committed.",
-            _of(_CRASHES, "a_lost_ledger_is_rebuilt_from_the_manifests", "a_forged_manifest_is_not_believed"),
+            (
+                *_of(_CRASHES, "a_lost_ledger_is_rebuilt_from_the_manifests", "a_forged_manifest_is_not_believed"),
+                *_of(_POWER, "every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk"),
+            ),
         ),
     ),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
+from backfill_assets.campaigns.examining.releases import RECONCILE
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.release import ReleaseState
@@ -239,6 +240,15 @@ def test_two_processes_release_a_unit_once(told: Told, world: World) -> None:
     assert world.content() == NEW
     assert world.doctor().examine() == ()
     told.found("one has released it, the other finds it released; one commit")
+
+
+def test_the_doctor_does_not_take_a_release_that_died_after_its_commit_for_other_files(
+    told: Told, world: World
+) -> None:
+    die(told, world, "publish", waiting(world), "commit:1")
+    found = world.doctor().examine()
+    assert any(finding.remedy == RECONCILE for finding in found)
+    assert not [finding.what for finding in found if "readers see other files" in finding.what]
 
 
 def test_two_processes_release_disjoint_units_at_once(told: Told, world: World) -> None:

@@ -136,6 +136,17 @@ def test_a_dry_run_before_the_end_lists_what_goes_at_the_end_and_what_follows_wh
     assert lines[len(goes.paths) + 1].endswith("go with any sweep after 2026-04-07 12:00 UTC")
 
 
+def test_files_that_may_go_within_the_hour_are_still_listed_as_following(campaigns: World) -> None:
+    release = published(campaigns)
+    files_until = campaigns.sign_off().cleanup(NAME, dry_run=True).files_until
+    assert files_until is not None
+    campaigns.clock.advance(files_until - HOUR / 2 - campaigns.clock.now())
+    soon = campaigns.sign_off().cleanup(NAME, dry_run=True)
+    replaced = {f.path for f in campaigns.ledger.release(release).manifest.removed}
+    assert not replaced & set(soon.swept[0].paths)
+    assert replaced <= {path for follows in soon.later for path in follows.paths}
+
+
 def test_a_long_list_of_files_is_cut_after_twenty() -> None:
     lines = Swept("sales", tuple(f"_shadow/u/{i}" for i in range(1_024)), 5_000_000).listed("would go").splitlines()
     assert lines[0] == "sales: 1,024 files (5 MB) would go"

@@ -12,7 +12,7 @@ from backfill_assets.domain.errors import EvidenceError, PreconditionError
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
-from backfill_assets_tests.harness.world import World, repaired
+from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
@@ -65,6 +65,10 @@ class Disk:
             raise Died
         if path.is_file():
             self._safe.add(self._state(path))
+
+    def forget(self) -> None:
+        """Take nothing for safe any more, whatever was there before."""
+        self._safe.clear()
 
     def is_new_commit(self, path: Path) -> bool:
         """Whether a file is a commit that was not there before, or not as it is now."""
@@ -148,6 +152,22 @@ def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, told: T
     assert not checksum.exists()
     assert world.doctor().examine() == ()
     told.found(f"the next {command} set it aside and went through")
+
+
+def test_every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk(world: World, told: Told) -> None:
+    world.released(OLD)
+    world.released(NEW)
+    told.injected("the ledger is lost, and whoever committed both releases died before they were on the disk")
+    found = lost_ledger(world)
+    disk = Disk(found)
+    disk.forget()
+    assert len(found.reconcile().run()) == 2
+    # Version 0 holds no release: it created the table.
+    unsafe = {path.name for path in found.homes["sales"].glob("_delta_log/*.json") if disk.is_new_commit(path)}
+    assert unsafe <= {f"{0:020}.json"}
+    assert found.content() == NEW
+    found.close()
+    told.found("backfill reconcile brings both commits to the disk")
 
 
 def test_files_that_nobody_knows_of_change_nothing(world: World, told: Told, unit: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -116,6 +117,20 @@ def test_a_certificate_that_is_required_is_the_next_step_and_is_shown_once_it_is
     assert "certificate p_sales of sales 2026-01-01 passed" in text
     found: dict[str, Any] = json.loads(shown(house, capsys, as_json=True))
     assert (set(found["certificates"]), found["uncertified"]) == (set(BOTH), "")
+
+
+def test_after_a_certificate_that_did_not_pass_the_next_step_is_to_change_the_model(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, unit = house.world.launched(dict.fromkeys(BOTH, DAYS[:1]), validation={"certificate": "required"})
+    for name in BOTH:
+        house.world.build(unit, name, {DAYS[0]: [2]})
+    proven = house.world.ledger.evidence(unit.id)["sales", DAYS[0]]
+    failed = replace(certificate(proven, house.world.clock.now()), touched=("staging 2026-01-01",))
+    house.world.ledger.add_certificate(failed)
+    text = shown(house, capsys, as_json=False)
+    assert f"then: backfill resume {NAME}" in text
+    assert f"next: backfill prove {NAME}" not in text
 
 
 def certificate(proven: DayEvidence, at: dt.datetime) -> Certificate:

@@ -23,6 +23,8 @@ export BACKFILL_ASSETS_STATE := $(CURDIR)/.state
 export BACKFILL_ASSETS_DAGSTER_STATE := $(BACKFILL_ASSETS_STATE)/dagster
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export TZ := UTC
+# Containers often set it: each of the many processes would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # pip (before 23.3) takes `name` and `name[extra]` for two requirements and wants the hashes of both.
 define BOTH_WITH_AND_WITHOUT_EXTRAS

@@ -39,7 +39,7 @@ def engine_environment(warehouse: Path) -> dict[str, str]:
     return {
         "BACKFILL_ASSETS_STATE": str(warehouse.parent),
         "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
-        "BACKFILL_ASSETS_SPARK_MEMORY": "3g",
+        "BACKFILL_ASSETS_SPARK_MEMORY": "3g",  # several tests at once, each with tables that Delta keeps
     }
 
 

@@ -1,27 +1,96 @@
 """What `make test` leaves to `make test-all`, which runs each night: the one place that says so. Works as a pytest plugin.
 
-Each entry names a file, or a test of a file, and the cases of it that `make test` runs all the same. They are witnesses: one of
-each way in which the others may end.
+`make test` has a quarter of an hour on two cores. Whatever takes long has a witness in it, and its other cases run at night.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 _FOLDER: Final = Path(__file__).parent
+_STRANGERS: Final = ("OPTIMIZE-in the range", "VACUUM-in the range", "DELETE-*", "an INSERT-outside of it")
+_TYPES: Final = ("a_string", "a_wide_decimal", "a_timestamp")
 NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
+    # Tests that need no JVM
+    "unit/benchmarks/test_history.py": (),
+    "unit/campaigns/test_campaign_crashes.py::test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again": (),
+    "unit/faults/test_hosts_and_postgres.py::test_postgres_is_killed_before_a_step_of_a_release": ("*-commit",),
+    "unit/faults/test_others_at_the_table.py::test_a_stranger_works_on_the_table_while_a_release_is_rolled_back": _STRANGERS,
+    "unit/faults/test_others_at_the_table.py::test_a_stranger_works_on_the_table_while_a_unit_is_published": _STRANGERS,
+    "unit/faults/test_power_cut.py::test_the_power_goes_before_a_step_of_a_release": (
+        "publish-*-half",
+        "rollback-*-gone",
+    ),
+    "unit/hostile/test_launches.py::test_a_job_with_config_from_a_generator_ends_so_too": ("publish_*", "rollback_*"),
+    "unit/orchestration/test_event_storage.py::test_a_run_shows_the_same_in_postgres": (),
+    "unit/published/test_filtered_reads.py::test_polars_finds_the_same_rows": _TYPES,
+    "unit/published/test_filtered_reads.py::test_pyarrow_finds_the_same_rows": _TYPES,
+    "unit/published/test_readers.py::test_duckdb_finds_the_same_rows_by_a_filter_that_it_passes_on": _TYPES,
+    # Tests on one Spark server
+    "spark/road/test_consumers.py::test_a_query_without_exactly_one_row_of_numbers_is_refused": ("*several rows",),
+    "spark/road/test_full_disk.py::test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit": ("shadow",),
+    "spark/road/test_full_disk.py::test_the_disk_is_full_before_the_first_day_is_written": ("raw",),
+    "spark/road/test_golden_day.py::test_a_golden_source_that_only_warns_lets_the_day_pass": (),
+    "spark/road/test_recompute.py::test_a_fact_that_depends_on_chance_order_or_time_is_caught_and_its_column_named": (
+        "chance",
+    ),
+    "spark/road/test_recompute.py::test_a_staging_model_that_depends_on_order_is_caught_even_if_its_keys_differ": (),
+    "spark/road/test_recompute.py::test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_the_shadows_of_its_unit": (),  # noqa: E501
+    "spark/road/test_recompute.py::test_other_code_or_other_inputs_are_not_compared_with_what_was_built": (),
+    "spark/road/test_recompute.py::test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not": (),
+    "spark/road/test_row_differences.py::test_a_band_of_rows_allows_for_the_rounding_of_amounts_but_not_for_more": (),
+    "spark/road/test_row_differences.py::test_shares_keep_every_value_that_makes_up_a_percent_of_a_days_move": (),
+    "spark/road/test_row_differences.py::test_shares_of_delivery_files_go_by_the_newest_delivery_and_not_by_the_name": (),
+    "spark/road/test_row_differences.py::test_shares_of_many_values_that_move_next_to_nothing_each_are_not_kept": (),
+    "spark/road/test_row_differences.py::test_shares_of_values_count_the_rows_of_the_side_that_has_more": (),
+    "spark/road/test_row_differences.py::test_values_of_dimensions_are_told_apart_with_null_as_a_value": (),
+    "spark/road/test_staging.py::test_batching_does_not_matter": (),
+    "spark/test_attribution.py": (),
+    "spark/test_floor.py": (),
+    "spark/test_golden_cases.py": ("flights/delivered_twice", "flights/summer_*", "order_items/revenue_*", "daily_*"),
+    "spark/test_planted_faults.py": (),
+    "spark/test_published_reads.py::test_spark_finds_the_same_rows": _TYPES,
+    "spark/test_server_lifecycle.py::test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another": (),
+    "spark/test_server_lifecycle.py::test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one": (),
+    "spark/test_server_restart.py": (),
+    # Tests on whole installations with Dagster, and in the browser
     "dagster/test_benchmark.py::test_a_small_benchmark_accounts_for_all_of_its_time_and_leaves_nothing_behind": (),
+    "dagster/test_campaign.py::test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was": (),
     "dagster/test_campaign_faults.py": (),
+    "dagster/test_derived_datasets.py::test_a_downstream_that_fails_keeps_its_upstream_from_being_released": (),
+    "dagster/test_failed_chunk.py::test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passed": (),
     "dagster/test_launched_twice.py": (),
+    "dagster/test_live_days.py::test_a_launch_over_days_of_another_unit_is_refused_before_anything_is_written": (),
+    "dagster/test_live_first.py": ("before",),
     "dagster/test_postgres_deaths.py": (),
     "dagster/test_server_deaths.py": (),
     "dagster/test_worker_deaths.py": (),
+    "ui/test_report_in_the_browser.py::test_it_opens_without_network_draws_its_charts_and_fits_the_window": (
+        "*campaign*",
+    ),
 }
-ON_POSTGRES: Final[frozenset[str]] = frozenset()
+"""A file, or a test of a file; and which of its cases `make test` runs all the same, as patterns of their names."""
+
+ON_POSTGRES: Final = frozenset(
+    {
+        "test_a_change_is_stored_with_its_entry_and_a_new_revision",
+        "test_a_failure_in_the_middle_of_a_write_leaves_nothing",
+        "test_a_launch_of_claimed_and_free_days_is_refused_and_leaves_nothing",
+        "test_a_release_is_intended_and_then_true_and_its_unit_moves_with_it",
+        "test_an_old_ledger_goes_up_and_keeps_what_it_held",
+        "test_migrations_lead_to_exactly_the_declared_tables",
+        "test_no_release_is_taken_back_and_no_evidence_rewritten",
+        "test_of_a_launch_and_a_new_plan_at_once_one_wins",
+        "test_the_database_itself_refuses_to_rewrite_history",
+        "test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over",
+        "test_the_newest_evidence_of_a_day_counts",
+    }
+)
 """Tests of the ledger's contract that `make test` runs on Postgres as well as on SQLite; `make test-all` runs all of them there."""
 
 
@@ -31,7 +100,7 @@ def is_nightly(test: str, case: str = "") -> bool:
     if file.startswith("unit/ledger/") and "postgres_url" in case.split("-"):
         return name not in ON_POSTGRES
     kept = NIGHTLY.get(test, NIGHTLY.get(file))
-    return kept is not None and case not in kept
+    return kept is not None and not any(fnmatchcase(case, pattern) for pattern in kept)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

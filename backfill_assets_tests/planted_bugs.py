@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
 
@@ -211,7 +212,7 @@ def try_out(bug: Bug, copy: Copy, command: Sequence[str]) -> Result:
     target = copy.checkout / bug.file
     if target.read_text(encoding="utf-8") != bug.source:
         return replace(result, note=f"{bug.file} has changes that are not committed: commit them first")
-    target.write_text(bug.planted, encoding="utf-8")
+    _write(target, bug.planted)
     start = time.monotonic()
     run = copy.run(command)
     result = replace(result, seconds=round(time.monotonic() - start))
@@ -220,10 +221,16 @@ def try_out(bug: Bug, copy: Copy, command: Sequence[str]) -> Result:
     by, again = caught_by(run.stdout)
     if not again:
         return replace(result, by=by, caught=bool(by), note="" if by else f"failed otherwise: {run.stdout[-2000:]}")
-    target.write_text(bug.source, encoding="utf-8")
+    _write(target, bug.source)
     if copy.run(again).returncode:
         return replace(result, by=by, note=f"{by} fails without the bug, too")
     return replace(result, by=by, caught=True)
+
+
+def _write(module: Path, source: str) -> None:
+    """Write a module; Python would believe what it has compiled of one as long that was written in the same second."""
+    module.write_text(source, encoding="utf-8")
+    Path(cache_from_source(str(module))).unlink(missing_ok=True)
 
 
 def caught_by(output: str) -> tuple[str, list[str]]:

@@ -40,7 +40,7 @@ def test_the_running_server_is_found_and_not_started_again(spark_server: SparkSe
     after = spark_server.status()
     assert after.state is ServerState.RUNNING
     assert (after.pid, after.started_at, after.url) == (before.pid, before.started_at, endpoint.url)
-    assert after.configuration["spark.driver.memory"] == "1g"
+    assert after.configuration["spark.driver.memory"] == "3g"
 
 
 def test_a_wrong_token_is_refused(spark_server: SparkServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ _INDENTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
+@cache
 def root_command() -> TyperGroup:
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)

@@ -29,7 +29,7 @@ from backfill_assets_tests.unit.campaigns.stress import (
     stress_world,
 )
 
-COMMITS = int(os.environ.get("BACKFILL_ASSETS_TEST_COMMITS", "80"))
+COMMITS = int(os.environ.get("BACKFILL_ASSETS_TEST_COMMITS", "24"))
 SEED = int(os.environ.get("BACKFILL_ASSETS_TEST_SEED", "7"))
 WRITERS, READERS = 4, 2
 

@@ -34,6 +34,7 @@ from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt
 from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World
@@ -372,6 +373,6 @@ def test_a_campaign_in_any_order() -> None:
     run_state_machine_as_test(
         Lifecycle,
         settings=settings(
-            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(12), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", "10"))
+from backfill_assets_tests.harness.examples import EXAMPLES
+
 often = settings(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
-"""Quick enough for each run of the whole suite; `make test-faults` tries 100, HOSTILE_EXAMPLES=2000 is for a search."""
 
 Keys = tuple[str | int, ...]
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backfill_assets_tests.harness.examples import EXAMPLES
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.hostile.commands import Said, commands, run
-from backfill_assets_tests.unit.hostile.strategies import DATES, EXAMPLES, arguments, often
+from backfill_assets_tests.unit.hostile.strategies import DATES, arguments, often
 from backfill_assets_tests.unit.hostile.watch import showable, state_of, told
 from backfill_assets_tests.unit.orchestration.house import House
 

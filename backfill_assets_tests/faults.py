@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from backfill_assets_tests.nightly import Run, run_of
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCUMENT: Final = ROOT / "docs" / "reliability-faults.md"
 UNIT: Final = "unit/faults"
@@ -460,9 +462,10 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
 
 
 _HEAD: Final = (
-    "Written by `python -m backfill_assets_tests.faults` from the tests that inject them; `make test-faults` prints for each case",
-    "what was injected and what was found. After each of them readers see the last good state whole, the doctor finds nothing that",
-    "it cannot explain, and one command goes on without doing again what had passed. What a machine lets be shown in a weaker form",
+    "Written by `python -m backfill_assets_tests.faults` from the tests that inject them; `make test-faults` prints for",
+    "each case what was injected and what was found. `make test-all`, each night, runs all of them; the last column says",
+    "what `make test` runs. After each fault readers see the last good state whole, the doctor finds nothing that it cannot",
+    "explain, and one command goes on without doing again what had passed. What a machine lets be shown in a weaker form",
     "only is named after every run of tests.",
 )
 
@@ -471,12 +474,20 @@ def document() -> str:
     """The document: a table for each kind of fault."""
     lines = ["# Faults and how they end", "", *_HEAD]
     for kind, faults in FAULTS.items():
-        lines += ["", f"## {kind}", "", "| injected | outcome | shown by |", "|---|---|---|"]
+        lines += ["", f"## {kind}", "", "| injected | outcome | shown by | runs in |", "|---|---|---|---|"]
         for fault in faults:
             files = list(dict.fromkeys(test.split("::")[0] for test in fault.tests))
             shown = ", ".join(f"`{file.split('/')[-1]}` ({_names(fault, file)})" for file in files)
-            lines.append(f"| {fault.injected} | {fault.outcome} | {shown} |")
+            lines.append(f"| {fault.injected} | {fault.outcome} | {shown} | {runs_in(fault)} |")
     return "\n".join(lines) + "\n"
+
+
+def runs_in(fault: Fault) -> str:
+    """What of a fault `make test` injects, in words."""
+    runs = {run_of(test) for test in fault.tests}
+    if len(runs) == 1:
+        return runs.pop()
+    return Run.in_part
 
 
 def _names(fault: Fault, file: str) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -71,7 +72,8 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_server_deaths.py": (),
     "dagster/test_worker_deaths.py": (),
     "ui/test_report_in_the_browser.py::test_it_opens_without_network_draws_its_charts_and_fits_the_window": (
-        "*campaign*",
+        "360-light-ready",
+        "1280-dark-not_ready",
     ),
 }
 """A file, or a test of a file; and which of its cases `make test` runs all the same, as patterns of their names."""
@@ -94,12 +96,32 @@ ON_POSTGRES: Final = frozenset(
 """Tests of the ledger's contract that `make test` runs on Postgres as well as on SQLite; `make test-all` runs all of them there."""
 
 
+class Run(StrEnum):
+    """Where a test runs; `make test-all` runs all of them."""
+
+    by_day = "`make test`"
+    in_part = "`make test`: some cases"
+    at_night = "`make test-all`"
+
+
+def run_of(test: str) -> Run:
+    """Where a test runs, given as `file::test` below this folder."""
+    kept = _kept(test)
+    if kept is None:
+        return Run.by_day
+    return Run.in_part if kept else Run.at_night
+
+
+def _kept(test: str) -> tuple[str, ...] | None:
+    return NIGHTLY.get(test, NIGHTLY.get(test.partition("::")[0]))
+
+
 def is_nightly(test: str, case: str = "") -> bool:
     """Whether `make test` leaves out a case of a test, given as `file::test` below this folder; without cases, the test."""
     file, _, name = test.partition("::")
     if file.startswith("unit/ledger/") and "postgres_url" in case.split("-"):
         return name not in ON_POSTGRES
-    kept = NIGHTLY.get(test, NIGHTLY.get(file))
+    kept = _kept(test)
     return kept is not None and not any(fnmatchcase(case, pattern) for pattern in kept)
 
 

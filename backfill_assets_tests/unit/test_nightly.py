@@ -1,0 +1,83 @@
+"""What is left to the night is what the table says, no more, and each night runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from backfill_assets_tests.faults import FAULTS
+from backfill_assets_tests.nightly import NIGHTLY, ON_POSTGRES, Run, is_nightly, run_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "backfill_assets_tests"
+_ITEM = re.compile(r"^backfill_assets_tests/(\S+\.py::\w+)(?:\[(.*)\])?$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, list[str]]:
+    """The cases of each test in the files that the table names; a test without parameters has one, without a name."""
+    files = sorted({test.partition("::")[0] for test in NIGHTLY} | {"unit/ledger"})
+    listed = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *(str(TESTS / f) for f in files),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"PYTEST_ADDOPTS": ""},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = defaultdict[str, list[str]](list)
+    for test, case in _ITEM.findall(listed.stdout):
+        found[test].append(case)
+    return found
+
+
+@pytest.mark.slow  # a pytest of its own
+def test_the_table_names_only_tests_and_cases_that_there_are(cases: dict[str, list[str]]) -> None:
+    names = {test.partition("::")[2] for test in cases if test.startswith("unit/ledger/")}
+    assert ON_POSTGRES - names == set()
+    for entry, kept in NIGHTLY.items():
+        found = [
+            (test, case) for test, each in cases.items() if entry in {test, test.partition("::")[0]} for case in each
+        ]
+        nightly = [case for test, case in found if is_nightly(test, case)]
+        assert nightly, f"{entry}: no test, or none of its cases is left to the night"
+        assert (len(nightly) < len(found)) is bool(kept), f"{entry}: {kept} names no case"
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_kind_of_fault_has_witnesses_in_make_test(kind: str) -> None:
+    assert [fault for fault in FAULTS[kind] if {run_of(test) for test in fault.tests} != {Run.at_night}]
+
+
+@pytest.mark.parametrize(
+    ("target", "selected"),
+    [("test", "not nightly"), ("test-all", None), ("test-faults", "faults")],
+    ids=str,
+)
+def test_a_target_runs_each_lane_with_its_cases(target: str, selected: str | None) -> None:
+    lines = subprocess.run(
+        ["make", "-n", target], cwd=ROOT, env=os.environ | {"ARGS": ""}, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    lanes = [line for line in lines if "-m pytest " in line]
+    assert {folder.name for folder in TESTS.iterdir() if list(folder.rglob("test_*.py"))} == {
+        folder for lane in lanes for folder in re.findall(r"backfill_assets_tests/(\w+)", lane)
+    }
+    marks = {
+        found[1] if (found := re.search(r"pytest -m ['\"]?([a-z ]+?)['\"]? +-n ", lane)) else None for lane in lanes
+    }
+    assert marks == {selected}

@@ -12,7 +12,7 @@ MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
 STRESS_COMMITS ?= 3000
-WORKERS ?= 3
+WORKERS ?= 4
 SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
@@ -34,7 +34,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 endef
 
 .PHONY: help setup java demo demo-campaign dev bench soak test test-all test-faults planted-bugs check static unit lock audit clean
-.PHONY: lane-plain lane-spark lane-dagster
+.PHONY: lane-plain lane-spark
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,22 +85,20 @@ PYTEST = $(BIN)/python -m pytest $(CASES) $(ARGS)
 test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
 test-all test-faults: export HOSTILE_EXAMPLES ?= 100
 
-test: setup static lane-plain lane-spark lane-dagster ## Everything that CI runs: each promise has its witness (a quarter of an hour on two cores)
+test: setup static lane-plain lane-spark ## Everything that CI runs: each promise has its witness (a quarter of an hour on two cores)
 
 test-all: CASES =
-test-all: setup static lane-plain lane-spark lane-dagster ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
+test-all: setup static lane-plain lane-spark ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
 
 test-faults: CASES = -m faults
-test-faults: setup lane-plain lane-spark lane-dagster ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
+test-faults: setup lane-plain lane-spark ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
 
 lane-plain: $(STAMP) ## Only the tests that need no JVM
 	@$(PYTEST) -n logical --dist worksteal backfill_assets_tests/unit
 
-lane-spark: $(STAMP) java ## Only the tests on one Spark server
-	@$(PYTEST) -n $(WORKERS) --dist loadfile backfill_assets_tests/spark
-
-lane-dagster: $(STAMP) java ## Only the tests on whole installations with Dagster, and in the browser
-	@$(PYTEST) -n $(WORKERS) --dist loadfile backfill_assets_tests/dagster backfill_assets_tests/ui
+# While a test waits for Dagster, others work on Spark.
+lane-spark: $(STAMP) java ## Only the tests that need Spark: on one server, on whole installations with Dagster, in the browser
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix backfill_assets_tests/,dagster ui spark)
 
 planted-bugs: setup ## Plant a bug in each room, chosen by SEED, and see that make test finds it
 	@$(BIN)/python -m backfill_assets_tests.planted_bugs $(if $(SEED),--seed $(SEED)) $(ARGS)

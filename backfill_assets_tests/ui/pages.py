@@ -40,10 +40,7 @@ class Ui:
 
     def select_group(self, dataset: str) -> None:
         """Go to the catalog, show only the dataset's group, and tick all of its assets."""
-        self.page.goto(self.url)
-        self._go_to("Catalog")
-        self._filter(dataset)
-        expect(self.page.get_by_role("link", name=f" / {dataset}")).to_have_count(4)
+        self._show_group(dataset)
         expect(self.page.get_by_role("checkbox")).to_have_count(5)
         self.page.locator("label").filter(has=self.page.get_by_role("checkbox")).first.click()
 
@@ -106,7 +103,7 @@ class Ui:
 
     def open_asset(self, layer: str, dataset: str, tab: str) -> None:
         """Open an asset from the catalog at one of its tabs."""
-        self._go_to("Catalog")
+        self._show_group(dataset)
         self.page.get_by_role("link", name=f"{layer} / {dataset}").click()
         self.open_tab(tab)
         # The page still shows the states that the launch dialog read.
@@ -148,6 +145,13 @@ class Ui:
     def _go_to(self, place: str) -> None:
         # Its accessible name has that of its icon in front.
         self.page.get_by_role("navigation").get_by_role("link", name=re.compile(f"{place}$")).click()
+
+    def _show_group(self, dataset: str) -> None:
+        # The page draws only as many assets as fit into the window.
+        self.page.goto(self.url)
+        self._go_to("Catalog")
+        self._filter(dataset)
+        expect(self.page.get_by_role("link", name=f" / {dataset}")).to_have_count(4)
 
     def _filter(self, dataset: str) -> None:
         self.page.get_by_role("textbox", name="Search and filter assets").focus()

@@ -32,8 +32,6 @@ from backfill_assets_tests.harness.waiting import wait_for
 from benchmarks.installation import end
 
 ROOT = Path(__file__).resolve().parents[1]
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of Java: a server that lives for minutes spends 40 % of its CPU on optimizing code that it does not run often enough."""
 
 
 def engine_environment(warehouse: Path) -> dict[str, str]:
@@ -54,7 +52,6 @@ def engine_settings(warehouse: Path, **variables: str) -> Settings:
 @pytest.fixture(scope="session")
 def spark_server() -> SparkServer:
     """The server of this run, which ends with it; whoever comes first starts it."""
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
     server = SparkServer(engine_settings(shared_folder() / "engine" / "warehouse"))
     server.ensure()
     return server

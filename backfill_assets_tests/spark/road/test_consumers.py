@@ -23,8 +23,10 @@ def dataset(kit: Kit, **consumers: object) -> LoadedDataset:
     return kit.dataset(consumers=text)
 
 
-def published(kit: Kit, loaded: LoadedDataset) -> None:
+@pytest.fixture(scope="module")
+def published(module_kit: Kit) -> Kit:
     """Version 0 has a fee of 1 on each of two days and no further column; version 1 has a fee of 2 on three."""
+    kit, loaded = module_kit, dataset(module_kit)
     for day in (D1, D2, D3):
         kit.deliver(day, f"{day},1,a,1,1")
     kit.build(loaded, D1, D2)
@@ -33,21 +35,20 @@ def published(kit: Kit, loaded: LoadedDataset) -> None:
         kit.deliver(day, f"{day},1,a,3,2", hour=1)
     kit.build(loaded, D1, D2, D3)
     kit.publish(loaded, kit.shadow(loaded))
+    return kit
 
 
-def test_each_version_gives_its_own_figures(kit: Kit) -> None:
-    loaded = dataset(kit)
-    published(kit, loaded)
-    old, new = (consumer_figures(kit.spark, loaded, kit.layout, version, D3) for version in (0, 1))
+def test_each_version_gives_its_own_figures(published: Kit) -> None:
+    loaded = dataset(published)
+    old, new = (consumer_figures(published.spark, loaded, published.layout, version, D3) for version in (0, 1))
     assert old == {"finance": {"fees": Decimal(2), "rows": Decimal(2)}, "features": {"mean": Decimal(1)}}
     assert new == {"finance": {"fees": Decimal(6), "rows": Decimal(3)}, "features": {"mean": Decimal(3)}}
 
 
-def test_later_days_are_left_out(kit: Kit) -> None:
-    loaded = dataset(kit)
-    published(kit, loaded)
-    assert consumer_figures(kit.spark, loaded, kit.layout, 1, D2)["finance"] == {"fees": Decimal(4), "rows": Decimal(2)}
-    nothing = consumer_figures(kit.spark, loaded, kit.layout, 1, D1.replace(year=2000))
+def test_later_days_are_left_out(published: Kit) -> None:
+    spark, loaded, layout = published.spark, dataset(published), published.layout
+    assert consumer_figures(spark, loaded, layout, 1, D2)["finance"] == {"fees": Decimal(4), "rows": Decimal(2)}
+    nothing = consumer_figures(spark, loaded, layout, 1, D1.replace(year=2000))
     assert nothing == {"finance": {"fees": None, "rows": Decimal(0)}, "features": {"mean": None}}
 
 
@@ -68,8 +69,7 @@ def test_a_column_that_the_version_lacks_is_null(kit: Kit) -> None:
         ("SELECT amount FROM {name} WHERE false", "returns no row"),
     ],
 )
-def test_a_query_without_exactly_one_row_of_numbers_is_refused(kit: Kit, query: str, message: str) -> None:
-    loaded = dataset(kit, bi={"sql": query})
-    published(kit, loaded)
+def test_a_query_without_exactly_one_row_of_numbers_is_refused(published: Kit, query: str, message: str) -> None:
+    loaded = dataset(published, bi={"sql": query})
     with pytest.raises(DatasetError, match=message):
-        consumer_figures(kit.spark, loaded, kit.layout, 1, D3)
+        consumer_figures(published.spark, loaded, published.layout, 1, D3)

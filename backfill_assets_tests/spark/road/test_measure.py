@@ -1,34 +1,65 @@
+"""Figures of days: most tests look at days of their own in one batch that was measured at once."""
+
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.measurement import NOTHING
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.road import SparkFingerprints, published_figures
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road import Sides, SparkFingerprints, published_figures
 from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of
 from backfill_assets.settings import Settings
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
+from backfill_assets_tests.spark.road.kit import D1, Kit
+
+FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE = (D1 + dt.timedelta(i) for i in range(7))
 
 
-def test_every_figure_of_a_day_comes_out_right(kit: Kit) -> None:
-    loaded = kit.dataset()
+@dataclass(frozen=True)
+class World:
+    """Some days that are built, of which some are published, and what was measured of all of them."""
+
+    kit: Kit
+    loaded: LoadedDataset
+    sides: Mapping[dt.date, Sides]
+
+
+@pytest.fixture(scope="module")
+def world(module_kit: Kit) -> World:
+    kit, loaded = module_kit, module_kit.dataset()
     kit.deliver(
-        D1,
-        f"{D1},1,a,0.1,0.05",
-        f"{D1},1,a,0.2,0.05",
-        f"{D1},2,z,-3,",
-        f"{D1},3,,4,5.00",
-        f"{D1},,b,,1.00",
-        f"{D1},,b,,1.00",
+        FIGURES,
+        f"{FIGURES},1,a,0.1,0.05",
+        f"{FIGURES},1,a,0.2,0.05",
+        f"{FIGURES},2,z,-3,",
+        f"{FIGURES},3,,4,5.00",
+        f"{FIGURES},,b,,1.00",
+        f"{FIGURES},,b,,1.00",
     )
-    kit.deliver(D2, f"{D2},2147483647,b,1,1", f"{D2},2147483646,b,2,")
-    kit.build(loaded, D1, D2)
-    sides = kit.measure(loaded, D1, D2, D3)
-    one = sides[D1].shadow
+    kit.deliver(LARGE, f"{LARGE},2147483647,b,1,1", f"{LARGE},2147483646,b,2,")
+    kit.deliver(NEIGHBOUR, f"{NEIGHBOUR},1,a,1,0.5", f"{NEIGHBOUR},2,b,2,")
+    kit.deliver(NO_FEE, f"{NO_FEE},1,a,1,")
+    for day in (COPIED, CHANGED):
+        kit.deliver(day, f"{day},1,a,1,1", f"{day},2,b,2,1")
+    kit.build(loaded, FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED)
+    copy = kit.shadow(loaded).where(F.col("day").isin(NEIGHBOUR, COPIED, CHANGED)).withColumn("unit", F.lit("another"))
+    moved = F.expr(f"IF(day = '{CHANGED}' AND id = 2, 2.5, amount)")
+    kit.publish(loaded, copy.withColumn("amount", moved).repartition(2))
+    return World(kit, loaded, kit.measure(loaded, FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE))
+
+
+def test_every_figure_of_a_day_comes_out_right(world: World) -> None:
+    sides = world.sides
+    one = sides[FIGURES].shadow
     assert one.counts == {
         "duplicate_keys": 2,
         "nulls:day": 0,
@@ -43,46 +74,33 @@ def test_every_figure_of_a_day_comes_out_right(kit: Kit) -> None:
     assert (one.metrics["fee"], one.metrics["id"], one.metrics["row_count"]) == (Decimal("7.10"), 7, 6)
     assert (one.metrics["distinct_amount"], one.metrics["distinct_kind"]) == (4, 3)
     assert abs(one.metrics["p50_amount"] - Decimal("0.15")) < Decimal("1e-9")
-    assert sides[D2].shadow.metrics["id"] == 2**32 - 3
-    assert sides[D2].shadow.counts["unmatched:known_kind"] == 0
-    assert sides[D3].shadow == sides[D3].published == sides[D3].staging == NOTHING
-    assert sides[D1].published == NOTHING
-    staging = sides[D1].staging
+    assert sides[LARGE].shadow.metrics["id"] == 2**32 - 3
+    assert sides[LARGE].shadow.counts["unmatched:known_kind"] == 0
+    assert sides[NOWHERE].shadow == sides[NOWHERE].published == sides[NOWHERE].staging == NOTHING
+    assert sides[FIGURES].published == NOTHING
+    staging = sides[FIGURES].staging
     assert (staging.rows, staging.metrics["fee"], staging.metrics["id"]) == (6, Decimal("7.10"), 7)
     assert (staging.fingerprint, staging.counts) == ("", {})
 
 
-def test_of_neighbouring_days_only_row_counts_and_sums_are_read(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,a,1,0.5", f"{D1},2,b,2,")
-    kit.build(loaded, D1)
-    kit.publish(loaded, kit.shadow(loaded))
-    found = published_figures(kit.spark, loaded, kit.layout, [D1, D2])
-    known = {name: value for name, value in found[D1].items() if value is not None}
+def test_of_neighbouring_days_only_row_counts_and_sums_are_read(world: World) -> None:
+    found = published_figures(world.kit.spark, world.loaded, world.kit.layout, [NEIGHBOUR, NO_FEE])
+    known = {name: value for name, value in found[NEIGHBOUR].items() if value is not None}
     assert known == {"row_count": 2, "amount": 3, "fee": Decimal("0.50"), "id": 3}
-    assert set(found) == {D1}
+    assert set(found) == {NEIGHBOUR}
 
 
-def test_a_sum_of_nulls_only_is_no_figure(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,a,1,")
-    kit.build(loaded, D1)
-    shadow = kit.measure(loaded, D1)[D1].shadow
+def test_a_sum_of_nulls_only_is_no_figure(world: World) -> None:
+    shadow = world.sides[NO_FEE].shadow
     assert (shadow.metrics["fee"], shadow.metrics["amount"]) == (None, Decimal("1.0"))
 
 
-def test_what_is_published_is_measured_by_the_same_rules(kit: Kit) -> None:
-    loaded = kit.dataset()
-    for day in (D1, D2):
-        kit.deliver(day, f"{day},1,a,1,1", f"{day},2,b,2,1")
-    kit.build(loaded, D1, D2)
-    copy = kit.shadow(loaded).withColumn("unit", F.lit("another"))
-    kit.publish(loaded, copy.withColumn("amount", F.expr(f"IF(day = '{D2}' AND id = 2, 2.5, amount)")).repartition(2))
-    sides = kit.measure(loaded, D1, D2)
-    assert sides[D1].shadow.fingerprint == sides[D1].published.fingerprint
-    assert sides[D1].shadow.metrics == sides[D1].published.metrics
-    assert sides[D2].shadow.fingerprint != sides[D2].published.fingerprint
-    assert sides[D2].published.metrics["amount"] == Decimal("3.5")
+def test_what_is_published_is_measured_by_the_same_rules(world: World) -> None:
+    copied, changed = world.sides[COPIED], world.sides[CHANGED]
+    assert copied.shadow.fingerprint == copied.published.fingerprint
+    assert copied.shadow.metrics == copied.published.metrics
+    assert changed.shadow.fingerprint != changed.published.fingerprint
+    assert changed.published.metrics["amount"] == Decimal("3.5")
 
 
 def test_a_column_that_is_not_published_yet_has_no_metrics_and_counts_as_null(kit: Kit) -> None:
@@ -143,20 +161,20 @@ def test_a_reference_with_duplicate_and_null_keys_adds_no_rows(kit: Kit) -> None
     assert kit.measure(loaded, D1)[D1].shadow.rows == 3
 
 
-def test_a_rule_that_cannot_be_evaluated_is_refused_by_its_key(kit: Kit) -> None:
+def test_a_rule_that_cannot_be_evaluated_is_refused_by_its_key(world: World) -> None:
     rules = {"fine": {"sql": "amount > 0"}, "broken": {"sql": "amuont > 0"}}
-    loaded = kit.dataset(checks={"rules": rules})
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    kit.build(loaded, D1)
+    loaded = world.kit.dataset(checks={"rules": rules})
     with pytest.raises(DatasetError, match=r"dataset\.yaml: checks\.rules\.broken\.sql: .*`amuont` cannot be resolved"):
-        kit.measure(loaded, D1)
+        world.kit.measure(loaded, NO_FEE)
 
 
-def test_published_fingerprints_are_read_in_a_session_of_their_own(kit: Kit, spark_settings: Settings) -> None:
-    loaded = kit.dataset()
-    fingerprints = SparkFingerprints(lambda tag: open_session(spark_settings, tag), {"trips": loaded}, kit.layout)
-    assert fingerprints.of("trips", [D1]) == {D1: ""}
-    kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
-    kit.build(loaded, D1)
-    kit.publish(loaded, kit.shadow(loaded))
-    assert fingerprints.of("trips", [D1, D2]) == {D1: kit.measure(loaded, D1)[D1].shadow.fingerprint, D2: ""}
+def test_published_fingerprints_are_read_in_a_session_of_their_own(
+    kit: Kit, world: World, spark_settings: Settings
+) -> None:
+    def of(layout: Layout, *days: dt.date) -> Mapping[dt.date, str]:
+        opened = partial(open_session, spark_settings)
+        return SparkFingerprints(opened, {"trips": world.loaded}, layout).of("trips", days)
+
+    assert of(kit.layout, D1) == {D1: ""}
+    expected = {COPIED: world.sides[COPIED].shadow.fingerprint, NO_FEE: ""}
+    assert of(world.kit.layout, COPIED, NO_FEE) == expected

@@ -25,11 +25,13 @@ from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.work import AttemptState
+from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.published import DeltaPublishedTable
 from backfill_assets.lakehouse.road import SparkFingerprints, SparkRecomputations
 from backfill_assets.ledger import open_ledger
 from backfill_assets.settings import Settings
+from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness.actors import CountedIds, User
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.git import git
@@ -121,67 +123,87 @@ def test_a_deterministic_model_passes_and_leaves_no_trace(kit: Kit, sessions: Se
     assert site.ledger.certificates("trips") == (certificate,)
 
 
-FIRST_OF_EACH = """SELECT day, id, kind, amount, fee FROM (
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS n FROM {table}
-) WHERE n <= 3"""
-
+# Each model sees the rows of a day of its own as the table `{rows}`.
 PLANTED = {
     "row_number without a total order": (
-        "SELECT day, id, kind, CAST(ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS double) AS amount, fee FROM staging",
+        "SELECT day, id, kind, CAST(ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS double) AS amount, fee FROM {rows}",
         ("amount",),
     ),
     "the time of day": (
-        "SELECT day, id, kind, CAST(unix_micros(current_timestamp()) AS double) AS amount, fee FROM staging",
+        "SELECT day, id, kind, CAST(unix_micros(current_timestamp()) AS double) AS amount, fee FROM {rows}",
         ("amount",),
     ),
-    "chance": ("SELECT day, id, kind, amount, CAST(rand() * 1000 AS decimal(12,2)) AS fee FROM staging", ("fee",)),
+    "chance": ("SELECT day, id, kind, amount, CAST(rand() * 1000 AS decimal(12,2)) AS fee FROM {rows}", ("fee",)),
     "a sum of floats": (
         """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, SUM(amount) AS amount,
-        CAST(COUNT(*) AS decimal(12,2)) AS fee FROM staging GROUP BY day, kind""",
+        CAST(COUNT(*) AS decimal(12,2)) AS fee FROM {rows} GROUP BY day, kind""",
         ("amount",),
     ),
     "the first of several": (
         """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, FIRST(amount) AS amount,
-        CAST(COUNT(*) AS decimal(12,2)) AS fee FROM staging GROUP BY day, kind""",
+        CAST(COUNT(*) AS decimal(12,2)) AS fee FROM {rows} GROUP BY day, kind""",
         ("amount",),
     ),
     "a list in any order": (
         """SELECT day, CAST(right(kind, 1) AS int) AS id, array_join(collect_list(id), ' ') AS kind,
-        CAST(SUM(fee) AS double) AS amount, CAST(COUNT(*) AS decimal(12,2)) AS fee FROM staging GROUP BY day, kind""",
+        CAST(SUM(fee) AS double) AS amount, CAST(COUNT(*) AS decimal(12,2)) AS fee FROM {rows} GROUP BY day, kind""",
         ("kind",),
     ),
 }
+FIRST_OF_EACH = """SELECT day, id, kind, amount, fee, _lineage FROM (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS n FROM {rows}
+) WHERE n <= 3"""
+HONEST, UNSTAGED, *_PLANTED_ON = (D1 + dt.timedelta(i) for i in range(2 + len(PLANTED)))
+"""The day whose models are deterministic, the one whose staging model is not, and one for each fact that is not."""
+PLANTED_ON = dict(zip(PLANTED, _PLANTED_ON, strict=True))
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+def only(model: str, day: dt.date, table: str) -> str:
+    """A model over the rows of one day of a table."""
+    rows = f"(SELECT * FROM {table} WHERE day = DATE'{day}')"
+    return f"({model.format(rows=rows)})"
+
+
+@pytest.fixture(scope="module")
+def planted(module_kit: Kit, spark_server: SparkServer) -> Certificate:
+    """What is found on the days whose models depend on chance, order or time."""
+    staging = [f"(SELECT day, id, kind, amount, fee, _lineage FROM raw WHERE day <> DATE'{UNSTAGED}')"]
+    staging.append(only(FIRST_OF_EACH, UNSTAGED, "raw"))
+    facts = [only(FACT.replace("staging", "{rows}"), day, "staging") for day in (HONEST, UNSTAGED)]
+    facts += [only(fact, PLANTED_ON[name], "staging") for name, (fact, _) in PLANTED.items()]
+    models = [" UNION ALL ".join(texts) for texts in (staging, facts)]
+    sessions = partial(open_session, engine_settings(spark_server.folder.root.parent))
+    site = Site(module_kit, sessions, module_kit.dataset(*models, checks={}))
+    days = (HONEST, UNSTAGED, *PLANTED_ON.values())
+    delivered(module_kit, *days)
+    site.land(*days)
+    return site.prove("trips", *days)
+
+
+def test_days_of_deterministic_models_agree_beside_others_that_do_not(planted: Certificate) -> None:
+    assert not planted.passed
+    assert {found.day for found in planted.disagreements} == {UNSTAGED, *PLANTED_ON.values()}
+    assert planted.touched == ()
+
+
+@pytest.mark.parametrize("planted_fact", PLANTED)
 def test_a_fact_that_depends_on_chance_order_or_time_is_caught_and_its_column_named(
-    kit: Kit, sessions: Sessions, planted: str
+    planted: Certificate, planted_fact: str
 ) -> None:
-    fact, columns = PLANTED[planted]
-    site = Site(kit, sessions, kit.dataset(fact=fact, checks={}))
-    delivered(kit, D1)
-    site.land(D1)
-    certificate = site.prove("trips", D1)
-    assert not certificate.passed
-    assert {found.columns for found in certificate.disagreements} == {columns}
-    assert {found.day for found in certificate.disagreements} == {D1}
-    rows = [row for found in certificate.disagreements for row in found.rows]
+    (_, columns), day = PLANTED[planted_fact], PLANTED_ON[planted_fact]
+    disagreements = [found for found in planted.disagreements if found.day == day]
+    assert {found.columns for found in disagreements} == {columns}
+    rows = [row for found in disagreements for row in found.rows]
     assert rows
-    assert all(row[f"{columns[0]}: old"] != row[f"{columns[0]}: new"] and row["day"] == str(D1) for row in rows)
-    assert max(len(found.rows) for found in certificate.disagreements) <= 20
-    assert certificate.touched == ()
+    assert all(row[f"{columns[0]}: old"] != row[f"{columns[0]}: new"] and row["day"] == str(day) for row in rows)
+    assert max(len(found.rows) for found in disagreements) <= 20
 
 
-def test_a_staging_model_that_depends_on_order_is_caught_even_if_its_keys_differ(kit: Kit, sessions: Sessions) -> None:
-    staging = FIRST_OF_EACH.format(table="raw").replace("fee FROM (", "fee, _lineage FROM (")
-    site = Site(kit, sessions, kit.dataset(staging=staging, fact=FACT, checks={}))
-    delivered(kit, D1)
-    site.land(D1)
-    certificate = site.prove("trips", D1)
-    assert not certificate.passed
-    assert "id" in certificate.disagreements[0].columns
-    assert "kind" not in certificate.disagreements[0].columns
-    sides = {side.partition(": ")[2] for row in certificate.disagreements[0].rows for side in row}
+def test_a_staging_model_that_depends_on_order_is_caught_even_if_its_keys_differ(planted: Certificate) -> None:
+    (disagreement, *_) = (found for found in planted.disagreements if found.day == UNSTAGED)
+    assert "id" in disagreement.columns
+    assert "kind" not in disagreement.columns
+    sides = {side.partition(": ")[2] for row in disagreement.rows for side in row}
     assert {"old", "new"} <= sides
 
 

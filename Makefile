@@ -97,7 +97,7 @@ test-faults: CASES = -m faults
 test-faults: setup lane-plain lane-spark ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
 
 lane-plain: $(STAMP) ## Only the tests that need no JVM
-	@$(PYTEST) -n logical --dist worksteal backfill_assets_tests/unit
+	@$(PYTEST) -n $$(nproc) --dist worksteal backfill_assets_tests/unit
 
 # While a test waits for Dagster, others work on Spark.
 lane-spark: $(STAMP) java ## Only the tests that need Spark: on one server, on whole installations with Dagster, in the browser

@@ -54,6 +54,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_benchmark.py::test_a_small_benchmark_accounts_for_all_of_its_time_and_leaves_nothing_behind": (),
     "dagster/test_campaign.py::test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was": (),
     "dagster/test_campaign_faults.py": (),
+    "dagster/test_command_line.py::test_a_delivery_without_a_row_is_no_silent_success_either": (),
     "dagster/test_derived_datasets.py::test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_refreshed": (),
     "dagster/test_derived_datasets.py::test_a_downstream_that_fails_keeps_its_upstream_from_being_released": (),
     "dagster/test_failed_chunk.py::test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passed": (),
@@ -63,6 +64,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_postgres_deaths.py": (),
     "dagster/test_server_deaths.py": (),
     "dagster/test_worker_deaths.py": (),
+    "dagster/test_workers.py": (),
     "ui/test_report_in_the_browser.py::test_it_opens_without_network_draws_its_charts_and_fits_the_window": (
         "360-light-ready",
         "1280-dark-not_ready",

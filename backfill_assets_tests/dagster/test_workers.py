@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 
 import dagster as dg
 import psutil
@@ -10,22 +11,42 @@ import pytest
 
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import Lab, amounts
+from backfill_assets_tests.dagster.lab import Lab, amounts, started
 from backfill_assets_tests.engine import works
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 
+DATASET = "slow"
 _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typename } }"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """An installation with a Spark server of its own: its CPU tells whether it works for anybody."""
+    root = tmp_path_factory.mktemp("workers")
+    made = Lab(root, root / "warehouse", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
+    made.set_up({DATASET: DATASET})
+    try:
+        with started(made):
+            yield made
+    finally:
+        SparkServer(made.application.settings).stop()
+
+
+@pytest.fixture(scope="module")
+def spark_server(lab: Lab) -> SparkServer:
+    """The server of this installation."""
+    return SparkServer(lab.application.settings)
 
 
 def _working(lab: Lab, spark_server: SparkServer, day: dt.date) -> tuple[str, Attempt]:
     """Launch the slow dataset for a day and wait until Spark works on its shadow."""
-    lab.deliver("slow", day, [(1, 10)])
-    backfill = lab.launch("slow", (day,))
+    lab.deliver(DATASET, day, [(1, 10)])
+    backfill = lab.launch(DATASET, (day,))
 
     def attempts() -> list[Attempt]:
         running = lab.application.ledger.attempts(state=AttemptState.running)
-        return [a for a in running if a.dataset == "slow" and a.layer == "shadow" and day in a.days]
+        return [a for a in running if a.dataset == DATASET and a.layer == "shadow" and day in a.days]
 
     wait_for(lambda: bool(attempts()), "the attempt to start", 240)
     wait_for(lambda: works(spark_server), "Spark to work on the shadow", 120)
@@ -43,7 +64,7 @@ def test_cancelling_a_run_ends_its_spark_work(lab: Lab, spark_server: SparkServe
         assert run.status is dg.DagsterRunStatus.CANCELED
     (after,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
     assert after.state is AttemptState.failed
-    assert lab.published("slow") == {}
+    assert lab.published(DATASET) == {}
 
 
 @pytest.mark.faults
@@ -54,7 +75,7 @@ def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retri
     day = dt.date(2024, 1, 2)
     backfill, attempt = _working(lab, spark_server, day)
     psutil.Process(int(attempt.worker.rsplit(":", 1)[1])).kill()
-    lab.edit_model("slow", "fact.sql", " + (SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 8) AS amount", "")
+    lab.edit_model(DATASET, "fact.sql", " + (SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 8) AS amount", "")
 
     def failed() -> bool:
         with lab.instance as instance:
@@ -63,7 +84,7 @@ def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retri
 
     wait_for(failed, "the run of the dead worker to be failed", 180)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
-    assert amounts(lab, "slow", [day]) == {day: 10}
+    assert amounts(lab, DATASET, [day]) == {day: 10}
     (lost,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
     wait_for(lambda: not works(spark_server), "Spark to stop working", 120)

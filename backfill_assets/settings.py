@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -205,12 +206,22 @@ def _folder(environ: Mapping[str, str], name: str, default: Path) -> Path:
 def _warehouse(environ: Mapping[str, str], default: Path) -> Path:
     folder = _read(environ, "WAREHOUSE", default, variables.warehouse_path)
     try:
-        reason = refused_mount(folder.resolve(), _mounts())
+        reason = refused_mount(_resolved(folder), _mounts())
     except (OSError, RuntimeError) as error:
         reason = f"its links cannot be followed ({error}); mend them, or give another folder"
     if reason:
         raise SettingsError(f"{_PREFIX}WAREHOUSE: {str(folder)!r} cannot be used; {reason}.")
     return folder
+
+
+def _resolved(folder: Path) -> Path:
+    """Follow all links; from Python 3.13 on `resolve` leaves those as they are that lead in a circle."""
+    try:
+        folder.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return folder.resolve()
 
 
 def _mounts() -> list[Mount]:

@@ -45,7 +45,7 @@ def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 pythons = pytest.mark.usefixtures("python")
-without_filters = pytest.mark.filterwarnings("ignore:.*extraction:DeprecationWarning")
+without_filters = pytest.mark.filterwarnings("ignore:.*(extraction|extracted tar):DeprecationWarning")
 
 
 @pythons

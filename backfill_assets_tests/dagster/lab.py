@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.application import Application
 from backfill_assets.domain.units import Unit
+from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
@@ -274,6 +275,16 @@ def started(lab: Lab) -> Iterator[None]:
         yield
     finally:
         lab.stop()
+
+
+@contextlib.contextmanager
+def started_alone(lab: Lab) -> Iterator[None]:
+    """The same, of a lab whose Spark server is its own, and ends with it."""
+    try:
+        with started(lab):
+            yield
+    finally:
+        SparkServer(lab.application.settings).stop()
 
 
 def amounts(lab: Lab, dataset: str, days: Collection[dt.date]) -> dict[dt.date, int]:

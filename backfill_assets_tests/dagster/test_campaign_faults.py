@@ -28,7 +28,7 @@ from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.event_log import DagsterEventLog
-from backfill_assets_tests.dagster.lab import Lab, started
+from backfill_assets_tests.dagster.lab import Lab, started_alone
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
 from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
 from backfill_assets_tests.harness.waiting import wait_for
@@ -47,16 +47,15 @@ Days = tuple[dt.date, ...]
 
 
 @pytest.fixture(scope="module")
-def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """An installation of its own: its daemon is killed and started again."""
-    made = Lab(tmp_path_factory.mktemp("faults"), spark_server.folder.root.parent)
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """An installation with a Spark server of its own: server and daemon are killed, and other tests go on."""
+    root = tmp_path_factory.mktemp("faults")
+    made = Lab(root, root / "warehouse", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     # The run limits as shipped: a slot is kept for live runs.
     made.set_up({DATASET: "tickets"}, run_limits={})
     made.edit_model(DATASET, "fact.sql", "SELECT day, ticket, amount", f"SELECT day, ticket, {SLOW}")
-    with started(made):
+    with started_alone(made):
         yield made
-    # Other tests of the session find it at work again.
-    spark_server.ensure()
 
 
 def planned(lab: Lab, name: str, first: dt.date, count: int, **execution: object) -> Days:
@@ -170,9 +169,7 @@ def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: L
     assert_published_once(told, lab, name, days)
 
 
-def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(
-    told: Told, lab: Lab, spark_server: SparkServer
-) -> None:
+def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(told: Told, lab: Lab) -> None:
     told.injected("kill -9 of the daemon after the first batch, of the Spark server in the middle of the fourth")
     name = "faults-servers"
     days = planned(lab, name, dt.date(2024, 9, 11), 6)
@@ -181,7 +178,7 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_buil
     lab.kill_daemon()
     lab.start_daemon()
     attempt = at_work(lab, name, after=3)
-    pid = spark_server.status().pid
+    pid = SparkServer(lab.application.settings).status().pid
     assert pid is not None
     kill(pid)
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end", 30)

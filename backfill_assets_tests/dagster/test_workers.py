@@ -11,7 +11,7 @@ import pytest
 
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import Lab, amounts, started
+from backfill_assets_tests.dagster.lab import Lab, amounts, started_alone
 from backfill_assets_tests.engine import works
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
@@ -26,11 +26,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     root = tmp_path_factory.mktemp("workers")
     made = Lab(root, root / "warehouse", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     made.set_up({DATASET: DATASET})
-    try:
-        with started(made):
-            yield made
-    finally:
-        SparkServer(made.application.settings).stop()
+    with started_alone(made):
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -160,7 +160,7 @@ class Lab:
                 found = instance.get_backfill(backfill_id)
                 return found.status.value if found else "?"
 
-            wait_for(lambda: status() in OVER, f"backfill {backfill_id} to end", seconds)
+            wait_for(lambda: status() in OVER, f"backfill {backfill_id} to end", seconds, every=0.5)
             return status()
 
     def runs(self, backfill_id: str) -> Sequence[dg.DagsterRun]:

@@ -1,6 +1,6 @@
 """What `make test` leaves to `make test-all`, which runs each night: the one place that says so. Works as a pytest plugin.
 
-`make test` has a quarter of an hour on two cores. Whatever takes long has a witness in it, and its other cases run at night.
+`make test` is to take a quarter of an hour on two cores. Whatever takes long has a witness in it, and its other cases run at night.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import shutil
 import sqlite3
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
@@ -29,10 +29,14 @@ def opened_ledger(url: str, clock: Clock, lock_pace: LockPace = DEFAULT_PACE) ->
 
 
 def copy_empty_ledger(path: Path) -> None:
-    """Put an empty ledger at this path, unless something is there already."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_empty_file(), path)
+    """Put an empty ledger at this path, unless something is there already; any number of processes may do so at once."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        whole = shutil.copyfile(_empty_file(), Path(folder) / path.name)
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(whole)  # whole from its first moment, and never over a ledger that is at work
 
 
 @functools.cache
@@ -41,7 +45,7 @@ def _empty_file() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "ledger.db"
     open_ledger(f"sqlite:///{path}", SystemClock()).close()
-    with closing(sqlite3.connect(path)) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         # The host that opens a copy first owns it, as it owns a new ledger.
         connection.execute("DELETE FROM meta")
         connection.commit()

@@ -74,10 +74,11 @@ class Lab:
         self._processes: dict[str, psutil.Popen] = {}
 
     def set_up(self, datasets: Mapping[str, str], run_limits: Mapping[str, Any] = MEETING) -> None:
-        """Write the instance's configuration and the datasets, each a copy of one in `DATASETS`, by its own name.
+        """Write the instance's configuration and the datasets.
 
-        All labs of a run have one warehouse, and no ledger may meet releases of another: no two labs may have a dataset of
-        one name. `run_limits` come over those of the configuration.
+        `datasets` maps the name of each dataset to the folder in `DATASETS` that it copies. Labs on the shared Spark server
+        have one warehouse: no two of them may use the same name, as neither ledger may meet releases of the other.
+        `run_limits` replace those of the configuration.
         """
         for name, original in datasets.items():
             shutil.copytree(DATASETS / original, self.datasets / name)
@@ -279,7 +280,7 @@ def started(lab: Lab) -> Iterator[None]:
 
 @contextlib.contextmanager
 def started_alone(lab: Lab) -> Iterator[None]:
-    """The same, of a lab whose Spark server is its own, and ends with it."""
+    """The time in which a lab with a Spark server of its own runs; the server stops at the end."""
     try:
         with started(lab):
             yield

@@ -242,18 +242,18 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def daemon_command(module: Sequence[str] = MODULE) -> list[str]:
-    """The command of a Dagster daemon that looks for backfills every two seconds."""
-    return [sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *module]
+def daemon_command(code: Sequence[str] = MODULE) -> list[str]:
+    """The command of a Dagster daemon that looks for backfills every two seconds; `code` says where assets are found."""
+    return [sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *code]
 
 
-def webserver_command(module: Sequence[str] = MODULE) -> tuple[list[str], str]:
+def webserver_command(code: Sequence[str] = MODULE) -> tuple[list[str], str]:
     """The command of a Dagster webserver on a free port of this machine, and its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     program = str(Path(sys.executable).with_name("dagster-webserver"))
-    return [program, "-h", "127.0.0.1", "-p", str(port), *module], f"http://127.0.0.1:{port}"
+    return [program, "-h", "127.0.0.1", "-p", str(port), *code], f"http://127.0.0.1:{port}"
 
 
 def answers(webserver: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ import pyarrow.compute as pc
 import requests
 import yaml
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from backfill_assets.application import Application
+from backfill_assets.cli.app import app
+from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
@@ -28,9 +32,12 @@ from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.shared import made_once, shared_folder
 from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.without_dagster import publish
 from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCATION = "backfill_assets"
+DAGSTER = (sys.executable, "-m", "dagster")
 DATASETS = Path(__file__).parent / "datasets"
 COPIES: Mapping[str, str] = {
     "tickets_campaign": "tickets",
@@ -71,6 +78,7 @@ class Lab:
         }
         self.url = ""
         self.module = MODULE
+        self._workspace = root / "workspace.yaml"
         self._processes: dict[str, psutil.Popen] = {}
 
     def set_up(self, datasets: Mapping[str, str], run_limits: Mapping[str, Any] = MEETING) -> None:
@@ -92,15 +100,16 @@ class Lab:
         (self.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def start(self) -> None:
-        """Start daemon, then webserver: both at once on a fresh home would race for the schema."""
+        """Start code server and daemon, then the webserver: both at once on a fresh home would race for the schema."""
         with dg.DagsterInstance.from_config(str(self.home)):
             pass
+        self._start_code_server()
         self.start_daemon()
         self.start_webserver()
 
     def start_daemon(self) -> None:
         """Start the daemon, for the first time or after it was killed."""
-        self._spawn(daemon_command(self.module), "daemon.log")
+        self._spawn(daemon_command(self._code), "daemon.log")
 
     def kill_daemon(self) -> None:
         """End the daemon by SIGKILL; run workers that are at work go on."""
@@ -108,7 +117,7 @@ class Lab:
 
     def start_webserver(self) -> None:
         """Start the webserver, for the first time or after it was killed, and wait until it answers."""
-        command, self.url = webserver_command(self.module)
+        command, self.url = webserver_command(self._code)
         self._spawn(command, "webserver.log")
         wait_for(lambda: answers(self.url), "the webserver to answer", 180)
 
@@ -117,7 +126,7 @@ class Lab:
         self._kill("webserver.log")
 
     def stop(self) -> None:
-        """End daemon and webserver."""
+        """End webserver, daemon and code server."""
         end(list(self._processes.values()))
 
     @property
@@ -152,6 +161,12 @@ class Lab:
         config = {"ops": {f"shadow__{dataset}": {"config": {"expected_change": contract}}}} if contract else {}
         keys = tuple(day.isoformat() for day in days)
         return launch_backfill(Backfill(dataset, keys, layers, tags=tags or {}, run_config=config), self.url)
+
+    def publish(self, dataset: str, days: Sequence[dt.date]) -> None:
+        """Build and publish days without Dagster, which does not take them for materialized then."""
+        application = self.application
+        with application.session(f"before the tests of {dataset}") as spark:
+            publish(application, spark, dataset, days)
 
     def finished(self, backfill_id: str, seconds: float = 420) -> str:
         """Wait for a backfill; its final status."""
@@ -200,6 +215,15 @@ class Lab:
         with self.instance as instance:
             return set(instance.get_materialized_partitions(dg.AssetKey([layer, dataset])))
 
+    def backfill(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run the command `backfill` within this process: a process of its own takes five seconds of CPU to load."""
+        with contextlib.chdir(self.root):
+            done = CliRunner().invoke(app, words, env={**self.environ, **environ})
+        refused = str(done.exception) if isinstance(done.exception, BackfillError) else ""
+        if done.exception and not refused and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr + refused)
+
     def run(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one of the virtual environment's programs in this installation."""
         process = self.begun(*command, cwd=cwd, **environ)
@@ -233,6 +257,20 @@ class Lab:
         text = path.read_text(encoding="utf-8")
         assert old in text, (path, old)
         path.write_text(text.replace(old, new), encoding="utf-8")
+
+    @property
+    def _code(self) -> Sequence[str]:
+        return ("-w", str(self._workspace))
+
+    def _start_code_server(self) -> None:
+        """Start the one code server of daemon and webserver, as `dagster dev` does: else each starts its own every minute."""
+        # The path of a socket must be short.
+        socket = Path(tempfile.mkdtemp(dir=shared_folder()), "code.sock")
+        command = [*DAGSTER, "api", "grpc", "--socket", str(socket), "--location-name", LOCATION, *self.module]
+        self._spawn(command, "code-server.log")
+        server = {"socket": str(socket), "location_name": LOCATION}
+        self._workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}), encoding="utf-8")
+        wait_for(socket.exists, "the code server to listen", 180)
 
     def _kill(self, log: str) -> None:
         self._processes[log].kill()

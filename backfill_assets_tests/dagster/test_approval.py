@@ -40,7 +40,7 @@ def test_the_release_is_a_separate_step_bound_to_the_approved_evidence(lab: Lab)
     unit = lab.unit(built).id
     evidence = lab.application.publisher.evidence_hash(unit)
 
-    refused = lab.run("backfill", "publish", unit)
+    refused = lab.backfill("publish", unit)
     assert refused.returncode == 1
     assert "only after approval" in refused.stderr
     assert not _publish(lab, unit, "0" * 64)
@@ -49,5 +49,5 @@ def test_the_release_is_a_separate_step_bound_to_the_approved_evidence(lab: Lab)
     assert _publish(lab, unit, evidence)
     assert amounts(lab, "invoices", DAYS) == dict.fromkeys(DAYS, 10)
     assert lab.materialized("published", "invoices") == {str(d) for d in DAYS}
-    status = lab.run("backfill", "status", unit)
+    status = lab.backfill("status", unit)
     assert "published" in status.stdout, status.stderr

@@ -49,7 +49,7 @@ def write(lab: Lab, content: dict[str, object]) -> str:
 
 def backfill(lab: Lab, *command: str, refused: bool = False) -> str:
     roles = f"controller={SystemUser().name()}"
-    done = lab.run("backfill", *command, BACKFILL_ASSETS_ROLES=roles, BACKFILL_ASSETS_WEBSERVER=lab.url)
+    done = lab.backfill(*command, BACKFILL_ASSETS_ROLES=roles, BACKFILL_ASSETS_WEBSERVER=lab.url)
     assert (done.returncode != 0) is refused, (command, done.stdout, done.stderr)
     return done.stderr if refused else done.stdout
 
@@ -80,8 +80,7 @@ def published(lab: Lab) -> Lab:
     """The days as they were published before: ten a ticket."""
     for day in DAYS:
         lab.deliver(DATASET, day, [(1, 10), (2, 10)])
-    built = lab.launch(DATASET, DAYS)
-    assert lab.finished(built) == "COMPLETED_SUCCESS", lab.failures(built)
+    lab.publish(DATASET, DAYS)
     return lab
 
 

@@ -77,18 +77,18 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
     assert lab.finished(alone) == "COMPLETED_SUCCESS", lab.failures(alone)
 
     assert amounts(lab, "trip_totals", FEBRUARY) == dict.fromkeys(FEBRUARY, 20)
-    status = json.loads(lab.run("backfill", "status", "--json").stdout)
+    status = json.loads(lab.backfill("status", "--json").stdout)
     assert status["outdated"] == [
         {"dataset": "trip_totals", "days": [str(day) for day in changed], "upstream": ["trips"]}
     ]
     assert _up_to_date(lab, FEBRUARY) == {FEBRUARY[0]: True, **dict.fromkeys(changed, False)}
 
-    refused = lab.run("backfill", "refresh", "trip_totals", "--webserver", lab.url)
+    refused = lab.backfill("refresh", "trip_totals", "--webserver", lab.url)
     (backfill,) = [word for word in refused.stdout.split() if word.endswith(":")]
     assert lab.finished(backfill.rstrip(":")) == "COMPLETED_FAILED"
     # The doubling of the upstream was announced for the upstream; nobody has said yet that it is right here as well.
     assert "trip_totals" in lab.failures(backfill.rstrip(":"))
-    lab.run("backfill", "discard", lab.unit(backfill.rstrip(":")).id)
+    lab.backfill("discard", lab.unit(backfill.rstrip(":")).id)
 
     contract = json.dumps({"trip_totals": {"amount": "+200%"}})
     again = launch_backfill(
@@ -102,9 +102,9 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
     )
     assert lab.finished(again) == "COMPLETED_SUCCESS", lab.failures(again)
     assert amounts(lab, "trip_totals", FEBRUARY) == {FEBRUARY[0]: 20, **dict.fromkeys(changed, 60)}
-    assert json.loads(lab.run("backfill", "status", "--json").stdout)["outdated"] == []
+    assert json.loads(lab.backfill("status", "--json").stdout)["outdated"] == []
     assert _up_to_date(lab, FEBRUARY) == dict.fromkeys(FEBRUARY, True)
-    nothing = lab.run("backfill", "refresh")
+    nothing = lab.backfill("refresh")
     assert "nothing is outdated" in nothing.stdout
 
 
@@ -122,7 +122,7 @@ def test_a_downstream_that_fails_keeps_its_upstream_from_being_released(lab: Lab
 
     lab.edit_model("trip_totals", "dataset.yaml", "amount < 1000", "amount < 2000")
     try:
-        resumed = lab.run("backfill", "resume", unit.id, "--webserver", lab.url)
+        resumed = lab.backfill("resume", unit.id, "--webserver", lab.url)
         (again,) = [word.rstrip(":") for word in resumed.stdout.split() if word.endswith(":")]
         assert lab.finished(again) == "COMPLETED_SUCCESS", lab.failures(again)
         assert amounts(lab, "trips", days) == {**dict.fromkeys(days[:3], 20), days[3]: 1200}

@@ -124,7 +124,7 @@ def test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passe
     (table / passed[days[3]].shadow_files[0].path).unlink()
     lab.deliver(DATASET, days[5], [(1, 10), (2, 10)], number=2)
 
-    done = lab.run("backfill", "resume", unit.id, BACKFILL_ASSETS_WEBSERVER=lab.url)
+    done = lab.backfill("resume", unit.id, BACKFILL_ASSETS_WEBSERVER=lab.url)
 
     (resumed,) = re.findall(r"launched backfill (\w+)", done.stdout)
     assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)

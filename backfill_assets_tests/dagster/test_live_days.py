@@ -27,7 +27,7 @@ def test_a_day_rewritten_meanwhile_is_alone_stale_and_named_and_nothing_is_lost(
     assert lab.finished(live) == "COMPLETED_SUCCESS", lab.failures(live)
     assert amounts(lab, DATASET, (REWRITTEN, LIVE)) == {REWRITTEN: 109, LIVE: 70}
 
-    refused = lab.run("backfill", "publish", unit.id)
+    refused = lab.backfill("publish", unit.id)
     assert refused.returncode == 1
     assert f"{DATASET} {REWRITTEN} is stale" in refused.stderr
     for day in set(DAYS) - {REWRITTEN}:
@@ -36,7 +36,7 @@ def test_a_day_rewritten_meanwhile_is_alone_stale_and_named_and_nothing_is_lost(
 
     resumed = lab.launch(DATASET, (REWRITTEN,), layers=("raw", "staging", "shadow"))
     assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)
-    published = lab.run("backfill", "publish", unit.id)
+    published = lab.backfill("publish", unit.id)
     assert published.returncode == 0, published.stderr
     assert amounts(lab, DATASET, (*DAYS, LIVE)) == {DAYS[0]: 10, REWRITTEN: 109, DAYS[2]: 10, DAYS[3]: 10, LIVE: 70}
     assert {str(d) for d in DAYS} <= lab.materialized("published", DATASET)
@@ -56,5 +56,5 @@ def test_a_launch_over_days_of_another_unit_is_refused_before_anything_is_writte
     assert f"claimed by open unit {lab.unit(first).id}" in text
     assert f"unclaimed are {DATASET} {days[2]}" in text
     assert str(days[2]) not in lab.materialized("raw", DATASET)
-    discarded = lab.run("backfill", "discard", lab.unit(first).id)
+    discarded = lab.backfill("discard", lab.unit(first).id)
     assert discarded.returncode == 0, discarded.stderr

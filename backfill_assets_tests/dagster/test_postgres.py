@@ -58,7 +58,7 @@ def test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postg
     (release,) = ledger.releases(DATASET)
     assert (release.state, release.version) == (ReleaseState.finalized, lab.version(DATASET))
 
-    back = lab.run("backfill", "rollback", release.manifest.release, "--reason", "only a test")
+    back = lab.backfill("rollback", release.manifest.release, "--reason", "only a test")
     assert back.returncode == 0, back.stderr
     assert amounts(lab, DATASET, DAYS) == {}
     assert [r.manifest.kind for r in ledger.releases(DATASET)] == [ReleaseKind.rollback, ReleaseKind.publish]

@@ -12,17 +12,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.domain.contract import parse_contract
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.execution import Execution
-from backfill_assets.domain.measurement import metric_names
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets.domain.work import AttemptState
+from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from backfill_assets_tests.harness.without_dagster import built, publish
 
 DATASETS = Path(__file__).parent / "datasets"
-LEASE = dt.timedelta(minutes=10)
 
 
 class OnTheTestServer(Application):
@@ -65,23 +62,11 @@ class Workplace:
 
     def recompute(self, application: Application, days: Sequence[dt.date], expected: object = None) -> Unit:
         """Land, build and judge the days in a unit of their own, which stays open."""
-        dataset = application.dataset(self.name)
-        contract = parse_contract(expected, metric_names(dataset), dataset=self.name, columns=dataset.compared)
-        unit_id, at = application.ids.new("u"), application.clock.now()
-        launch = Launch({self.name: frozenset(days)}, f"launch_{unit_id}")
-        proposal = Unit(unit_id, launch.opened_by, at, "ada", {self.name: tuple(days)}, ReleaseMode.manual, contract)
-        unit = application.ledger.assign(launch, proposal)
-        application.road.land(self.spark, self.name, tuple(days))
-        attempt = application.ledger.start_attempt(unit.id, self.name, days, unit.id, LEASE)
-        application.road.build(self.spark, unit, attempt)
-        application.road.validate(self.spark, unit, attempt)
-        application.ledger.end_attempt(attempt.number, AttemptState.done)
-        return unit
+        return built(application, self.spark, self.name, days, expected)
 
     def evidence(self, application: Application, unit: Unit) -> Mapping[dt.date, DayEvidence]:
         return {day: one for (_, day), one in application.ledger.evidence(unit.id, self.name).items()}
 
     def publish(self, days: Sequence[dt.date]) -> None:
         """Readers see these days as the dataset that is kept here makes them."""
-        application = self.model()
-        application.publisher.release(self.recompute(application, days).id)
+        publish(self.model(), self.spark, self.name, days)

@@ -294,6 +294,6 @@ class Application:
 
     def refresh_views(self) -> None:
         """Recreate the published views in the Spark catalog, and drop previews of units that are over."""
-        with self.session("views") as spark:
+        with self.session(self.ids.new("views")) as spark:
             ensure_views(spark, tuple(self.datasets.values()), self.layout)
         self.preview.tidy()

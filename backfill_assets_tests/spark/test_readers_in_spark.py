@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import SparkSession
@@ -45,3 +46,12 @@ def test_the_view_has_business_columns_only(flights: Flights, spark: SparkSessio
     audit = set(spark.read.format("delta").load(str(flights.home)).columns) - set(flights.dataset.columns)
     assert audit == {"recalculated_at", "unit", "code_version"}
     assert spark.table("published.flights").where(f"flight_date = '{MARCH[3]}'").count() == 2
+
+
+def test_many_who_renew_the_views_at_once_do_not_disturb_each_other(flights: Flights, spark: SparkSession) -> None:
+    for _ in range(3):
+        spark.sql("DROP VIEW IF EXISTS published.flights")
+        with ThreadPoolExecutor(4) as people:
+            renewed = [people.submit(flights.application.refresh_views) for _ in range(4)]
+        assert [one.exception() for one in renewed] == [None] * 4
+        assert spark.table("published.flights").where(f"flight_date = '{MARCH[3]}'").count() == 2

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
@@ -15,7 +16,7 @@ from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.files import write_whole
 from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.spark_sql import days_condition, literal, quoted, spark_type
+from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, literal, quoted, spark_type
 from backfill_assets.lakehouse.road.tables import is_table, read_table
 
 DATABASE: Final = "published"
@@ -33,16 +34,26 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(DATABASE)}")
     releases = layout.data_releases_path()
     if is_table(releases):
-        name = f"{quoted(DATABASE)}.{quoted(DATA_RELEASES)}"
-        spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta.{quoted(str(releases))}")
+        _ensure(spark, DATA_RELEASES, f"SELECT * FROM delta.{quoted(str(releases))}")
     for loaded in datasets:
         path = layout.published_path(loaded.name)
         if not is_table(path):
             continue
         there = read_table(spark, path).columns
         columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
-        name = f"{quoted(DATABASE)}.{quoted(loaded.name)}"
-        spark.sql(f"CREATE OR REPLACE VIEW {name} AS SELECT {columns} FROM delta.{quoted(str(path))}")
+        _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(str(path))}")
+
+
+def _ensure(spark: SparkSession, name: str, query: str) -> None:
+    view = f"{quoted(DATABASE)}.{quoted(name)}"
+    # Not CREATE OR REPLACE: Spark drops the view for a moment then, and whoever reads it meanwhile finds none.
+    try:
+        spark.sql(f"CREATE VIEW IF NOT EXISTS {view} AS {query}")
+    except AnalysisException as error:
+        # Somebody else created it after Spark had seen that there was none.
+        if condition_of(error) != "TABLE_OR_VIEW_ALREADY_EXISTS":
+            raise
+    spark.sql(f"ALTER VIEW {view} AS {query}")
 
 
 class SparkPreviews(OnSpark):

@@ -12,7 +12,7 @@ MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
 STRESS_COMMITS ?= 3000
-WORKERS ?= 4
+WORKERS ?= 3
 SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 
 from backfill_assets.domain.days import day_range
-from backfill_assets_tests.dagster.lab import Lab, amounts, wait_for
+from backfill_assets_tests.dagster.lab import Lab, amounts
 
 MODULE = ("-m", "backfill_assets.definitions")
 DAYS = day_range(dt.date(2024, 6, 1), dt.date(2024, 6, 4))
-
-
-def healthy(lab: Lab) -> bool:
-    """Whether the doctor finds nothing, and says so by its exit code as well."""
-    done = lab.run("backfill", "doctor", "--json")
-    return (done.returncode, json.loads(done.stdout)) == (0, [])
 
 
 def test_one_partition_from_the_command_line_is_released(lab: Lab) -> None:
@@ -56,8 +49,6 @@ def test_a_range_is_one_run_then_published_rolled_back_and_published_again(lab: 
     again = lab.run("backfill", "publish", unit)
     assert again.returncode == 0, again.stderr
     assert amounts(lab, "orders", DAYS) == dict.fromkeys(DAYS, 10)
-    # The runs of other tests may be between two steps when the doctor looks.
-    wait_for(lambda: healthy(lab), "the doctor to find nothing", 180)
 
 
 def test_a_missing_day_fails_by_name_and_is_no_silent_success(lab: Lab) -> None:

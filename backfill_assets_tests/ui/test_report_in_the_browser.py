@@ -50,10 +50,21 @@ def chrome(chromium: str) -> Iterator[Browser]:
         running.close()
 
 
+class Pages(dict[str, Path]):
+    """A report for each wish, written when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Path:
+        self[name] = Reports(self._folder).write(sample_review(WISHES[name]), self._folder / name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("reports")
-    return {name: Reports(folder).write(sample_review(wish), folder / name) for name, wish in WISHES.items()}
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    return Pages(tmp_path_factory.mktemp("reports"))
 
 
 def opened(chrome: Browser, page: Path, width: int, scheme: str = "light") -> Watched:
@@ -75,7 +86,7 @@ def opened(chrome: Browser, page: Path, width: int, scheme: str = "light") -> Wa
 @pytest.mark.parametrize("name", WISHES)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "light"), (1280, "dark")])
 def test_it_opens_without_network_draws_its_charts_and_fits_the_window(
-    chrome: Browser, pages: dict[str, Path], name: str, width: int, scheme: str
+    chrome: Browser, pages: Pages, name: str, width: int, scheme: str
 ) -> None:
     seen = opened(chrome, pages[name], width, scheme)
     assert seen.faults == []
@@ -86,7 +97,7 @@ def test_it_opens_without_network_draws_its_charts_and_fits_the_window(
     seen.page.context.close()
 
 
-def test_lines_band_cells_and_batches_are_drawn(chrome: Browser, pages: dict[str, Path]) -> None:
+def test_lines_band_cells_and_batches_are_drawn(chrome: Browser, pages: Pages) -> None:
     seen = opened(chrome, pages["not_ready"], 1280)
     # Old, new and the band at least.
     assert seen.page.locator("[data-chart=chart-metric-0]").evaluate(_LINES) >= 3
@@ -96,7 +107,7 @@ def test_lines_band_cells_and_batches_are_drawn(chrome: Browser, pages: dict[str
     seen.page.context.close()
 
 
-def test_a_folded_part_draws_its_charts_when_it_is_opened(chrome: Browser, pages: dict[str, Path]) -> None:
+def test_a_folded_part_draws_its_charts_when_it_is_opened(chrome: Browser, pages: Pages) -> None:
     seen = opened(chrome, pages["not_ready"], 1280)
     part = seen.page.locator("details.metric").first
     expect(part.locator("svg")).to_have_count(0)
@@ -107,7 +118,7 @@ def test_a_folded_part_draws_its_charts_when_it_is_opened(chrome: Browser, pages
     seen.page.context.close()
 
 
-def test_the_keyboard_alone_reaches_content_parts_and_commands(chrome: Browser, pages: dict[str, Path]) -> None:
+def test_the_keyboard_alone_reaches_content_parts_and_commands(chrome: Browser, pages: Pages) -> None:
     seen = opened(chrome, pages["ready"], 1280)
     page = seen.page
     page.keyboard.press("Tab")
@@ -136,7 +147,7 @@ def test_the_keyboard_alone_reaches_content_parts_and_commands(chrome: Browser, 
     page.context.close()
 
 
-def test_it_prints_whole_and_light(chrome: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+def test_it_prints_whole_and_light(chrome: Browser, pages: Pages, tmp_path: Path) -> None:
     seen = opened(chrome, pages["not_ready"], 1280, "dark")
     seen.page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
     seen.page.wait_for_function(_ALL_DRAWN)

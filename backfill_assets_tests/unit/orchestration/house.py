@@ -83,7 +83,7 @@ def materialize(
 ) -> str:
     """What a run of these assets fails with; empty if it does not. `ended` is a backfill another run of which ended well."""
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         if ended:
             create_run_for_test(instance, status=dg.DagsterRunStatus.SUCCESS, tags={BACKFILL_TAG: ended})
         done = job.execute_in_process(

@@ -76,7 +76,7 @@ def _tick(application: Application, moment: dt.datetime) -> Any:
     definitions = definitions_of(application)
     schedule = definitions.resolve_schedule_def("daily_rides")
     with (
-        dg.instance_for_test() as instance,
+        dg.DagsterInstance.ephemeral() as instance,
         dg.build_schedule_context(
             instance, scheduled_execution_time=moment, repository_def=definitions.get_repository_def()
         ) as context,
@@ -138,7 +138,10 @@ def test_a_closed_history_has_a_live_job_but_no_schedule(tmp_path: Path) -> None
 def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
     definitions = definitions_of(application)
     repository = definitions.get_repository_def()
-    with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, repository_def=repository) as context,
+    ):
         data = definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)
     assert (data.run_requests or [], data.skip_message) == ([], "no late deliveries")
 
@@ -165,7 +168,10 @@ def _look(application: Application, *days: LateDay, after: Sequence[tuple[str, d
 def _evaluated(application: Application, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
     definitions = definitions_of(application)
     repository = definitions.get_repository_def()
-    with dg.instance_for_test() as instance, dg.build_sensor_context(instance, repository_def=repository) as context:
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, repository_def=repository) as context,
+    ):
         for name, status in after:
             create_run_for_test(instance, job_name="live_rides", status=status, tags={LATE_TAG: name})
         return definitions.resolve_sensor_def("late_deliveries").evaluate_tick(context)

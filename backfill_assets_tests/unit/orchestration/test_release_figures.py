@@ -40,7 +40,7 @@ def test_the_run_that_releases_a_partition_says_how_its_dataset_does(house: Hous
     house.unit({D1: [1]})
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
     selection = [dg.AssetKey(["published", name]) for name in ("sales", "totals")]
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         assert job.execute_in_process(partition_key=str(D1), asset_selection=selection, instance=instance).success
         for name in ("sales", "totals"):
             metadata = said(instance, name)[str(D1)]
@@ -53,7 +53,7 @@ def test_of_the_days_of_one_release_only_the_newest_carries_the_metrics(house: H
     evidence = house.application.publisher.evidence_hash(unit.id)
     job = definitions_of(house.application).resolve_job_def("publish_unit")
     config = {"ops": {"publish": {"config": {"unit": unit.id, "evidence": evidence}}}}
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         assert job.execute_in_process(run_config=config, instance=instance).success
         found = said(instance, "sales")
         assert not NUMBERS & set(found[str(D1)])

@@ -57,7 +57,7 @@ def test_a_look_back_adds_no_days_to_a_backfill(tmp_path: Path, monkeypatch: pyt
     keys += [dg.AssetKey([layer, "totals"]) for layer in ("shadow", "published")]
     days = [str(d) for d in (D1, D2, D3)]
     now = dt.datetime(2026, 2, 1, tzinfo=dt.UTC).timestamp()
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         data = AssetBackfillData.from_asset_partitions(graph, days, keys, instance, now, all_partitions=False)
     targeted = {key: sorted(data.target_subset.get_partitions_subset(key).get_partition_keys()) for key in keys}
     assert targeted == dict.fromkeys(keys, days)

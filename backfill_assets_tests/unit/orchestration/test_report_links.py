@@ -27,7 +27,7 @@ D1, D2 = day(1), day(2)
 def published(house: House) -> Mapping[str, object]:
     """What Dagster is told of the day that a run publishes."""
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
             partition_key=str(D1), asset_selection=[dg.AssetKey(["published", n]) for n in BOTH], instance=instance
         )

@@ -87,7 +87,7 @@ test-all test-faults: export HOSTILE_EXAMPLES ?= 100
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. test-all runs it as it is shipped.
 test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC \
-  -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN
+  -Dspark.sql.codegen.wholeStage=false
 test: setup static lane-plain lane-spark ## Everything that CI runs: each promise has its witness (some 20 minutes on two cores)
 
 test-all: CASES =

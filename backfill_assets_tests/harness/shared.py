@@ -28,11 +28,23 @@ def shared_folder() -> Path:
 
 
 def made_once(name: str, make: Callable[[], str]) -> str:
-    """What the first process of the run that asks has made; all others wait for it and get the same."""
+    """What the first process of the run that asks has made; all others wait for it and get the same.
+
+    Raises:
+        RuntimeError: the first process could not make it; the others are told why.
+    """
     made = shared_folder() / f"{name}.made"
+    failed = made.with_suffix(".failed")
     with FileLock(made.with_suffix(".lock")):
+        if failed.exists():
+            raise RuntimeError(f"{name} could not be made for this run: {failed.read_text(encoding='utf-8')}")
         if not made.exists():
-            made.write_text(make(), encoding="utf-8")
+            try:
+                found = make()
+            except BaseException as error:
+                failed.write_text(str(error) or repr(error), encoding="utf-8")
+                raise
+            made.write_text(found, encoding="utf-8")
     return made.read_text(encoding="utf-8")
 
 

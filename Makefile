@@ -12,7 +12,7 @@ MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
 STRESS_COMMITS ?= 3000
-WORKERS ?= 3
+WORKERS ?= 4
 SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
@@ -34,7 +34,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 endef
 
 .PHONY: help setup java demo demo-campaign dev bench soak test test-all test-faults planted-bugs check static unit lock audit clean
-.PHONY: lane-plain lane-spark
+.PHONY: lanes lane-plain lane-spark
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,27 +81,30 @@ soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=
 
 # Each lane runs what is not left to the night, unless test-all or test-faults says otherwise.
 CASES = -m "not nightly"
-PYTEST = $(BIN)/python -m pytest $(CASES) $(ARGS)
+PYTEST = $(BIN)/python -m pytest $(CASES) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
 test-all test-faults: export HOSTILE_EXAMPLES ?= 100
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. test-all runs it as it is shipped.
 test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC \
   -Dspark.sql.codegen.wholeStage=false
-test: setup static lane-plain lane-spark ## Everything that CI runs: each promise has its witness (some 20 minutes on two cores)
+test: setup static lanes ## Everything that CI runs: each promise has its witness (some 15 minutes on two cores)
 
 test-all: CASES =
-test-all: setup static lane-plain lane-spark ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
+test-all: setup static lanes ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
 
 test-faults: CASES = -m faults
-test-faults: setup lane-plain lane-spark ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
+test-faults: setup lanes ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
+
+# While a test waits for Dagster, others work.
+lanes: $(STAMP) java ## Only the tests, all lanes side by side
+	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui unit spark)
 
 lane-plain: $(STAMP) ## Only the tests that need no JVM
-	@$(PYTEST) -n $$(nproc) --dist worksteal backfill_assets_tests/unit
+	@$(PYTEST) backfill_assets_tests/unit
 
-# While a test waits for Dagster, others work on Spark.
 lane-spark: $(STAMP) java ## Only the tests that need Spark: on one server, on whole installations with Dagster, in the browser
-	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix backfill_assets_tests/,dagster ui spark)
+	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark)
 
 planted-bugs: setup ## Plant a bug in each room, chosen by SEED, and see that make test finds it
 	@$(BIN)/python -m backfill_assets_tests.planted_bugs $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
+from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.errors import BackfillError
+from backfill_assets.domain.health import Finding
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
@@ -209,6 +211,10 @@ class Lab:
     def version(self, dataset: str) -> int:
         """Newest version of the published table."""
         return self.application.tables[dataset].version()
+
+    def findings(self) -> list[Finding]:
+        """What the doctor finds, but for the table of all releases: labs on the shared server have one, and each its own ledger."""
+        return [found for found in self.application.doctor.examine() if DATA_RELEASES not in found.what]
 
     def materialized(self, layer: str, dataset: str) -> set[str]:
         """Partitions that Dagster takes for materialized."""

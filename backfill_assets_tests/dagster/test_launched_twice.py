@@ -104,7 +104,7 @@ def assert_once(lab: Lab, days: Days) -> str:
     units = [u for u in ledger.units(DATASET) if set(days) & set(u.targets[DATASET])]
     assert [u.state for u in units] == [UnitState.published]
     # Dagster is told of the last days a moment after they are released.
-    wait_for(lambda: lab.application.doctor.examine() == (), "the doctor to find nothing", 60)
+    wait_for(lambda: not lab.findings(), "the doctor to find nothing", 60)
     return f"{len(attempts)} attempts, {len(releases)} release of {len(days)} days; the doctor: nothing"
 
 

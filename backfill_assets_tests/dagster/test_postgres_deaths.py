@@ -138,5 +138,5 @@ def assert_once(lab: Lab, days: Sequence[dt.date]) -> str:
     releases = [r for r in lab.application.ledger.releases(DATASET) if days[0] in {s.day for s in r.manifest.days}]
     assert [(r.state, r.version) for r in releases] == [(ReleaseState.finalized, lab.version(DATASET))]
     assert [swap.day for swap in releases[0].manifest.days] == list(days)
-    wait_for(lambda: lab.application.doctor.examine() == (), "the doctor to find nothing", 60)
+    wait_for(lambda: not lab.findings(), "the doctor to find nothing", 60)
     return f"one release of {len(days)} days; the doctor: nothing"

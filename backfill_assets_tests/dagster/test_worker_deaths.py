@@ -65,5 +65,5 @@ def test_a_run_worker_dies_between_two_steps_of_the_road(lab: Lab, told: Told, c
     releases = [r for r in lab.application.ledger.releases(DATASET) if day in {s.day for s in r.manifest.days}]
     assert [r.state.value for r in releases].count("finalized") == 1
     # The sensor ends the attempt of the dead a little later.
-    wait_for(lambda: lab.application.doctor.examine() == (), "the doctor to find nothing", 60)
+    wait_for(lambda: not lab.findings(), "the doctor to find nothing", 60)
     told.found(f"{len(attempts)} attempts, {len(releases)} releases; the doctor: nothing")

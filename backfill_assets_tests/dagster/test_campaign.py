@@ -60,13 +60,13 @@ def status(lab: Lab, campaign: str = ID) -> dict[str, Any]:
 
 
 def standing(lab: Lab, campaign: str) -> Standing:
-    """The same as `status`, without starting a process for it."""
+    """The same as `status`, without starting a process for it; opens models, ledger and instance, so do not ask too often."""
     with lab.instance as instance:
         return desk_of(lab.application, instance).standings.of(campaign)
 
 
 def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
-    wait_for(lambda: standing(lab, campaign).state.value == state, f"campaign {campaign} to be {state}", 300)
+    wait_for(lambda: standing(lab, campaign).state.value == state, f"campaign {campaign} to be {state}", 300, every=2)
     return status(lab, campaign)
 
 
@@ -163,7 +163,7 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     }
     backfill(lab, "plan", write(lab, content))
     backfill(lab, "launch", name)
-    wait_for(lambda: standing(lab, name).good >= 1, "the first batch to pass", 120)
+    wait_for(lambda: standing(lab, name).good >= 1, "the first batch to pass", 120, every=1)
     backfill(lab, "pause", name, "--reason", "month end")
     with lab.instance as instance:
         backfills = DagsterBackfills(instance)

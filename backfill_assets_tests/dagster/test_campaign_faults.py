@@ -143,7 +143,7 @@ def doctor_finds_nothing(lab: Lab) -> None:
 def goes_on(lab: Lab, name: str) -> None:
     """What the documentation tells people to do: nothing, unless the campaign has stopped; then `backfill resume`."""
     ends = {CampaignState.validated, CampaignState.stopped}
-    wait_for(lambda: standing(lab, name).state in ends, f"campaign {name} to end or to stop", 400)
+    wait_for(lambda: standing(lab, name).state in ends, f"campaign {name} to end or to stop", 400, every=2)
     if standing(lab, name).state is CampaignState.stopped:
         backfill(lab, "resume", name, "--reason", "what was killed is there again")
     reaches(lab, "validated", name)

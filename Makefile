@@ -98,9 +98,9 @@ test-all: setup static lanes ## Everything that there is, each night: all exampl
 test-faults: CASES = -m faults
 test-faults: setup lanes ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
 
-# While a test waits for Dagster, others work.
+# While a test waits for Dagster, others work. The many short ones come last, so that all processes end at about the same time.
 lanes: $(STAMP) java ## Only the tests, all lanes side by side
-	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui unit spark)
+	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark unit)
 
 lane-plain: $(STAMP) ## Only the tests that need no JVM
 	@$(PYTEST) backfill_assets_tests/unit

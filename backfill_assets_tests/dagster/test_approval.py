@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from backfill_assets.domain.days import day_range
-from backfill_assets_tests.dagster.lab import Lab, amounts
+from backfill_assets_tests.dagster.lab import LOCATION, Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for
 
 DAYS = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 2))
@@ -18,7 +18,7 @@ mutation Job($params: ExecutionParams!) {
 
 def _publish(lab: Lab, unit: str, evidence: str) -> bool:
     selector = {
-        "repositoryLocationName": "backfill_assets.definitions", "repositoryName": "__repository__",
+        "repositoryLocationName": LOCATION, "repositoryName": "__repository__",
         "pipelineName": "publish_unit",
     }  # fmt: skip
     config = {"ops": {"publish": {"config": {"unit": unit, "evidence": evidence}}}}

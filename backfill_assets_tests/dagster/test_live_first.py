@@ -12,7 +12,7 @@ import pytest
 
 from backfill_assets.domain.days import day_range
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import Lab, amounts, started
+from backfill_assets_tests.dagster.lab import LOCATION, Lab, amounts, started
 from backfill_assets_tests.harness.waiting import wait_for
 
 DATASET = "tickets_live"
@@ -46,7 +46,7 @@ def _launch_live(lab: Lab, dataset: str, day: dt.date) -> str:
         LAUNCH,
         params={
             "selector": {
-                "repositoryLocationName": "backfill_assets.definitions",
+                "repositoryLocationName": LOCATION,
                 "repositoryName": "__repository__",
                 "jobName": f"live_{dataset}",
             },

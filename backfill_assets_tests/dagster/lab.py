@@ -38,7 +38,7 @@ from backfill_assets_tests.harness.without_dagster import publish
 from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCATION = "backfill_assets"
+LOCATION = "backfill_assets.definitions"
 DAGSTER = (sys.executable, "-m", "dagster")
 DATASETS = Path(__file__).parent / "datasets"
 COPIES: Mapping[str, str] = {
@@ -102,10 +102,9 @@ class Lab:
         (self.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def start(self) -> None:
-        """Start code server and daemon, then the webserver: both at once on a fresh home would race for the schema."""
-        with dg.DagsterInstance.from_config(str(self.home)):
+        """Start daemon, then webserver: both at once on a fresh home would race for the schema."""
+        with self.instance:
             pass
-        self._start_code_server()
         self.start_daemon()
         self.start_webserver()
 
@@ -266,10 +265,12 @@ class Lab:
 
     @property
     def _code(self) -> Sequence[str]:
-        return ("-w", str(self._workspace))
+        return ("-w", str(self._workspace)) if self._workspace.exists() else self.module
 
-    def _start_code_server(self) -> None:
-        """Start the one code server of daemon and webserver, as `dagster dev` does: else each starts its own every minute."""
+    def start_code_server(self) -> None:
+        """Start one code server for daemon and webserver, before them, as `dagster dev` does; else each has its own."""
+        with self.instance:
+            pass
         # The path of a socket must be short.
         socket = Path(tempfile.mkdtemp(dir=shared_folder()), "code.sock")
         command = [*DAGSTER, "api", "grpc", "--socket", str(socket), "--location-name", LOCATION, *self.module]
@@ -305,6 +306,7 @@ def shared_lab(warehouse: Path) -> Lab:
     def start() -> str:
         own = {name: name for name in ("invoices", "orders", "tickets", "trip_totals", "trips")}
         lab.set_up(own | COPIES)
+        lab.start_code_server()
         lab.start()
         return lab.url
 

@@ -39,7 +39,6 @@ from benchmarks.installation import MODULE, answers, daemon_command, end, webser
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCATION = "backfill_assets.definitions"
-DAGSTER = (sys.executable, "-m", "dagster")
 DATASETS = Path(__file__).parent / "datasets"
 COPIES: Mapping[str, str] = {
     "tickets_campaign": "tickets",
@@ -185,15 +184,20 @@ class Lab:
         with self.instance as instance:
             return instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill_id}))
 
-    def failures(self, backfill_id: str) -> str:
-        """The messages of all failed steps of a backfill."""
+    def failures(self, value: str, tag: str = BACKFILL_TAG) -> str:
+        """The messages of all failed steps of a backfill, or of the runs with another tag."""
         with self.instance as instance:
             return "\n".join(
                 str(record.event_log_entry.dagster_event.step_failure_data.error_display_string)
-                for run in instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill_id}))
+                for run in instance.get_runs(dg.RunsFilter(tags={tag: value}))
                 for record in instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
                 if record.event_log_entry.dagster_event is not None
             )
+
+    def logs(self, lines: int = 60) -> str:
+        """The last lines of all that the lab's processes have said."""
+        said = {log.name: log.read_text(encoding="utf-8").splitlines() for log in sorted(self.root.glob("*.log"))}
+        return "\n".join(line for name, text in said.items() for line in (f"--- {name}", *text[-lines:]))
 
     def unit(self, backfill_id: str) -> Unit:
         """The unit that a backfill opened."""
@@ -212,8 +216,8 @@ class Lab:
         return self.application.tables[dataset].version()
 
     def findings(self) -> list[Finding]:
-        """What the doctor finds, but for the table of all releases: labs on the shared server have one, and each its own ledger."""
-        return [found for found in self.application.doctor.examine() if DATA_RELEASES not in found.what]
+        """What the doctor finds in this lab."""
+        return [found for found in self.application.doctor.examine() if is_of_this_lab(found.what)]
 
     def materialized(self, layer: str, dataset: str) -> set[str]:
         """Partitions that Dagster takes for materialized."""
@@ -221,7 +225,7 @@ class Lab:
             return set(instance.get_materialized_partitions(dg.AssetKey([layer, dataset])))
 
     def backfill(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run the command `backfill` within this process: a process of its own takes five seconds of CPU to load."""
+        """Run the command `backfill` within this process: a process of its own takes seconds of CPU to load."""
         with contextlib.chdir(self.root):
             done = CliRunner().invoke(app, words, env={**self.environ, **environ})
         refused = str(done.exception) if isinstance(done.exception, BackfillError) else ""
@@ -273,7 +277,18 @@ class Lab:
             pass
         # The path of a socket must be short.
         socket = Path(tempfile.mkdtemp(dir=shared_folder()), "code.sock")
-        command = [*DAGSTER, "api", "grpc", "--socket", str(socket), "--location-name", LOCATION, *self.module]
+        command = [
+            sys.executable,
+            "-m",
+            "dagster",
+            "api",
+            "grpc",
+            "--socket",
+            str(socket),
+            "--location-name",
+            LOCATION,
+            *self.module,
+        ]
         self._spawn(command, "code-server.log")
         server = {"socket": str(socket), "location_name": LOCATION}
         self._workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}), encoding="utf-8")
@@ -332,6 +347,11 @@ def started_alone(lab: Lab) -> Iterator[None]:
             yield
     finally:
         SparkServer(lab.application.settings).stop()
+
+
+def is_of_this_lab(finding: str) -> bool:
+    """Whether a finding of the doctor is not only that releases of another ledger stand in the one table that labs share."""
+    return not finding.startswith(f"the table {DATA_RELEASES} is not what the ledger says of")
 
 
 def amounts(lab: Lab, dataset: str, days: Collection[dt.date]) -> dict[dt.date, int]:

@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 import yaml
 
 from backfill_assets.campaigns.conducting.campaign_standing import Standing
-from backfill_assets.domain.campaign import Action
+from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, CampaignState
 from backfill_assets.domain.days import day_range
 from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_of
 from backfill_assets.system import SystemUser
@@ -23,6 +24,7 @@ FIRST = dt.date(2024, 7, 1)
 DAYS = day_range(FIRST, FIRST + dt.timedelta(days=5))
 CANARY_ONLY = {DAYS[0], DAYS[-1]}
 ID = "count-fees-2024"
+AT_REST = {CampaignState.stopped, CampaignState.paused, CampaignState.stale, CampaignState.validated}
 
 
 def specification(days: tuple[dt.date, ...] = DAYS, **more: object) -> dict[str, object]:
@@ -66,8 +68,23 @@ def standing(lab: Lab, campaign: str) -> Standing:
 
 
 def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
-    wait_for(lambda: standing(lab, campaign).state.value == state, f"campaign {campaign} to be {state}", 300, every=2)
+    what = f"campaign {campaign} to be {state}"
+
+    def reached() -> bool:
+        found = standing(lab, campaign).state
+        assert found.value == state or found not in AT_REST, shown(lab, campaign)
+        return found.value == state
+
+    wait_for(reached, what, 300, every=2, instead=lambda: shown(lab, campaign))
     return status(lab, campaign)
+
+
+def shown(lab: Lab, campaign: str) -> str:
+    """What people see of a campaign, and what Dagster knows of its runs."""
+    with lab.instance as instance:
+        records = instance.get_run_records(dg.RunsFilter(tags={CAMPAIGN_TAG: campaign}))
+    runs = [f"{r.dagster_run.run_id} {r.dagster_run.status} {r.start_time} to {r.end_time}" for r in records]
+    return "\n".join([backfill(lab, "status", campaign), *runs, lab.failures(campaign, CAMPAIGN_TAG), lab.logs()])
 
 
 def shadows(found: dict[str, Any]) -> list[dict[str, Any]]:

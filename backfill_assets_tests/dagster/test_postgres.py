@@ -49,9 +49,11 @@ def test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postg
 ) -> None:
     for day in DAYS:
         lab.deliver(DATASET, day, [(1, 10), (2, 20)])
+    before = lab.version(DATASET)
     backfill = lab.launch(DATASET, DAYS)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     assert len(lab.runs(backfill)) == 2
+    assert lab.version(DATASET) == max(before, 0) + 1  # the very first release creates the table in version 0
     assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 30)
     assert lab.materialized("published", DATASET) == {str(day) for day in DAYS}
     ledger = lab.application.ledger

@@ -21,6 +21,7 @@ from sqlalchemy import make_url
 from backfill_assets_tests.harness.waiting import wait_for
 
 _PLACES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+_LOCK = "postmaster.pid"
 
 
 @contextmanager
@@ -50,12 +51,13 @@ def start(folder: Path) -> None:
     _run("pg_ctl", "-D", str(folder / "data"), "-o", options, "-l", str(folder / "log"), "-w", "start")
 
 
+def _server_of(data: Path) -> psutil.Process:
+    return psutil.Process(int((data / _LOCK).read_text().splitlines()[0]))
+
+
 def _stop(data: Path) -> None:
-    """End the server of a cluster at once, if it still runs."""
-    lock = data / "postmaster.pid"
-    if not lock.exists():
-        return
-    server = psutil.Process(int(lock.read_text().splitlines()[0]))
+    """End the server of a cluster at once."""
+    server = _server_of(data)
     server.send_signal(signal.SIGQUIT)
     # pg_ctl would wait for the number to go, a minute where zombies are taken away late.
     wait_for(lambda: not is_running(server), "Postgres to end", 60)
@@ -69,8 +71,7 @@ class Killable:
 
     def kill(self) -> None:
         """End it, all its processes at once."""
-        lock = self._folder / "data" / "postmaster.pid"
-        server = psutil.Process(int(lock.read_text().splitlines()[0]))
+        server = _server_of(self._folder / "data")
         # Its children would notice by themselves, and keep its shared memory until then.
         whole = [server, *server.children(recursive=True)]
         for process in whole:
@@ -79,7 +80,7 @@ class Killable:
         while any(is_running(process) for process in whole):
             time.sleep(0.01)
         # Where zombies are taken away late, Postgres would believe that this one still runs.
-        for left in (lock, *self._folder.glob(".s.PGSQL.*.lock")):
+        for left in (self._folder / "data" / _LOCK, *self._folder.glob(".s.PGSQL.*.lock")):
             left.unlink()
 
     def start(self) -> None:

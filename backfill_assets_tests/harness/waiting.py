@@ -8,10 +8,19 @@ from collections.abc import Callable
 import pytest
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 90, every: float = 0.2) -> None:
-    """Return as soon as the condition holds, which is looked at every so many seconds; fail the test if it never does."""
+def wait_for(
+    condition: Callable[[], object],
+    what: str,
+    seconds: float = 90,
+    every: float = 0.2,
+    instead: Callable[[], object] = str,
+) -> None:
+    """Return as soon as the condition holds, which is looked at every so many seconds.
+
+    If it never does, the test fails and shows what is found `instead`.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {what}")
+            pytest.fail(f"not within {seconds} s: {what}. {instead()}")
         time.sleep(every)

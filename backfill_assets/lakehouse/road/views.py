@@ -47,13 +47,17 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
 def _ensure(spark: SparkSession, name: str, query: str) -> None:
     view = f"{quoted(DATABASE)}.{quoted(name)}"
     # Not CREATE OR REPLACE: Spark drops the view for a moment then, and whoever reads it meanwhile finds none.
+    renew = f"ALTER VIEW {view} AS {query}"
+    if spark.catalog.tableExists(view):
+        spark.sql(renew)
+        return
     try:
-        spark.sql(f"CREATE VIEW IF NOT EXISTS {view} AS {query}")
+        spark.sql(f"CREATE VIEW {view} AS {query}")
     except AnalysisException as error:
-        # Somebody else created it after Spark had seen that there was none.
         if condition_of(error) != "TABLE_OR_VIEW_ALREADY_EXISTS":
             raise
-    spark.sql(f"ALTER VIEW {view} AS {query}")
+        # Somebody else created it meanwhile.
+        spark.sql(renew)
 
 
 class SparkPreviews(OnSpark):

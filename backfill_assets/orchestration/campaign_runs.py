@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
-from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, JournalEntry
+from backfill_assets.domain.campaign import CAMPAIGN_TAG, WORKING, Action, JournalEntry
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.evidence import DayEvidence
@@ -98,9 +98,11 @@ def build_in_batches(
             batch, days = days[:size], days[size:]
             todo = application.road.days_to_build(unit, name, batch)
             if todo:
-                evidence = _build(context, application, door, unit, Batch(name, todo))
+                attempt = door.wait(Batch(name, todo))
+                entries = len(application.ledger.journal(campaign))
+                evidence = _build(context, application, door, unit, attempt)
                 built += todo
-                _stop_on_failure(door.conductor, campaign, name, evidence)
+                _stop_on_failure(door.conductor, campaign, name, evidence, entries)
     except dg.Failure:
         _report(context, application, unit, name, built)
         raise
@@ -163,10 +165,9 @@ def _door(context: dg.AssetExecutionContext, application: Application, campaign:
 
 
 def _build(
-    context: dg.AssetExecutionContext, application: Application, door: _Door, unit: Unit, batch: Batch
+    context: dg.AssetExecutionContext, application: Application, door: _Door, unit: Unit, attempt: Attempt
 ) -> Sequence[DayEvidence]:
-    attempt = door.wait(batch)
-    context.log.info(f"unit {unit.id}: batch {attempt.number}: {format_days(batch.days)}")
+    context.log.info(f"unit {unit.id}: batch {attempt.number}: {format_days(attempt.days)}")
     with _at_work(context, application, attempt, "shadow") as spark:
         application.road.build(spark, unit, attempt)
         evidence = application.road.validate(spark, unit, attempt)
@@ -176,7 +177,9 @@ def _build(
     return evidence
 
 
-def _stop_on_failure(conductor: Conductor, campaign: str, name: str, evidence: Collection[DayEvidence]) -> None:
+def _stop_on_failure(
+    conductor: Conductor, campaign: str, name: str, evidence: Collection[DayEvidence], entries: int
+) -> None:
     refusals = [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
     if not refusals:
         return
@@ -184,11 +187,17 @@ def _stop_on_failure(conductor: Conductor, campaign: str, name: str, evidence: C
     reason = f"{number_of(len(failed), 'day')} of {name} failed checks ({format_days(failed)}); first: {refusals[0]}"
     with contextlib.suppress(CampaignError):
         # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
-        conductor.halt(campaign, reason)
+        conductor.halt(campaign, reason, entries)
     listed = "\n".join(str(verdict) for verdict in refusals[:20])
+    if conductor.ledger.campaign(campaign).phase in WORKING:
+        then = "Nothing of it is published. The campaign was resumed since this batch began, and builds the days again."
+    else:
+        then = (
+            "The campaign is stopped and nothing of it is published. Correct the cause, then go on with what is missing, "
+            f"failed or stale, and only that: backfill resume {campaign}"
+        )
     raise dg.Failure(
-        f"{reason}\n{listed}\nThe campaign is stopped and nothing of it is published. Correct the cause, then go on with "
-        f"what is missing, failed or stale, and only that: backfill resume {campaign}",
+        f"{reason}\n{listed}\n{then}",
         allow_retries=False,
     )
 

@@ -350,10 +350,11 @@ class World:
             batch, days = tuple(days[:size]), days[size:]
             if not isinstance(self.gatekeeper.ask(campaign, Batch("sales", batch)), Admitted):
                 break
+            entries = len(self.ledger.journal(campaign))
             self.build_days(batch, failing=failing)
             done.append(batch)
             if set(batch) & set(failing):
-                self.conductor.halt(campaign, "days failed their checks")
+                self.conductor.halt(campaign, "days failed their checks", entries)
                 break
         self.scheduler.at_work = []
         return done

@@ -82,10 +82,18 @@ class Conductor:
                 return self._go_on(campaign)
             return self._clear(campaign)
 
-    def halt(self, campaign_id: str, reason: str) -> None:
-        """Stop a campaign that cannot go on; one that is paused, stopped or over already stays as it is."""
+    def halt(self, campaign_id: str, reason: str, entries: int) -> None:
+        """Stop a campaign for what a batch has found; its journal had so many `entries` when the batch began.
+
+        One that is paused, stopped or over already stays as it is. So does one that was resumed since: whoever resumed it has
+        mended the cause, and the batch has not seen that yet.
+
+        Raises:
+            CampaignError: there is no such campaign, or somebody else changes it at this moment.
+        """
         campaign = self.ledger.campaign(campaign_id)
-        if campaign.phase in WORKING:
+        resumed = any(entry.action is Action.resumed for entry in self.ledger.journal(campaign_id)[entries:])
+        if campaign.phase in WORKING and not resumed:
             self._stop(campaign, reason)
 
     def lacking(self, campaign: Campaign) -> tuple[DayFault, ...]:

@@ -75,6 +75,26 @@ def test_a_failed_canary_stops_the_campaign_and_nothing_else_is_launched(planned
     assert planned.standings.of(NAME).days[("sales", CANARIES[0])] == "failed"
 
 
+def test_a_batch_that_began_before_a_resume_does_not_stop_what_was_resumed(planned: World) -> None:
+    planned.control.launch(NAME)
+    entries = len(planned.ledger.journal(NAME))
+    planned.conductor.halt(NAME, "2022-02-01 failed checks", entries)
+    assert planned.phase() is Phase.stopped
+    # The batch of the other canary is still at work, by the code that was wrong; its backfill is active until it ends.
+    planned.scheduler.at_work = ["b1"]
+    planned.control.resume(NAME, "the model is corrected")
+    assert len(planned.scheduler.requests) == 1
+    planned.build_days(CANARIES[1:], failing=CANARIES[1:])
+    planned.conductor.halt(NAME, "2022-02-06 failed checks", entries)
+    assert planned.phase() is Phase.canary
+    planned.scheduler.at_work = []
+    assert "launched backfill b2" in planned.conduct()
+    assert planned.scheduler.requests[-1].days == CANARIES
+    # What fails now was begun after the resume.
+    planned.run(failing=CANARIES[:1])
+    assert planned.phase() is Phase.stopped
+
+
 def test_resume_runs_what_is_missing_or_failed_and_nothing_else(planned: World) -> None:
     planned.control.launch(NAME)
     planned.run()

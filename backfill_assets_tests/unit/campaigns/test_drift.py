@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     planned = replace(made.plan(), file=str(made.folder / "fix.yaml"))
     made.ledger.add_campaign(planned, JournalEntry(NAME, planned.created_at, "ada", Action.planned))
     made.control.launch(NAME)
-    made.conductor.halt(NAME, "to be built in one go")
+    made.conductor.halt(NAME, "to be built in one go", len(made.ledger.journal(NAME)))
     made.build_days(SIX_DAYS)
     made.scheduler.at_work = []
     made.control.resume(NAME)

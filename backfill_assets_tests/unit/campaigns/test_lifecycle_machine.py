@@ -226,16 +226,17 @@ class Lifecycle(RuleBasedStateMachine):
             answer = world.gatekeeper.begin(NAME, Batch("sales", todo), f"run_{world.scheduler.at_work[-1]}", LEASE)
             if not isinstance(answer, Attempt):
                 if isinstance(answer, Halts):
-                    world.conductor.halt(NAME, answer.reason)
+                    world.conductor.halt(NAME, answer.reason, len(world.ledger.journal(NAME)))
                 elif isinstance(answer, Waits):
                     world.ledger.note(JournalEntry(NAME, world.clock.now(), "the gate", Action.waits, answer.reason))
                 return True
             if done == killed_after:
                 return False
+            entries = len(world.ledger.journal(NAME))
             self.build(unit, answer, failing)
             done += 1
             if set(todo) & set(failing):
-                world.conductor.halt(NAME, "days failed their checks")
+                world.conductor.halt(NAME, "days failed their checks", entries)
                 return True
         return True
 

@@ -87,7 +87,7 @@ test-all test-faults: export HOSTILE_EXAMPLES ?= 100
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. Only with spark.testing does Spark heed
 # the setting that keeps it from generating code. test-all runs it as it is shipped.
-test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Dspark.testing=true \
+test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -XX:+UseSerialGC -Dspark.testing=true \
   -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN \
   -Dspark.sql.planChangeValidation=false -Dspark.sql.lightweightPlanChangeValidation=false
 test: setup static lanes ## Everything that CI runs: each promise has its witness (some 20 minutes on two cores)

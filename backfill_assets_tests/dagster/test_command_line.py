@@ -60,7 +60,7 @@ def test_a_range_is_one_run_then_published_rolled_back_and_published_again(lab: 
     assert again.returncode == 0, again.stderr
     assert amounts(lab, "orders", DAYS) == dict.fromkeys(DAYS, 10)
     # The runs of other tests may be between two steps when the doctor looks.
-    wait_for(lambda: healthy(lab), "the doctor to find nothing", 180, every=5)
+    wait_for(lambda: healthy(lab), "the doctor to find nothing", 180, every=15)
 
 
 def test_a_missing_day_fails_by_name_and_is_no_silent_success(lab: Lab) -> None:

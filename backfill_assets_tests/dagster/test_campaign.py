@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
         assert found.value == state or found not in AT_REST, shown(lab, campaign)
         return found.value == state
 
-    wait_for(reached, what, 300, every=2, instead=lambda: shown(lab, campaign))
+    wait_for(reached, what, 300, every=2, instead=partial(shown, lab, campaign))
     return status(lab, campaign)
 
 
@@ -180,7 +181,8 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     }
     backfill(lab, "plan", write(lab, content))
     backfill(lab, "launch", name)
-    wait_for(lambda: standing(lab, name).good >= 1, "the first batch to pass", 120, every=1)
+    batch = "the first batch to pass"
+    wait_for(lambda: standing(lab, name).good >= 1, batch, 300, every=2, instead=partial(shown, lab, name))
     backfill(lab, "pause", name, "--reason", "month end")
     with lab.instance as instance:
         backfills = DagsterBackfills(instance)

@@ -106,7 +106,6 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/test_published_reads.py::test_spark_finds_the_same_rows": ("a_timestamp",),
     "spark/test_server_lifecycle.py::test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another": (),
     "spark/test_server_lifecycle.py::test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one": (),
-    "spark/test_server_lifecycle.py::test_many_processes_that_start_at_once_get_one_server": (),
     "spark/test_server_restart.py": (),
     # Tests on whole installations with Dagster, and in the browser
     "dagster/test_approval.py": (),

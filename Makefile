@@ -84,6 +84,8 @@ CASES = -m "not nightly"
 PYTEST = $(BIN)/python -m pytest $(CASES) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
 test-all test-faults: export HOSTILE_EXAMPLES ?= 100
+# At night many tests have installations and Spark servers of their own: more at once on two cores would miss their time limits.
+test-all test-faults: WORKERS = 2
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. Only with spark.testing does Spark heed
 # the setting that keeps it from generating code. test-all runs it as it is shipped.

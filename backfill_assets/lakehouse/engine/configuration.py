@@ -54,8 +54,6 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "1000",
         "spark.sql.ui.retainedExecutions": "100",
-        # Each query's plan is written out for those pages: the long form takes 8 % of the CPU of short queries.
-        "spark.sql.ui.explainMode": "simple",
         "spark.scheduler.mode": "FAIR",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

@@ -190,7 +190,8 @@ def _stop_on_failure(
         conductor.halt(campaign, reason, entries)
     listed = "\n".join(str(verdict) for verdict in refusals[:20])
     if conductor.ledger.campaign(campaign).phase in WORKING:
-        then = "Nothing of it is published. The campaign was resumed since this batch began, and builds the days again."
+        # Resumed since the batch began, or changed at this very moment; the conductor looks at the failed days next.
+        then = f"Nothing of it is published. The campaign has been changed since this batch began, see: backfill status {campaign}"
     else:
         then = (
             "The campaign is stopped and nothing of it is published. Correct the cause, then go on with what is missing, "

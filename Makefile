@@ -12,7 +12,7 @@ MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
 STRESS_COMMITS ?= 3000
-WORKERS ?= 4
+WORKERS ?= 3
 SOAK_MINUTES ?= 20
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
@@ -89,8 +89,8 @@ test-all test-faults: WORKERS = 2
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. Only with spark.testing does Spark heed
 # the setting that keeps it from generating code. test-all runs it as it is shipped.
-test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -XX:+UseSerialGC -Dspark.testing=true \
-  -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN \
+test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
+  -Dspark.testing=true -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN \
   -Dspark.sql.planChangeValidation=false -Dspark.sql.lightweightPlanChangeValidation=false
 test: setup ## Everything that CI runs: each promise has its witness (some 20 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 static lanes

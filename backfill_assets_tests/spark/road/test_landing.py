@@ -4,14 +4,20 @@ import datetime as dt
 import gzip
 import json
 import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 
+from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import LayoutError, SourceError
+from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road import discover, land
 from backfill_assets.lakehouse.road.files import sha256_of
@@ -59,10 +65,31 @@ def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
         discover(loaded, kit.layout, [D1, D2])
 
 
-def test_csv_rows_land_with_their_file_and_corrupt_ones_are_quarantined_and_counted(kit: Kit) -> None:
-    loaded = kit.dataset()
+QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES = (D1 + dt.timedelta(i) for i in range(6))
+ODD = ["a b", "[1]", "{x}+%20#q?", "é", "back\\slash", "it's"]
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What was landed in one batch, and where."""
+
+    kit: Kit
+    loaded: LoadedDataset
+    deliveries: Sequence[Delivery]
+
+    def of(self, day: dt.date) -> list[Delivery]:
+        return [delivery for delivery in self.deliveries if delivery.day == day]
+
+    def rows(self, day: dt.date) -> DataFrame:
+        return self.kit.raw(self.loaded).where(f"_delivery_day = '{day}'")
+
+
+@pytest.fixture(scope="module")
+def landed(module_kit: Kit) -> Landed:
+    """A case on each delivery day, landed in one batch."""
+    kit, loaded = module_kit, module_kit.dataset()
     kit.deliver(
-        D1,
+        QUARANTINED,
         f'{D1},1,"said ""hi"", then left",1.5,2.25',
         f"{D1},2,,1.5,2.25",
         f"{D1},three,c,1.5,2.25",
@@ -72,34 +99,67 @@ def test_csv_rows_land_with_their_file_and_corrupt_ones_are_quarantined_and_coun
         "2024-02-30,7,g,1.5,2.25",
         f"{D1},99999999999,h,1.5,2.25",
     )
-    kit.deliver(D2, f"{D2},1,x,1,1", hour=3)
-    first, second = kit.land(loaded, D1, D2)
-    assert (first.day, first.rows, first.corrupt_rows) == (D1, 8, 6)
-    assert (second.day, second.rows, second.corrupt_rows) == (D2, 1, 0)
+    kit.deliver(WHOLE, f"{D2},1,x,1,1", hour=3)
+    for part in ("-a", "-b"):
+        kit.deliver(IN_PARTS, f"{IN_PARTS},1,x,1,1", part=part)
+    kit.put(f"trips/{EMPTY}-empty.csv", "")
+    kit.put(f"trips/{EMPTY}-blank.csv", "\n \n")
+    kit.deliver(EMPTY, part="-header")
+    kit.put(f"trips/{OTHER_HEADERS}-1.csv", f"\ufeffFee,other,id,kind,amount,day\n2.50,zzz,1,a,9.5,{OTHER_HEADERS}\n")
+    kit.put(f"trips/{OTHER_HEADERS}-2.csv", f"day,id,kind,amount,fee\n{OTHER_HEADERS},2,b,8.5,1.25\n")
+    for number, name in enumerate(ODD):
+        kit.deliver(ODD_NAMES, f"{ODD_NAMES},{number},a,1,1", part=name)
+    days = (QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES)
+    return Landed(kit, loaded, kit.land(loaded, *days))
+
+
+def test_csv_rows_land_with_their_file_and_corrupt_ones_are_quarantined_and_counted(landed: Landed) -> None:
+    (first,), (second,) = landed.of(QUARANTINED), landed.of(WHOLE)
+    assert (first.rows, first.corrupt_rows) == (8, 6)
+    assert (second.rows, second.corrupt_rows) == (1, 0)
     assert second.delivered_at == dt.datetime(2024, 3, 1, 3, tzinfo=dt.UTC)
-    good = kit.raw(loaded).where("_corrupt_record IS NULL")
+    good, bad = (landed.rows(D1).where(f"_corrupt_record IS {state}") for state in ("NULL", "NOT NULL"))
     assert values(good, "id", "kind", "_source_file") == [
         (1, 'said "hi", then left', f"trips/{D1}.csv"),
-        (1, "x", f"trips/{D2}.csv"),
         (2, None, f"trips/{D1}.csv"),
     ]
-    bad = [row[0] for row in values(kit.raw(loaded).where("_corrupt_record IS NOT NULL"), "_corrupt_record")]
-    assert f"{D1},three,c,1.5,2.25" in bad
-    row = kit.raw(loaded).where(f"_delivery_day = '{D2}'").collect()[0]
-    assert (row["_fingerprint"], row["_delivery_day"]) == (second.fingerprint, D2)
+    assert f"{D1},three,c,1.5,2.25" in [row[0] for row in values(bad, "_corrupt_record")]
+    row = landed.rows(WHOLE).collect()[0]
+    assert (row["id"], row["kind"], row["_source_file"]) == (1, "x", f"trips/{WHOLE}.csv")
+    assert (row["_fingerprint"], row["_delivery_day"]) == (second.fingerprint, WHOLE)
     times = "_delivered_at = TIMESTAMP'2024-03-01 03:00:00' AND _ingested_at = TIMESTAMP'2024-03-05 06:07:08.123456'"
-    assert kit.raw(loaded).where(times).count() == 1
+    assert landed.rows(WHOLE).where(times).count() == 1
 
 
-def test_a_batch_is_one_commit_with_one_file_per_delivery_day(kit: Kit) -> None:
-    loaded = kit.dataset()
-    for day in (D1, D2):
-        for part in ("-a", "-b"):
-            kit.deliver(day, f"{day},1,x,1,1", part=part)
-    kit.land(loaded, D1, D2)
-    raw = kit.layout.raw_path("trips")
+def test_a_batch_is_one_commit_with_one_file_per_delivery_day(landed: Landed) -> None:
+    raw = landed.kit.layout.raw_path("trips")
     assert commits(raw) == 1
-    assert len(list(raw.glob("_delivery_day=*/*.parquet"))) == 2
+    files = Counter(path.parent.name for path in raw.glob("_delivery_day=*/*.parquet"))
+    assert files[f"_delivery_day={IN_PARTS}"] == 1
+    assert set(files.values()) == {1}
+
+
+def test_empty_and_header_only_files_are_deliveries_without_rows(landed: Landed) -> None:
+    kit, loaded = landed.kit, landed.loaded
+    assert [(d.path, d.rows) for d in landed.of(EMPTY)] == [
+        (f"trips/{EMPTY}-blank.csv", 0),
+        (f"trips/{EMPTY}-empty.csv", 0),
+        (f"trips/{EMPTY}-header.csv", 0),
+    ]
+    assert list(kit.land(loaded, EMPTY)) == landed.of(EMPTY)
+    assert {day: c.rows for day, c in kit.stage(loaded, EMPTY).items()} == {EMPTY: 0}
+
+
+def test_columns_are_matched_by_header_in_any_order_and_surplus_ones_are_read_past(landed: Landed) -> None:
+    assert [(d.rows, d.corrupt_rows) for d in landed.of(OTHER_HEADERS)] == [(1, 0), (1, 0)]
+    expected = [(1, "a", 9.5, Decimal("2.50")), (2, "b", 8.5, Decimal("1.25"))]
+    assert values(landed.rows(OTHER_HEADERS), "id", "kind", "amount", "fee") == expected
+
+
+def test_odd_file_names_keep_their_rows(landed: Landed) -> None:
+    found = dict(values(landed.rows(ODD_NAMES), "id", "_source_file"))
+    assert found == {number: f"trips/{ODD_NAMES}{name}.csv" for number, name in enumerate(ODD)}
+    assert {d.rows for d in landed.kit.land(landed.loaded, ODD_NAMES)} == {1}
 
 
 def test_landing_again_after_a_crash_before_the_ledger_counts_but_appends_nothing(kit: Kit) -> None:
@@ -143,30 +203,6 @@ def test_two_sessions_that_land_the_same_file_at_once_land_it_once(kit: Kit, spa
         thread.join()
     assert results[0] == results[1]
     assert values(kit.raw(loaded), "id") == [(2,), (3,)]
-
-
-def test_empty_and_header_only_files_are_deliveries_without_rows(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.put(f"trips/{D1}-empty.csv", "")
-    kit.put(f"trips/{D1}-blank.csv", "\n \n")
-    kit.deliver(D1, part="-header")
-    deliveries = kit.land(loaded, D1)
-    assert [(d.path, d.rows) for d in deliveries] == [
-        (f"trips/{D1}-blank.csv", 0),
-        (f"trips/{D1}-empty.csv", 0),
-        (f"trips/{D1}-header.csv", 0),
-    ]
-    assert kit.land(loaded, D1) == deliveries
-    assert {day: c.rows for day, c in kit.stage(loaded, D1).items()} == {D1: 0}
-
-
-def test_columns_are_matched_by_header_in_any_order_and_surplus_ones_are_read_past(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.put(f"trips/{D1}-1.csv", f"\ufeffFee,other,id,kind,amount,day\n2.50,zzz,1,a,9.5,{D1}\n")
-    kit.put(f"trips/{D1}-2.csv", f"day,id,kind,amount,fee\n{D1},2,b,8.5,1.25\n")
-    assert [(d.rows, d.corrupt_rows) for d in kit.land(loaded, D1)] == [(1, 0), (1, 0)]
-    expected = [(1, "a", 9.5, Decimal("2.50")), (2, "b", 8.5, Decimal("1.25"))]
-    assert values(kit.raw(loaded), "id", "kind", "amount", "fee") == expected
 
 
 def test_a_header_without_a_declared_column_is_refused_before_anything_is_written(kit: Kit) -> None:
@@ -267,17 +303,6 @@ def test_a_parquet_file_damaged_inside_is_refused_by_name_and_nothing_is_written
     with pytest.raises(SourceError, match=rf"trips.*{D1}\.parquet"):
         kit.land(loaded, D1)
     assert not list(kit.layout.raw_path("trips").glob("_delta_log/*.json"))
-
-
-def test_odd_file_names_keep_their_rows(kit: Kit) -> None:
-    loaded = kit.dataset()
-    odd = ["a b", "[1]", "{x}+%20#q?", "é", "back\\slash", "it's"]
-    for number, name in enumerate(odd):
-        kit.deliver(D1, f"{D1},{number},a,1,1", part=name)
-    kit.land(loaded, D1)
-    found = dict(values(kit.raw(loaded), "id", "_source_file"))
-    assert found == {number: f"trips/{D1}{name}.csv" for number, name in enumerate(odd)}
-    assert {d.rows for d in kit.land(loaded, D1)} == {1}
 
 
 def test_a_new_source_column_is_null_in_what_was_landed_before(kit: Kit) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import dataclass
 from decimal import Decimal
 
 import polars as pl
@@ -9,36 +10,48 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
+from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
 from backfill_assets.lakehouse.road import Audit, Target, build_shadow
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, commits, values
 
 
-def test_a_shadow_has_the_declared_columns_then_the_audit_columns_and_only_its_days(kit: Kit) -> None:
-    loaded = kit.dataset(fact="SELECT fee, amount, kind, id, day FROM staging")
+@dataclass(frozen=True)
+class Built:
+    """What was built, and where."""
+
+    kit: Kit
+    loaded: LoadedDataset
+
+
+@pytest.fixture(scope="module")
+def built(module_kit: Kit) -> Built:
+    """A shadow of the first and the third of three days that are staged, 50 rows each."""
+    kit, loaded = module_kit, module_kit.dataset(fact="SELECT fee, amount, kind, id, day FROM staging")
     for day in (D1, D2, D3):
-        kit.deliver(day, f"{day},1,a,1,1", f"{day},2,b,2,1")
+        kit.deliver(day, *(f"{day},{i},a,1,1" for i in range(50)))
     kit.stage(loaded, D1, D2, D3)
     kit.build(loaded, D1, D3)
-    shadow = kit.shadow(loaded)
+    return Built(kit, loaded)
+
+
+def test_a_shadow_has_the_declared_columns_then_the_audit_columns_and_only_its_days(built: Built) -> None:
+    shadow = built.kit.shadow(built.loaded)
     assert shadow.columns == ["day", "id", "kind", "amount", "fee", "recalculated_at", "unit", "code_version"]
-    assert values(shadow, "day", "id") == [(D1, 1), (D1, 2), (D3, 1), (D3, 2)]
-    audit = f"recalculated_at = TIMESTAMP'2024-03-05 06:07:08.123456' AND unit = 'u_1' AND code_version = '{loaded.code_version}'"
-    assert shadow.where(audit).count() == 4
+    assert values(shadow, "day", "id") == sorted(((day, i) for day in (D1, D3) for i in range(50)), key=str)
+    version = built.loaded.code_version
+    audit = f"recalculated_at = TIMESTAMP'2024-03-05 06:07:08.123456' AND unit = 'u_1' AND code_version = '{version}'"
+    assert shadow.where(audit).count() == 100
 
 
-def test_a_shadow_is_a_plain_delta_table_with_one_file_per_day_and_nullable_columns(kit: Kit) -> None:
-    loaded = kit.dataset()
-    for day in (D1, D2):
-        kit.deliver(day, *(f"{day},{i},a,1,1" for i in range(50)))
-    kit.build(loaded, D1, D2)
-    folder = kit.shadow_folder(loaded)
+def test_a_shadow_is_a_plain_delta_table_with_one_file_per_day_and_nullable_columns(built: Built) -> None:
+    folder = built.kit.shadow_folder(built.loaded)
     table = DeltaTable(str(folder))
     assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
     assert table.metadata().partition_columns == ["day"]
     assert table.metadata().configuration["delta.enableDeletionVectors"] == "false"
     assert all(field.nullable for field in table.schema().fields)
-    assert sorted(path.parent.name for path in folder.glob("day=*/*.parquet")) == [f"day={D1}", f"day={D2}"]
+    assert sorted(path.parent.name for path in folder.glob("day=*/*.parquet")) == [f"day={D1}", f"day={D3}"]
     log = "".join(path.read_text() for path in sorted((folder / "_delta_log").glob("*.json")))
     stats = [json.loads(json.loads(line)["add"]["stats"]) for line in log.splitlines() if line.startswith('{"add"')]
     assert {s["numRecords"] for s in stats} == {50}

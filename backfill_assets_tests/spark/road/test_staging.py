@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
 from backfill_assets.lakehouse.road import StagedCounts, stage
 from backfill_assets.lakehouse.road.staging import read_staged
@@ -12,52 +16,78 @@ from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Ki
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
 
 
-def test_the_newest_delivery_of_a_key_wins_and_its_own_duplicates_stay(kit: Kit) -> None:
-    loaded = kit.dataset()
+@dataclass(frozen=True)
+class Staged:
+    """What was staged, the counts that this gave, and where."""
+
+    kit: Kit
+    loaded: LoadedDataset
+    counts: Mapping[dt.date, StagedCounts]
+
+
+@pytest.fixture(scope="module")
+def staged(module_kit: Kit) -> Staged:
+    """Two deliveries at different moments on the first day, two at the same moment on the second, none on the third."""
+    kit, loaded = module_kit, module_kit.dataset()
     kit.deliver(D1, f"{D1},1,old,1,1", f"{D1},2,only,1,1", part="-z", hour=1)
     kit.deliver(D1, f"{D1},1,new,1,1", f"{D1},1,twice,1,1", part="-a", hour=2)
-    assert kit.stage(loaded, D1) == {D1: StagedCounts(3, 0)}
-    assert values(kit.staged(loaded), "id", "kind", "_source_file") == [
+    kit.deliver(D2, f"{D2},1,first,1,1", part="-a")
+    kit.deliver(D2, f"{D2},1,second,1,1", part="-b")
+    return Staged(kit, loaded, kit.stage(loaded, D1, D2, D3))
+
+
+def test_the_newest_delivery_of_a_key_wins_and_its_own_duplicates_stay(staged: Staged) -> None:
+    assert staged.counts[D1] == StagedCounts(3, 0)
+    assert values(staged.kit.staged(staged.loaded).where(f"day = '{D1}'"), "id", "kind", "_source_file") == [
         (1, "new", f"trips/{D1}-a.csv"),
         (1, "twice", f"trips/{D1}-a.csv"),
         (2, "only", f"trips/{D1}-z.csv"),
     ]
 
 
-def test_deliveries_of_the_same_moment_are_told_apart_by_name(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,first,1,1", part="-a")
-    kit.deliver(D1, f"{D1},1,second,1,1", part="-b")
-    kit.stage(loaded, D1)
-    assert values(kit.staged(loaded), "kind") == [("second",)]
+def test_deliveries_of_the_same_moment_are_told_apart_by_name(staged: Staged) -> None:
+    assert values(staged.kit.staged(staged.loaded).where(f"day = '{D2}'"), "kind") == [("second",)]
 
 
-def test_without_deduplication_deliveries_add_up(kit: Kit) -> None:
-    kit.deliver(D1, f"{D1},1,a,1,1", part="-a")
-    kit.deliver(D1, f"{D1},1,a,1,1", part="-b")
-    assert kit.stage(kit.dataset(), D1) == {D1: StagedCounts(1, 0)}
-    assert kit.stage(kit.dataset(add_up=True), D1) == {D1: StagedCounts(2, 0)}
+def test_staging_twice_changes_nothing_and_days_without_deliveries_are_empty(staged: Staged) -> None:
+    kit, loaded, first = staged.kit, staged.loaded, staged.counts
+    rows = values(kit.staged(loaded), *kit.staged(loaded).columns)
+    assert first == {D1: StagedCounts(3, 0), D2: StagedCounts(1, 0), D3: StagedCounts(0, 0)}
+    assert kit.stage(loaded, D1, D2, D3) == first
+    assert values(kit.staged(loaded), *kit.staged(loaded).columns) == rows
+    assert stage(kit.spark, loaded, kit.layout, ()) == {}
 
 
-def test_the_same_key_on_two_days_is_two_keys(kit: Kit) -> None:
+def test_without_deduplication_deliveries_add_up(kit: Kit, staged: Staged) -> None:
+    assert staged.counts[D2] == StagedCounts(1, 0)
+    kit.deliver(D2, f"{D2},1,first,1,1", part="-a")
+    kit.deliver(D2, f"{D2},1,second,1,1", part="-b")
+    assert kit.stage(kit.dataset(add_up=True), D2) == {D2: StagedCounts(2, 0)}
+
+
+@pytest.fixture(scope="module")
+def late(module_kit: Kit) -> Staged:
+    """Rows of three days, some of them delivered later; the key is without the day."""
+    kit = Kit(module_kit.spark, module_kit.root / "late")
     loaded = kit.dataset(key=["id"], source=LATE)
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    kit.deliver(D2, f"{D2},1,b,1,1")
-    assert {d: c.rows for d, c in kit.stage(loaded, D1, D2).items()} == {D1: 1, D2: 1}
-
-
-def test_late_rows_reach_their_day_and_rows_outside_the_window_are_counted_by_delivery_day(kit: Kit) -> None:
-    loaded = kit.dataset(source=LATE)
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.deliver(D2, f"{D1},2,late,1,1", f"{D2},1,a,1,1", f"{D3},1,early,1,1", ",1,none,1,1")
     kit.deliver(D3, f"{D1},3,too late,1,1", f"{D3},2,a,1,1")
-    assert kit.stage(loaded, D1, D2, D3) == {D1: StagedCounts(2, 0), D2: StagedCounts(1, 2), D3: StagedCounts(1, 1)}
-    assert values(kit.staged(loaded), "day", "id", "_delivery_day") == [
+    return Staged(kit, loaded, kit.stage(loaded, D1, D2, D3))
+
+
+def test_late_rows_reach_their_day_and_rows_outside_the_window_are_counted_by_delivery_day(late: Staged) -> None:
+    assert late.counts == {D1: StagedCounts(2, 0), D2: StagedCounts(1, 2), D3: StagedCounts(1, 1)}
+    assert values(late.kit.staged(late.loaded), "day", "id", "_delivery_day") == [
         (D1, 1, D1),
         (D1, 2, D2),
         (D2, 1, D2),
         (D3, 2, D3),
     ]
+
+
+def test_the_same_key_on_two_days_is_two_keys(late: Staged) -> None:
+    assert values(late.kit.staged(late.loaded).where("id = 1"), "day") == [(D1,), (D2,)]
 
 
 def test_only_the_days_asked_for_are_replaced_in_one_commit_with_one_file_per_day(kit: Kit) -> None:
@@ -80,17 +110,6 @@ def test_only_the_days_asked_for_are_replaced_in_one_commit_with_one_file_per_da
     ]
     per_day = kit.staged(loaded).selectExpr("day", "_metadata.file_name AS f").distinct().groupBy("day").count()
     assert {row["count"] for row in per_day.collect()} == {1}
-
-
-def test_staging_twice_changes_nothing_and_days_without_deliveries_are_empty(kit: Kit) -> None:
-    loaded = kit.dataset()
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    first = kit.stage(loaded, D1, D2)
-    rows = values(kit.staged(loaded), *kit.staged(loaded).columns)
-    assert first == {D1: StagedCounts(1, 0), D2: StagedCounts(0, 0)}
-    assert kit.stage(loaded, D1, D2) == first
-    assert values(kit.staged(loaded), *kit.staged(loaded).columns) == rows
-    assert stage(kit.spark, loaded, kit.layout, ()) == {}
 
 
 def test_days_for_which_nothing_was_ever_landed_can_be_staged(kit: Kit) -> None:

@@ -81,11 +81,13 @@ soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=
 
 # Each lane runs what is not left to the night, unless test-all or test-faults says otherwise.
 CASES = -m "not nightly"
-PYTEST = $(BIN)/python -m pytest $(CASES) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST = $(BIN)/python -m pytest $(CASES) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LIMITS) $(ARGS)
 test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
 test-all test-faults: export HOSTILE_EXAMPLES ?= 100
-# At night many tests have installations and Spark servers of their own: more at once on two cores would miss their time limits.
+# At night many tests have installations and Spark servers of their own: few at once, and they wait longer before they give up.
 test-all test-faults: WORKERS = 2
+test-all test-faults: export BACKFILL_ASSETS_TEST_PATIENCE ?= 3
+test-all test-faults: LIMITS = -o timeout=2700
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. Only with spark.testing does Spark heed
 # the setting that keeps it from generating code. test-all runs it as it is shipped.

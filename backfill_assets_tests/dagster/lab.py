@@ -33,7 +33,7 @@ from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.shared import made_once, shared_folder
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.harness.without_dagster import publish
 from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
 
@@ -255,7 +255,8 @@ class Lab:
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """Ask the webserver, as the UI does."""
-        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=60).json()
+        question = {"query": query, "variables": variables}
+        answer = requests.post(f"{self.url}/graphql", json=question, timeout=60 * PATIENCE).json()
         assert "errors" not in answer, answer
         data: dict[str, Any] = answer["data"]
         return data

@@ -31,10 +31,10 @@ from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets_tests.dagster.lab import Lab, started_alone
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
 from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
 DATASET = "tickets_faults"
 # A batch takes some seconds: long enough to be killed in the middle of it.

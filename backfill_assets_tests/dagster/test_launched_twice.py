@@ -20,10 +20,10 @@ from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, 
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
 from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, write
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400 * PATIENCE)]
 
 DATASET = "tickets_twice"
 MODULE = ("-m", "backfill_assets_tests.dagster.held_definitions")
@@ -78,7 +78,7 @@ def asked(lab: Lab, days: Days, title: str) -> Process:
 
 def answered(client: Process) -> str:
     """The id of the backfill that a client was told."""
-    out, err = client.communicate(timeout=120)
+    out, err = client.communicate(timeout=120 * PATIENCE)
     assert client.returncode == 0, err
     return out.strip()
 
@@ -127,7 +127,7 @@ def test_two_launches_that_come_to_the_same_door_at_once_build_and_release_once(
     backfill = answered(client)
     pids = [reached(gate) for gate in gates]
     let_go(*gates)
-    out, err = command.communicate(timeout=400)
+    out, err = command.communicate(timeout=400 * PATIENCE)
     ends = (lab.finished(backfill), command.returncode)
     assert ends == ("COMPLETED_SUCCESS", 0), (lab.failures(backfill), out[-3000:], err[-3000:])
     found = assert_once(lab, days)
@@ -148,7 +148,7 @@ def test_a_command_that_comes_to_its_shadow_after_the_backfill_has_published_fin
     backfill = answered(asked(lab, days, "before the command"))
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     let_go(gate)
-    out, err = command.communicate(timeout=400)
+    out, err = command.communicate(timeout=400 * PATIENCE)
     assert command.returncode == 0, (out[-3000:], err[-3000:])
     told.injected(f"the command {pid} held before its shadow until the backfill has published")
     told.found(assert_once(lab, days))
@@ -169,7 +169,7 @@ def test_a_backfill_whose_last_run_begins_after_the_command_has_published_leaves
     let_go(first_ends)
     pid = reached(last_begins)
     let_go(command_builds)
-    out, err = command.communicate(timeout=400)
+    out, err = command.communicate(timeout=400 * PATIENCE)
     assert command.returncode == 0, (out[-3000:], err[-3000:])
     let_go(last_begins)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
@@ -241,7 +241,7 @@ def test_the_webserver_dies_with_a_launch_in_it_while_another_is_at_work(told: T
     client = asked(lab, more, in_flight)
     pid = reached(launch)
     lab.kill_webserver()
-    _, err = client.communicate(timeout=120)
+    _, err = client.communicate(timeout=120 * PATIENCE)
     assert client.returncode != 0
     assert "no Dagster webserver answers at" in err
     let_go(shadow_written)

@@ -20,10 +20,10 @@ from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, 
 from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, LEDGER, documented_urls
 from backfill_assets_tests.harness.postgres import Killable, is_running
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
 DATASET = "tickets_postgres_deaths"
 # Where the worker stands when Postgres goes for long: the days of the case, what the outage cuts, by what the sensor knows of

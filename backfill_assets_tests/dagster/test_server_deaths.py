@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import signal
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.engine import held_at, somebody_elses_server
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
 DATASET = "tickets_servers"
 DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 12))
@@ -131,10 +130,7 @@ def frozen_in_mid_write(lab: Lab, attempt: Attempt) -> psutil.Process:
     """Stop the server when files of a shadow are whole, but not all of them, and nothing is committed."""
     server = psutil.Process(_pid(lab))
     folder = lab.application.layout.published_path(DATASET) / attempt.folder
-    deadline = time.monotonic() + 300
-    while not whole(folder):
-        assert time.monotonic() < deadline, f"waited in vain for the first file in {folder}"
-        time.sleep(0.002)
+    wait_for(lambda: whole(folder), f"the first file in {folder}", 300, every=0.002)
     server.send_signal(signal.SIGSTOP)
     wait_for(lambda: server.status() == psutil.STATUS_STOPPED, "the server to stand still", 30)
     assert not list((folder / "_delta_log").glob("*.json")), "the write was over too soon to be killed"

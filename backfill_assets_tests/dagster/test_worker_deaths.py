@@ -12,10 +12,10 @@ from backfill_assets.domain.work import AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, killed_at
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
 DATASET = "tickets_deaths"
 FIRST = dt.date(2024, 11, 1)

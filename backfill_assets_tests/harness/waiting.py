@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from typing import Final
 
 import pytest
+
+PATIENCE: Final = float(os.environ.get("BACKFILL_ASSETS_TEST_PATIENCE", "1"))
+"""By what the time limits of waiting are multiplied: at night whole installations share two cores with the long stress."""
 
 
 def wait_for(
@@ -19,6 +24,7 @@ def wait_for(
 
     If it never does, the test fails and shows what is found `instead`.
     """
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

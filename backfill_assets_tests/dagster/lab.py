@@ -316,7 +316,7 @@ def content(table: DeltaTable) -> dict[dt.date, dict[int, int]]:
 
 
 def shared_lab(warehouse: Path) -> Lab:
-    """The one lab of a run with its daemon and webserver, which end with the run; whoever comes first starts them."""
+    """The one lab of a run; whoever comes first starts daemon and webserver, which end with the last test of Dagster."""
     lab = Lab(shared_folder() / "lab", warehouse)
 
     def start() -> str:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -48,27 +48,53 @@ def made_once(name: str, make: Callable[[], str]) -> str:
     return made.read_text(encoding="utf-8")
 
 
+class Installation:
+    """The installation that the tests of Dagster and the browser share; it works all the time, so it ends with the last of them."""
+
+    FOLDERS = ("/dagster/", "/ui/")
+
+    def __init__(self) -> None:
+        self._waiting: set[str] = set()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._will_run([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._will_run(ids)
+
+    def _will_run(self, ids: Iterable[str]) -> None:
+        self._waiting.update(name for name in ids if any(folder in name for folder in self.FOLDERS))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown" and report.nodeid in self._waiting:
+            self._waiting.remove(report.nodeid)
+            if not self._waiting:
+                _end("DAGSTER_HOME", str(shared_folder() / "lab" / "home"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if FOLDER_VARIABLE not in os.environ:
         os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="backfill-assets-")
         config.stash[_BEGAN] = True
+        config.pluginmanager.register(Installation())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not config.stash.get(_BEGAN, False):
         return
     folder = os.environ.pop(FOLDER_VARIABLE)
-    _end_all(folder)
+    _end(FOLDER_VARIABLE, folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_all(folder: str) -> None:
-    """End every process that this run has started and nobody has ended, whoever its parent is."""
+def _end(variable: str, value: str) -> None:
+    """End every process in whose environment the variable has this value, whoever its parent is."""
     found = []
     for process in psutil.process_iter():
         # A process that ends while it is looked at shows as one error or the other.
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(FOLDER_VARIABLE) == folder:
+            if process.pid != os.getpid() and process.environ().get(variable) == value:
                 found.append(process)
     for process in found:
         with contextlib.suppress(psutil.Error):

@@ -51,7 +51,7 @@ def test_a_range_is_one_run_then_published_rolled_back_and_published_again(lab: 
     assert built.returncode == 0, built.stderr[-3000:]
     assert amounts(lab, "orders", DAYS) == dict.fromkeys(DAYS, 10)
 
-    listed = lab.run("backfill", "releases", "orders", "--json")
+    listed = lab.backfill("releases", "orders", "--json")
     release = re.findall(r"r_\d{8}_\d{6}_\w{6}", listed.stdout)[0]
     unit = lab.application.ledger.release(release).manifest.unit
     back = lab.run("backfill", "rollback", release, "--reason", "finance saw it at noon")
@@ -59,7 +59,7 @@ def test_a_range_is_one_run_then_published_rolled_back_and_published_again(lab: 
     assert amounts(lab, "orders", DAYS) == {}
     assert "backfill hold lift orders" in back.stdout
 
-    again = lab.run("backfill", "publish", unit)
+    again = lab.backfill("publish", unit)
     assert again.returncode == 0, again.stderr
     assert amounts(lab, "orders", DAYS) == dict.fromkeys(DAYS, 10)
     # The runs of other tests may be between two steps when the doctor looks.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from decimal import Decimal
 from typing import NoReturn
 
 import pytest
@@ -28,10 +29,7 @@ def shown(kit: Kit, name: str) -> list[tuple[object, ...]]:
 
 
 def test_a_preview_mixes_published_days_and_those_of_several_attempts(kit: Kit, named: LoadedDataset) -> None:
-    for day in (D1, D2, D3):
-        kit.deliver(day, f"{day},1,a,1,1")
-    kit.build(named, D1, D2, D3)
-    kit.publish(named, kit.shadow(named).drop("fee"))
+    kit.publish(named, kit.rows(*((day, 1, "a", 1.0, Decimal(1)) for day in (D1, D2, D3))).drop("fee"))
     for day in (D2, D3):
         kit.deliver(day, f"{day},1,a,{day.day},1", hour=1)
     kit.build(named, D2)

@@ -165,7 +165,7 @@ def test_python_that_nobody_can_parse_is_refused(nested: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "line", ["a\n", "a: 1\n", "f(a)\n", "import a\n", "import zz.y\n", "import a{n}\n", "[];" * 99 + "\n"]
 )
-def test_much_python_is_read_within_a_second_or_not_at_all(line: str, size: int, tmp_path: Path) -> None:
+def test_much_python_is_read_within_seconds_or_not_at_all(line: str, size: int, tmp_path: Path) -> None:
     folder = fresh(tmp_path)
     (folder / "fact.sql").unlink()
     text = "def fact(staging):\n    return staging\n" + "".join(line.format(n=n) for n in range(size // len(line)))

@@ -90,8 +90,9 @@ test-all test-faults: export BACKFILL_ASSETS_TEST_PATIENCE ?= 3
 test-all test-faults: LIMITS = -o timeout=2700
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. Only with spark.testing does Spark heed
-# the setting that keeps it from generating code. test-all runs it as it is shipped.
-test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
+# the setting that keeps it from generating code. Nor does it verify its classes. test-all runs it as it is shipped.
+test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -XX:+UseSerialGC \
+  -XX:InitialRAMPercentage=6 -XX:NewRatio=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
   -Dspark.testing=true -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN \
   -Dspark.sql.planChangeValidation=false -Dspark.sql.lightweightPlanChangeValidation=false
 # Tests sync small files thousands of times: in memory where there is plenty of it (not in most containers); at night always on the disk.

@@ -76,7 +76,7 @@ def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
         assert found.value == state or found not in AT_REST, shown(lab, campaign)
         return found.value == state
 
-    wait_for(reached, what, 300, every=2, instead=partial(shown, lab, campaign))
+    wait_for(reached, what, 300, every=4, instead=partial(shown, lab, campaign))
     return status(lab, campaign)
 
 

@@ -31,14 +31,6 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
-_STILL = """
-addEventListener("DOMContentLoaded", () => {
-  const style = document.createElement("style");
-  style.textContent = "*, *::before, *::after { animation: none !important; transition: none !important }";
-  document.head.append(style);
-});
-"""
-"""Nothing moves on a page: a browser without a graphics card draws every step of a turning wheel on the CPU."""
 _PATIENCE = 120_000  # milliseconds that one step of a page may take on a busy machine
 
 
@@ -64,7 +56,6 @@ def ui(chromium: str, lab: Lab) -> Iterator[Ui]:
         running = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
         page = running.new_page(viewport={"width": 1600, "height": 1000})
         page.set_default_timeout(_PATIENCE)
-        page.add_init_script(_STILL)
         yield Ui(page, lab.url, SCREENSHOTS)
         running.close()
 

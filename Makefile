@@ -90,7 +90,7 @@ test-all test-faults: export BACKFILL_ASSETS_TEST_PATIENCE ?= 3
 test-all test-faults: LIMITS = -o timeout=2700
 
 # A Spark server that lives for minutes spends 60 % of its CPU on compiling: queries, and itself. Only with spark.testing does Spark heed
-# the setting that keeps it from generating code. Nor does it verify its classes. test-all runs it as it is shipped.
+# the setting that keeps it from generating code. The JVM does not verify classes either. test-all runs all as it is shipped.
 test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -XX:+UseSerialGC \
   -XX:InitialRAMPercentage=6 -XX:NewRatio=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
   -Dspark.testing=true -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN \
@@ -102,7 +102,7 @@ test: setup ## Everything that CI runs: each promise has its witness (some 16 mi
 	@$(MAKE) --no-print-directory -j2 static lanes
 
 test-all: CASES =
-test-all: setup static lanes ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
+test-all: setup static lanes ## Everything that there is, each night: all examples, kill points and the long stress (some two and a half hours)
 
 test-faults: CASES = -m faults
 test-faults: setup lanes ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)

@@ -103,8 +103,8 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/road/test_measure.py::test_a_reference_with_duplicate_and_null_keys_adds_no_rows": (),
     "spark/road/test_previews.py::test_a_day_without_data_is_empty_in_the_preview": (),
     "spark/road/test_previews.py::test_a_preview_works_before_anything_is_published": (),
-    "spark/road/test_recompute.py::test_changed_models_of_a_commit_are_compared_with_what_is_published": (),
     "spark/road/test_recompute.py::test_a_deterministic_model_passes_and_leaves_no_trace": (),
+    "spark/road/test_recompute.py::test_changed_models_of_a_commit_are_compared_with_what_is_published": (),
     "spark/road/test_recompute.py::test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_the_shadows_of_its_unit": (),  # noqa: E501
     "spark/road/test_recompute.py::test_other_code_or_other_inputs_are_not_compared_with_what_was_built": (),
     "spark/road/test_recompute.py::test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not": (),

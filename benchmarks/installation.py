@@ -26,6 +26,7 @@ from backfill_assets.domain.units import CONTRACT_TAG
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.settings import Settings
+from benchmarks.processes import living_with
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATASET: Final = "order_items"
@@ -138,13 +139,7 @@ class Installation:
 
     def living(self) -> list[psutil.Process]:
         """Processes that live with this installation's Dagster home in their environment, but for this one."""
-        found = []
-        for process in psutil.process_iter():
-            # A process that ends while it is looked at shows as one error or the other.
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.pid != os.getpid() and process.environ().get("DAGSTER_HOME") == str(self.root / "home"):
-                    found.append(process)
-        return found
+        return living_with("DAGSTER_HOME", str(self.root / "home"))
 
     @property
     def settings(self) -> Settings:

@@ -22,7 +22,7 @@ def _deliver(lab: Lab, amount: int, number: int) -> None:
 
 def _poll(lab: Lab, stop: threading.Event, seen: set[tuple[int, ...]]) -> None:
     path = lab.application.layout.published_path(DATASET)
-    while not stop.wait(0.4):
+    while not stop.wait(0.2):
         published = content(DeltaTable(path))
         seen.add(tuple(sum(published[day].values()) for day in DAYS))
 

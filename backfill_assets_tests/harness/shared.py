@@ -17,6 +17,8 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from benchmarks.processes import living_with
+
 FOLDER_VARIABLE = "BACKFILL_ASSETS_TEST_SHARED"
 """Names the folder; set for the whole run, and for every process that it starts."""
 _BEGAN = pytest.StashKey[bool]()
@@ -90,12 +92,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _end(variable: str, value: str) -> None:
     """End every process in whose environment the variable has this value, whoever its parent is."""
-    found = []
-    for process in psutil.process_iter():
-        # A process that ends while it is looked at shows as one error or the other.
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(variable) == value:
-                found.append(process)
+    found = living_with(variable, value)
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()

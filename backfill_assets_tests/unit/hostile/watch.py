@@ -25,7 +25,7 @@ _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock")
 def little_read() -> Iterator[None]:
     """This process reads no more than some files of the largest size that is allowed, and is done within seconds.
 
-    What is made to take long takes minutes. The seconds are those of its processor, which a busy machine makes slower as well."""
+    Input that is made to take long takes minutes. The seconds are those of its processor; on a busy machine that is slower, too."""
     before, began = _read_so_far(), time.process_time()
     yield
     took = time.process_time() - began

@@ -22,7 +22,7 @@ from backfill_assets_tests.harness.waiting import wait_for
 
 DATASET = "tickets_campaign"
 FIRST = dt.date(2024, 7, 1)
-DAYS = day_range(FIRST, FIRST + dt.timedelta(days=5))
+DAYS = day_range(FIRST, FIRST + dt.timedelta(days=3))
 CANARY_ONLY = {DAYS[0], DAYS[-1]}
 ID = "count-fees-2024"
 AT_REST = {CampaignState.stopped, CampaignState.paused, CampaignState.stale, CampaignState.validated}

@@ -146,8 +146,15 @@ class Kit:
 
     def publish(self, loaded: LoadedDataset, frame: DataFrame) -> None:
         """Stand in for a release: what readers see is this frame."""
-        path = str(self.layout.published_path(loaded.name))
-        frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy("day").save(path)
+        _write(frame, self.layout.published_path(loaded.name))
+
+    def put_shadow(self, loaded: LoadedDataset, frame: DataFrame, folder: str = FOLDER) -> None:
+        """Stand in for a build: the shadow has these rows, and neither raw nor staging has any."""
+        _write(frame, self.shadow_folder(loaded, folder))
+
+
+def _write(frame: DataFrame, path: Path) -> None:
+    frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy("day").save(str(path))
 
 
 def values(frame: DataFrame, *columns: str) -> list[tuple[object, ...]]:

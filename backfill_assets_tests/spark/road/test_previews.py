@@ -11,7 +11,7 @@ import pytest
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.lakehouse.road.views import SparkPreviews, drop_previews, ensure_preview
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit, values
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, FOLDER, Kit, values
 
 SECOND = "_shadow/u_1/2"
 
@@ -30,11 +30,9 @@ def shown(kit: Kit, name: str) -> list[tuple[object, ...]]:
 
 def test_a_preview_mixes_published_days_and_those_of_several_attempts(kit: Kit, named: LoadedDataset) -> None:
     kit.publish(named, kit.rows(*((day, 1, "a", 1.0, Decimal(1)) for day in (D1, D2, D3))).drop("fee"))
-    for day in (D2, D3):
-        kit.deliver(day, f"{day},1,a,{day.day},1", hour=1)
-    kit.build(named, D2)
-    kit.build(named, D3, folder=SECOND)
-    name = ensure_preview(kit.spark, named, kit.layout, "u_1", ([D2, D3], {"_shadow/u_1/1": [D2], SECOND: [D3]}))
+    for day, folder in ((D2, FOLDER), (D3, SECOND)):
+        kit.put_shadow(named, kit.rows((day, 1, "a", float(day.day), Decimal(1))), folder)
+    name = ensure_preview(kit.spark, named, kit.layout, "u_1", ([D2, D3], {FOLDER: [D2], SECOND: [D3]}))
     assert name == f"preview.{named.name}"
     assert shown(kit, named.name) == [(D1, 1, 1.0), (D2, 1, float(D2.day)), (D3, 1, float(D3.day))]
     view = kit.spark.table(name)

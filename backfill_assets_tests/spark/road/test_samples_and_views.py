@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 from collections.abc import Iterable
 from decimal import Decimal
 
@@ -34,11 +35,10 @@ def sampled(kit: Kit, loaded: LoadedDataset, pairs: Iterable[tuple[str, dt.date]
 
 def test_failed_checks_get_up_to_five_of_their_rows_per_day(kit: Kit) -> None:
     loaded = kit.dataset()
-    kit.deliver(
-        D1, *(f"{D1},{i // 2},z,{-i},0.5" for i in range(14)), f"{D1},,a,1,1", f"{D1},99,a,,1", f"{D1},100,b,NaN,1"
-    )
-    kit.deliver(D2, f"{D2},1,z,-1,0.5")
-    kit.build(loaded, D1, D2)
+    half, one = Decimal("0.50"), Decimal(1)
+    rows: list[tuple[object, ...]] = [(D1, i // 2, "z", -float(i), half) for i in range(14)]
+    rows += [(D1, None, "a", 1.0, one), (D1, 99, "a", None, one), (D1, 100, "b", math.nan, one), (D2, 1, "z", -1.0, half)]
+    kit.put_shadow(loaded, kit.rows(*rows))
     checks = (
         "unique_key",
         "not_null",

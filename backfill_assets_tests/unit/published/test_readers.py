@@ -9,10 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import duckdb
 import pandas as pd
 import polars as pl
@@ -136,21 +138,21 @@ def test_the_document_tells_a_loaded_version_by_its_release(
     assert run(older, released, monkeypatch)["release"] == RELEASE_IN_DOCUMENT
 
 
-def test_the_asset_of_the_document_reads_the_table_through_its_resource(flights: Flights) -> None:
+def test_the_asset_of_the_document_reads_the_table_through_its_resource(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (example,) = code("A Dagster asset downstream")
-    program = example + (
-        "\nresult = defs.resolve_implicit_global_asset_job_def()"
-        ".execute_in_process(asset_selection=[dg.AssetKey(['newest_day'])])"
-        "\n(event,) = result.get_asset_materialization_events()"
-        "\nfound = event.materialization.metadata"
-        "\nprint(found['newest_day'].value, found['rows'].value, found['version'].value)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=flights.home.parent, env=flights.shell(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "2013-03-13 9 3"
+    for name, value in flights.environ.items():
+        monkeypatch.setenv(name, value)
+    # Dagster reads the annotations of an asset in its module.
+    module = types.ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)
+    exec(compile(example, "docs/readers.md", "exec"), vars(module))  # noqa: S102  # our own document
+    job = module.defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(asset_selection=[dg.AssetKey(["newest_day"])])
+    (event,) = result.get_asset_materialization_events()
+    found = event.materialization.metadata
+    assert [found[name].value for name in ("newest_day", "rows", "version")] == ["2013-03-13", 9, 3]
 
 
 def path(flights: Flights, *arguments: str) -> str:

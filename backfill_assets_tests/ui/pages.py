@@ -90,7 +90,6 @@ class Ui:
 
     def end_of_backfill(self, backfill: str) -> str:
         """Open the page of a backfill that is over, and wait until it says so; how it ended."""
-        self.page.goto(self.url)
         self.open_backfill(backfill)
         status = self.page.get_by_text("Status", exact=True).locator("xpath=..")
         expect(status).to_have_text(re.compile("Failed|Completed|Success|Succeeded|Canceled"))
@@ -110,8 +109,6 @@ class Ui:
         self._show_group(dataset)
         self.page.get_by_role("link", name=f"{layer} / {dataset}").click()
         self.open_tab(tab)
-        # The page still shows the states that the launch dialog read.
-        self.page.reload()
 
     def open_check(self, check: str) -> None:
         """Open the partitions of a check, from the list of an asset's checks."""
@@ -147,14 +144,15 @@ class Ui:
         return list(self.dots())
 
     def _go_to(self, place: str) -> None:
+        if not self.page.url.startswith(self.url):  # to load it takes seconds, to follow a link in it does not
+            self.page.goto(self.url)
         # Its accessible name has that of its icon in front.
         self.page.get_by_role("navigation").get_by_role("link", name=re.compile(f"{place}$")).click()
 
     def _show_group(self, dataset: str) -> None:
-        # The page draws only as many assets as fit into the window.
-        self.page.goto(self.url)
         self._go_to("Catalog")
         self._filter(dataset)
+        # The page draws only as many assets as fit into the window.
         expect(self.page.get_by_role("link", name=f" / {dataset}")).to_have_count(4)
 
     def _filter(self, dataset: str) -> None:

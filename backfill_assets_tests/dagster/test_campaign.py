@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,20 +64,24 @@ def status(lab: Lab, campaign: str = ID) -> dict[str, Any]:
 
 
 def standing(lab: Lab, campaign: str) -> Standing:
-    """The same as `status`, without starting a process for it; opens models, ledger and instance, so do not ask too often."""
+    """The same as `status`, without starting a process for it; opens models, ledger and instance."""
     with lab.instance as instance:
         return desk_of(lab.application, instance).standings.of(campaign)
 
 
+def waits(lab: Lab, campaign: str, until: Callable[[Standing], bool], what: str) -> None:
+    """Wait until a campaign stands so; models, ledger and instance are opened once."""
+    with lab.instance as instance:
+        standings = desk_of(lab.application, instance).standings
+        wait_for(lambda: until(standings.of(campaign)), what, 300, every=4, instead=partial(shown, lab, campaign))
+
+
 def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
-    what = f"campaign {campaign} to be {state}"
+    def reached(found: Standing) -> bool:
+        assert found.state.value == state or found.state not in AT_REST, shown(lab, campaign)
+        return found.state.value == state
 
-    def reached() -> bool:
-        found = standing(lab, campaign).state
-        assert found.value == state or found not in AT_REST, shown(lab, campaign)
-        return found.value == state
-
-    wait_for(reached, what, 300, every=4, instead=partial(shown, lab, campaign))
+    waits(lab, campaign, reached, f"campaign {campaign} to be {state}")
     return status(lab, campaign)
 
 
@@ -181,8 +186,7 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     }
     backfill(lab, "plan", write(lab, content))
     backfill(lab, "launch", name)
-    batch = "the first batch to pass"
-    wait_for(lambda: standing(lab, name).good >= 1, batch, 300, every=2, instead=partial(shown, lab, name))
+    waits(lab, name, lambda found: found.good >= 1, "the first batch to pass")
     backfill(lab, "pause", name, "--reason", "month end")
     with lab.instance as instance:
         backfills = DagsterBackfills(instance)

@@ -11,7 +11,7 @@ from backfill_assets.domain.days import day_range
 from backfill_assets_tests.dagster.lab import Lab, amounts, content
 
 DATASET = "tickets_at_once"
-DAYS = day_range(dt.date(2024, 1, 1), dt.date(2024, 1, 9))
+DAYS = day_range(dt.date(2024, 1, 1), dt.date(2024, 1, 6))
 HALVED = [{"days": [str(d) for d in DAYS], "metrics": {"amount": "-50%", "row_count": "unchanged"}}]
 
 
@@ -27,7 +27,7 @@ def _poll(lab: Lab, stop: threading.Event, seen: set[tuple[int, ...]]) -> None:
         seen.add(tuple(sum(published[day].values()) for day in DAYS))
 
 
-def test_a_backfill_of_three_chunks_is_one_commit_and_readers_never_see_a_mixture(lab: Lab) -> None:
+def test_a_backfill_of_two_chunks_is_one_commit_and_readers_never_see_a_mixture(lab: Lab) -> None:
     _deliver(lab, 10, number=1)
     lab.publish(DATASET, DAYS)
     released = lab.version(DATASET)
@@ -46,9 +46,9 @@ def test_a_backfill_of_three_chunks_is_one_commit_and_readers_never_see_a_mixtur
         reader.join()
 
     assert status == "COMPLETED_SUCCESS", lab.failures(backfill)
-    assert len(lab.runs(backfill)) == 3
+    assert len(lab.runs(backfill)) == 2
     assert lab.version(DATASET) == released + 1
-    assert seen <= {(20,) * 9, (10,) * 9}
+    assert seen <= {(20,) * len(DAYS), (10,) * len(DAYS)}
     assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 10)
     assert {str(d) for d in DAYS} <= lab.materialized("published", DATASET)
     (release, *_) = lab.application.ledger.releases(DATASET)

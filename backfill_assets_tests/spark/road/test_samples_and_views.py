@@ -37,7 +37,12 @@ def test_failed_checks_get_up_to_five_of_their_rows_per_day(kit: Kit) -> None:
     loaded = kit.dataset()
     half, one = Decimal("0.50"), Decimal(1)
     rows: list[tuple[object, ...]] = [(D1, i // 2, "z", -float(i), half) for i in range(14)]
-    rows += [(D1, None, "a", 1.0, one), (D1, 99, "a", None, one), (D1, 100, "b", math.nan, one), (D2, 1, "z", -1.0, half)]
+    rows += [
+        (D1, None, "a", 1.0, one),
+        (D1, 99, "a", None, one),
+        (D1, 100, "b", math.nan, one),
+        (D2, 1, "z", -1.0, half),
+    ]
     kit.put_shadow(loaded, kit.rows(*rows))
     checks = (
         "unique_key",

@@ -102,7 +102,6 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "unit/test_repository.py::test_what_a_machine_shows_in_a_weaker_way_is_printed_after_every_run": (),
     # Tests on one Spark server
     "spark/road/test_compare.py::test_differing_rows_are_those_that_datacompy_finds": (),
-    "spark/road/test_consumers.py::test_a_column_that_the_version_lacks_is_null": (),
     "spark/road/test_full_disk.py::test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit": (),
     "spark/road/test_full_disk.py::test_the_disk_is_full_before_the_first_day_is_written": ("raw",),
     "spark/road/test_golden.py::test_a_delta_table_is_a_golden_source_as_it_is_now": (),
@@ -115,14 +114,11 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/road/test_landing.py::test_the_same_content_under_another_name_is_a_delivery_of_its_own": (),
     "spark/road/test_measure.py::test_a_column_that_is_not_published_yet_has_no_metrics_and_counts_as_null": (),
     "spark/road/test_measure.py::test_a_reference_with_duplicate_and_null_keys_adds_no_rows": (),
-    "spark/road/test_previews.py::test_a_day_without_data_is_empty_in_the_preview": (),
-    "spark/road/test_previews.py::test_a_preview_works_before_anything_is_published": (),
     "spark/road/test_recompute.py::test_a_deterministic_model_passes_and_leaves_no_trace": (),
     "spark/road/test_recompute.py::test_changed_models_of_a_commit_are_compared_with_what_is_published": (),
     "spark/road/test_recompute.py::test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_the_shadows_of_its_unit": (),  # noqa: E501
     "spark/road/test_recompute.py::test_other_code_or_other_inputs_are_not_compared_with_what_was_built": (),
     "spark/road/test_recompute.py::test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not": (),
-    "spark/road/test_row_differences.py::test_columns_that_were_added_or_retyped_are_not_compared_and_tolerances_are_kept": (),
     "spark/road/test_shadow.py::test_a_python_model_builds_the_same_shadow": (),
     "spark/road/test_shadow.py::test_building_again_replaces_the_days_and_another_batch_of_the_attempt_keeps_them": (),
     "spark/road/test_staging.py::test_batching_does_not_matter": (),

@@ -43,19 +43,16 @@ def test_a_preview_mixes_published_days_and_those_of_several_attempts(kit: Kit, 
 
 
 def test_a_day_without_data_is_empty_in_the_preview(kit: Kit, named: LoadedDataset) -> None:
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    kit.build(named, D1)
-    kit.publish(named, kit.shadow(named))
+    kit.publish(named, kit.rows((D1, 1, "a", 1.0, Decimal(1))))
     ensure_preview(kit.spark, named, kit.layout, "u_1", ([D1], {}))
     assert shown(kit, named.name) == []
 
 
 def test_a_preview_works_before_anything_is_published(kit: Kit, named: LoadedDataset) -> None:
-    kit.deliver(D1, f"{D1},1,a,1,1")
-    kit.build(named, D1)
+    kit.put_shadow(named, kit.rows((D1, 1, "a", 1.0, Decimal(1))))
     ensure_preview(kit.spark, named, kit.layout, "u_1", ([], {}))
     assert shown(kit, named.name) == []
-    ensure_preview(kit.spark, named, kit.layout, "u_1", ([D1], {"_shadow/u_1/1": [D1]}))
+    ensure_preview(kit.spark, named, kit.layout, "u_1", ([D1], {FOLDER: [D1]}))
     assert shown(kit, named.name) == [(D1, 1, 1.0)]
 
 

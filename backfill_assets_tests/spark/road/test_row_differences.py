@@ -218,7 +218,8 @@ def test_columns_that_were_added_or_retyped_are_not_compared_and_tolerances_are_
     loaded = kit.dataset(columns=columns)
     for day in (D1, D2):
         kit.deliver(day, *(f"{day},{row}" for row in ROWS))
-    kit.build(loaded, D1, D2)
+    kit.stage(loaded, D1, D2)
+    kit.put_shadow(loaded, kit.staged(loaded).select("day", "id", "kind", "amount", "fee"))
     shadow = kit.shadow(loaded).drop("kind").withColumn("fee", F.expr("cast(fee AS decimal(20,2)) + 1"))
     kit.publish(loaded, shadow.withColumn("amount", F.expr(f"amount + IF(day = '{D1}', 0.5, 0.75)")))
     question = Question(FOLDER, ATTEMPT, kit.measure(loaded, D1, D2), Contract())

@@ -84,8 +84,8 @@ CASES = -m "not nightly"
 PYTEST = $(BIN)/python -m pytest $(CASES) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LIMITS) $(ARGS)
 test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
 test-all test-faults: export HOSTILE_EXAMPLES ?= 100
-# At night many tests have installations and Spark servers of their own: few at once, and they wait longer before they give up.
-test-all test-faults: WORKERS = 2
+# At night many tests have installations and Spark servers of their own: two at once beside the stress, and they wait longer before
+# they give up.
 test-all test-faults: export BACKFILL_ASSETS_TEST_PATIENCE ?= 3
 test-all test-faults: LIMITS = -o timeout=2700
 
@@ -98,7 +98,7 @@ test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheS
 # Tests sync small files thousands of times: in memory where there is plenty of it (not in most containers); at night always on the disk.
 SHM = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000' | grep -o /dev/shm$$)
 test: export TMPDIR := $(or $(TMPDIR),$(SHM),/tmp)
-test: setup ## Everything that CI runs: each promise has its witness (some 14 minutes on two cores)
+test: setup ## What .ci/run runs: a witness for every promise (some 14 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 static lanes
 
 test-all: CASES =

@@ -90,6 +90,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                     "dagster/test_workers",
                     "a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retried",
                 ),
+                *_of("dagster/test_killed_worker", "the_run_of_a_killed_worker_is_failed_retried_and_released"),
             ),
         ),
         Fault(

@@ -13,7 +13,6 @@ from backfill_assets_tests.engine import spark_server
 __all__ = ["lab", "spark_server"]
 
 _FOLDER = Path(__file__).parent
-_LONGEST = _FOLDER / "test_campaign.py"
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +21,6 @@ def lab(spark_server: SparkServer) -> Lab:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # With several processes the last one at work decides how long a run takes.
-    items.sort(key=lambda item: item.path != _LONGEST)
     for item in items:
         if item.path.is_relative_to(_FOLDER):
             item.add_marker(pytest.mark.orchestration)

@@ -45,6 +45,7 @@ COPIES: Mapping[str, str] = {
     "tickets_failed": "tickets",
     "tickets_beside": "tickets",
     "tickets_at_once": "tickets",
+    "tickets_killed": "tickets",
 }
 """Datasets of the installation that a run shares: each file of tests has its own, as all of them may be at work at once."""
 # Run limits under which chunks of one backfill meet each other at the release.

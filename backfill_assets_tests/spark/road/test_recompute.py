@@ -215,6 +215,7 @@ def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is
     site.land(D1, D2)
     unit = site.unit(D1, D2)
     site.build(unit)
+    assert site.prove(unit.id, D1).passed
     (stored,) = site.ledger.evidence(unit.id, "trips", [D2]).values()
     shadow = replace(stored.measured.shadow, fingerprint="1:2:3")
     attempt = site.ledger.start_attempt(unit.id, "trips", (D2,), "again", LEASE)

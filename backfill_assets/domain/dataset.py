@@ -49,7 +49,8 @@ class Source(Part):
     path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
     columns: dict[Name, ColumnType] = Field(min_length=1)
     late_days: Annotated[int, Field(ge=0, le=366)] = Field(
-        default=0, description="A business day may be delivered up to so many days later; staging reads that far."
+        default=0,
+        description="Files of up to so many days later may hold rows of a day as well; staging reads that far.",
     )
     on_missing: OnMissing = OnMissing.fail
     csv: CsvOptions = CsvOptions()

@@ -42,11 +42,12 @@ def source_state(
     dataset: Dataset, day: dt.date, deliveries: Deliveries, staged: Mapping[dt.date, StagedDay]
 ) -> SourceState:
     """What was delivered for one business day, for the checks."""
-    own = deliveries_of(dataset, day, deliveries)
+    own, read = deliveries.get(day, ()), deliveries_of(dataset, day, deliveries)
     return SourceState(
         deliveries=len(own),
         rows=sum(d.rows for d in own),
-        corrupt_rows=sum(d.corrupt_rows for d in own),
+        corrupt_rows=sum(d.corrupt_rows for d in read),
         outside_rows=staged[day].outside_rows if day in staged else 0,
         delivered_at=max((d.delivered_at for d in own), default=None),
+        rows_read=sum(d.rows for d in read),
     )

@@ -26,6 +26,7 @@ from backfill_assets.domain.measurement import (
     metric_names,
     tolerance_of,
 )
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import Check, CheckKind, Finding, Verdict
 
 
@@ -181,6 +182,8 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     tolerated = dataset.landing.on_missing is OnMissing.pass_
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     note = "no source data; the dataset lets such days pass" if tolerated else "no source data was ever delivered"
+    if m.source.rows_read:
+        note += f"; files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for the day's own"
     return Finding(tolerated, "a delivery", found, note=note)
 
 
@@ -195,7 +198,7 @@ def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
 def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
     limit = dataset.checks.corrupt_rows.max_rows
     bad = m.source.corrupt_rows + m.source.outside_rows
-    found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows} rows"
+    found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows_read} rows"
     return Finding(bad <= limit, "no such rows", found, f"{limit} rows" if limit else "")
 
 

@@ -19,13 +19,19 @@ Figures = Mapping[str, Decimal | None]
 
 @dataclass(frozen=True)
 class SourceState:
-    """What was delivered for a business day: number of deliveries, rows by fate, and when the newest came."""
+    """What was delivered for a business day.
+
+    `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
+    day, which `late_days` reads as well, does not stand in for one that lacks. `corrupt_rows` and `outside_rows` are of all
+    `rows_read`, those of later days included.
+    """
 
     deliveries: int = 0
     rows: int = 0
     corrupt_rows: int = 0
     outside_rows: int = 0
     delivered_at: dt.datetime | None = None
+    rows_read: int = 0
 
 
 @dataclass(frozen=True)

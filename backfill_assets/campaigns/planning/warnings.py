@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -46,11 +45,11 @@ def _without_source(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
     source = figures.dataset.source
     if source is None:
         return
-    delivered, late = sorted(figures.delivered), dt.timedelta(days=source.late_days)
-    missing = [day for day in planned.days if not _any_between(delivered, day, day + late)]
+    missing = [day for day in planned.days if day not in figures.delivered]
     if missing:
         fails = source.on_missing is OnMissing.fail
-        then = "they will fail their check source_present" if fails else "they will come out empty"
+        empty = "they will have only what later files hold of them" if source.late_days else "they will come out empty"
+        then = "they will fail their check source_present" if fails else empty
         yield f"{planned.name}, {counted(missing)}: no source data; {then}"
 
 
@@ -109,8 +108,3 @@ def _longer_than_allowed(survey: Survey) -> Iterator[str]:
     if allowed is not None and survey.estimate.seconds > allowed.total_seconds():
         time = dt.timedelta(seconds=round(survey.estimate.seconds))
         yield f"execution.budget.wall_time: {format_duration(allowed)} is less than the estimate, {time}: it will stop on the way"
-
-
-def _any_between(days: list[dt.date], first: dt.date, last: dt.date) -> bool:
-    at = bisect_left(days, first)
-    return at < len(days) and days[at] <= last

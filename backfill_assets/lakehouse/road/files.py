@@ -80,6 +80,8 @@ def csv_options(options: CsvOptions) -> dict[str, str]:
         "quote": options.quote,
         "escape": options.quote,
         "nullValue": options.null_value,
+        # With it Spark does not count the cells of a row where it reads only some of them: one that was cut would pass.
+        "columnPruning": "false",
     }
 
 

@@ -65,7 +65,7 @@ def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
         discover(loaded, kit.layout, [D1, D2])
 
 
-QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES = (D1 + dt.timedelta(i) for i in range(6))
+QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES, CUT = (D1 + dt.timedelta(i) for i in range(7))
 ODD = ["a b", "[1]", "{x}+%20#q?", "é", "back\\slash", "it's"]
 
 
@@ -109,7 +109,8 @@ def landed(module_kit: Kit) -> Landed:
     kit.put(f"trips/{OTHER_HEADERS}-2.csv", f"day,id,kind,amount,fee\n{OTHER_HEADERS},2,b,8.5,1.25\n")
     for number, name in enumerate(ODD):
         kit.deliver(ODD_NAMES, f"{ODD_NAMES},{number},a,1,1", part=name)
-    days = (QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES)
+    kit.put(f"trips/{CUT}.csv", f"day,id,kind,amount,fee,other\n{CUT},1,a,1.5,2.25,x\n{CUT},2,b\n{CUT},3,c,1.5,2.25\n")
+    days = (QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES, CUT)
     return Landed(kit, loaded, kit.land(loaded, *days))
 
 
@@ -154,6 +155,11 @@ def test_columns_are_matched_by_header_in_any_order_and_surplus_ones_are_read_pa
     assert [(d.rows, d.corrupt_rows) for d in landed.of(OTHER_HEADERS)] == [(1, 0), (1, 0)]
     expected = [(1, "a", 9.5, Decimal("2.50")), (2, "b", 8.5, Decimal("1.25"))]
     assert values(landed.rows(OTHER_HEADERS), "id", "kind", "amount", "fee") == expected
+
+
+def test_a_row_that_is_cut_is_quarantined_also_where_a_file_has_columns_that_nobody_declared(landed: Landed) -> None:
+    assert [(d.rows, d.corrupt_rows) for d in landed.of(CUT)] == [(3, 2)]
+    assert values(landed.rows(CUT).where("_corrupt_record IS NULL"), "id", "fee") == [(1, Decimal("2.25"))]
 
 
 def test_odd_file_names_keep_their_rows(landed: Landed) -> None:

@@ -54,7 +54,7 @@ GOOD = DayMeasurement(
     shadow=Side(METRICS, {"checked:cities": 100, "unmatched:cities": 10}, "f"),
     published=Side(METRICS, {}, "f"),
     staging=Side(METRICS),
-    source=SourceState(1, 100, 0, 0, dt.datetime(2024, 3, 31, 4, tzinfo=dt.UTC)),
+    source=SourceState(1, 100, 0, 0, dt.datetime(2024, 3, 31, 4, tzinfo=dt.UTC), 100),
 )
 SAME = Compared(RowCounts(unchanged=100))
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.inputs import by_delivery_day, deliveries_of, fact_inputs, source_state, staged_inputs
+from backfill_assets.domain.measurement import SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
 
@@ -71,10 +72,18 @@ def test_when_a_file_was_landed_does_not_count_but_its_content_and_references_do
 
 
 def test_the_state_of_the_source_sums_the_deliveries_and_takes_the_newest_time() -> None:
-    deliveries = by_delivery_day([delivered(DAYS[0]), delivered(DAYS[1], "g", hours=3), delivered(DAYS[2])])
+    deliveries = by_delivery_day([delivered(DAYS[0]), delivered(DAYS[0], "g", hours=3), delivered(DAYS[2])])
     staged = {DAYS[0]: StagedDay("trips", DAYS[0], "i", "c", outside_rows=4)}
     state = source_state(late(1), DAYS[0], deliveries, staged)
-    assert (state.deliveries, state.rows, state.outside_rows) == (2, 10, 4)
+    assert (state.deliveries, state.rows, state.corrupt_rows, state.outside_rows, state.rows_read) == (2, 10, 2, 4, 10)
     assert state.delivered_at == NOON + dt.timedelta(hours=3)
-    nothing = source_state(late(0), DAYS[9], deliveries, {})
-    assert (nothing.deliveries, nothing.rows, nothing.corrupt_rows, nothing.delivered_at) == (0, 0, 0, None)
+    assert source_state(late(0), DAYS[9], deliveries, {}) == SourceState()
+
+
+def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
+    """A day whose file lacked passed `source_present` with its neighbour's, and was published empty; it was late by it."""
+    later = by_delivery_day([delivered(DAYS[1]), delivered(DAYS[2], hours=30)])
+    alone = source_state(late(2), DAYS[0], later, {})
+    assert alone == SourceState(corrupt_rows=2, rows_read=10)
+    both = source_state(late(2), DAYS[1], later, {})
+    assert (both.deliveries, both.rows, both.delivered_at, both.rows_read) == (1, 5, NOON, 10)

@@ -47,6 +47,7 @@ def test_a_good_day_passes_every_check_once() -> None:
         ("unique_key", shadow(duplicate_keys=2), "2 duplicate keys"),
         ("not_null", shadow(nulls__fare=3, nulls__trip=1), "1 in trip, 3 in fare"),
         ("source_present", source(deliveries=0, rows=0), "none"),
+        ("source_present", source(deliveries=1, rows=0), "1 deliveries without a row"),
         ("corrupt_rows", source(corrupt_rows=1, outside_rows=1), "1 unreadable, 1 of another day, of 100 rows"),
         ("source_freshness", source(delivered_at=dt.datetime(2024, 4, 2, 12, tzinfo=dt.UTC)), "61.0 h after it"),
         ("source_freshness", source(delivered_at=None), "nothing was delivered"),

@@ -36,7 +36,7 @@ sides = st.builds(
     st.dictionaries(texts, counts, max_size=3),
     texts,
 )
-sources = st.builds(SourceState, counts, counts, counts, counts, st.none() | moments)
+sources = st.builds(SourceState, counts, counts, counts, counts, st.none() | moments, counts)
 upstreams = st.builds(
     UpstreamState,
     st.dictionaries(texts, counts, max_size=3),

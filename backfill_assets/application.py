@@ -141,7 +141,7 @@ class Application:
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
         """Looks for source files that published days were not built from."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.basis)
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
 
     @cached_property
     def road(self) -> Road:

@@ -39,7 +39,10 @@ class Basis:
 
 @dataclass(frozen=True)
 class DayEvidence:
-    """What was built and checked for one day, in one attempt of a unit; `compared` lacks where rows were not compared."""
+    """What was built and checked for one day, in one attempt of a unit; `compared` lacks where rows were not compared.
+
+    `deliveries` are those that the day was built from, as `origins` names them; the basis has their digest.
+    """
 
     unit: str
     attempt: int
@@ -51,6 +54,7 @@ class DayEvidence:
     verdicts: tuple[Verdict, ...]
     recorded_at: dt.datetime
     compared: Compared | None = None
+    deliveries: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:

@@ -38,6 +38,15 @@ def fact_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, referenc
     return digest([staged_inputs(dataset, d, deliveries, references) for d in dataset.with_lookback((day,))])
 
 
+def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str, ...]:
+    """The deliveries that one day of the fact is built from, those of the days it looks back at included.
+
+    Each is a digest of path and content, so that what came later can be told without comparing times.
+    """
+    days = dataset.delivery_days(dataset.with_lookback((day,)))
+    return tuple(sorted({digest([d.path, d.fingerprint])[:16] for own in days for d in deliveries.get(own, ())}))
+
+
 def source_state(
     dataset: Dataset, day: dt.date, deliveries: Deliveries, staged: Mapping[dt.date, StagedDay]
 ) -> SourceState:

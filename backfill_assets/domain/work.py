@@ -99,12 +99,13 @@ class Content:
     """What a set of files holds of a day: the fingerprint of its rows, and digests of what they were built from.
 
     `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` are deliveries and references,
-    none where unknown.
+    and `deliveries` the deliveries alone, as `origins` names them; none where unknown.
     """
 
     fingerprint: str
     upstream: str
     inputs: str | None = None
+    deliveries: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

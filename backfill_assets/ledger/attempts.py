@@ -110,7 +110,7 @@ class WorkRows(DeliveryRows, WorkLedger):
             if rows:
                 connection.execute(insert(_EVIDENCE), rows)
             measured = [_content(e) for e in given if e.verdicts]
-            upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream", "inputs"])
+            upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream", "inputs", "deliveries"])
 
     def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:
         """What is known to be in each day's files, given their layout digests."""
@@ -118,7 +118,7 @@ class WorkRows(DeliveryRows, WorkLedger):
         with self._database.read() as connection:
             rows = connection.execute(select(_CONTENTS).where(asked)).all()
         return {
-            row.day: Content(row.fingerprint, row.upstream, row.inputs)
+            row.day: Content(row.fingerprint, row.upstream, row.inputs, _deliveries(row.deliveries))
             for row in rows
             if layouts.get(row.day) == row.layout
         }
@@ -127,6 +127,7 @@ class WorkRows(DeliveryRows, WorkLedger):
         """Remember what was measured in files that somebody else wrote; what is known already stays as it is."""
         rows = [
             {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
+            | {"deliveries": None if content.deliveries is None else " ".join(content.deliveries)}
             for day, (layout, content) in contents.items()
         ]
         with self._database.write() as connection:
@@ -192,7 +193,12 @@ def _content(evidence: DayEvidence) -> dict[str, object]:
         "fingerprint": evidence.measured.shadow.fingerprint,
         "upstream": evidence.basis.upstream,
         "inputs": evidence.basis.inputs,
+        "deliveries": " ".join(evidence.deliveries),
     }
+
+
+def _deliveries(stored: str | None) -> tuple[str, ...] | None:
+    return None if stored is None else tuple(stored.split())
 
 
 def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Attempt, ...]:

@@ -194,6 +194,7 @@ contents = Table(
     Column("fingerprint", Text, nullable=False),
     Column("upstream", Text, nullable=False),
     Column("inputs", Text),
+    Column("deliveries", Text),
 )
 """What was measured of each set of files that ever was a day: its content, and what it came from."""
 

@@ -48,6 +48,9 @@ class SetBasis:
     def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         return {d: self.changed.get((name, d), "as delivered") for d in days}
 
+    def deliveries(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:  # noqa: ARG002  # none has any
+        return dict.fromkeys(days, ())
+
     def upstream(self, name: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:  # noqa: ARG002  # none has one
         return dict.fromkeys(days, "")
 

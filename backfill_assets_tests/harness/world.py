@@ -243,7 +243,16 @@ class World:
             )
             evidence.append(
                 DayEvidence(
-                    unit.id, attempt.number, name, d, basis, files.get(d, ()), measured, verdicts, self.clock.now()
+                    unit.id,
+                    attempt.number,
+                    name,
+                    d,
+                    basis,
+                    files.get(d, ()),
+                    measured,
+                    verdicts,
+                    self.clock.now(),
+                    deliveries=self.basis.deliveries(name, [d])[d],
                 )
             )
         self.ledger.add_evidence(attempt.number, evidence)

@@ -11,7 +11,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.basis_ports import ContentFingerprints
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.inputs import by_delivery_day, fact_inputs, staged_inputs
+from backfill_assets.domain.inputs import by_delivery_day, fact_inputs, origins, staged_inputs
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.units import Unit
@@ -39,6 +39,13 @@ class CurrentBasis:
     def staged_inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Digest of what each staged day would be built from now."""
         return self._digests(dataset, days, lookback=False)
+
+    def deliveries(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:
+        """The deliveries that each day's fact would be built from now, as `origins` names them."""
+        found = self.datasets[dataset].dataset
+        window = found.delivery_days(found.with_lookback(tuple(days)))
+        by_day = by_delivery_day(self.ledger.deliveries(dataset, window))
+        return {day: origins(found, day, by_day) for day in days}
 
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.

@@ -6,13 +6,12 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.building.basis import CurrentBasis
-from backfill_assets.campaigns.building.standing import effective, published_among
+from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, LateData
 from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.inputs import Deliveries, by_delivery_day
+from backfill_assets.domain.inputs import Deliveries, by_delivery_day, origins
 from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
@@ -49,7 +48,6 @@ class LateDeliveries:
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
     layout: Layout
-    basis: CurrentBasis
 
     def of(self, name: str) -> tuple[LateDay, ...]:
         """The late days of one dataset; none before its first release, and none without a source."""
@@ -84,20 +82,13 @@ class LateDeliveries:
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
     ) -> set[dt.date]:
-        """Days of which a delivery has landed since their release, by the run of another day that it may hold rows of."""
-        name = dataset.name
-        contents = self.ledger.contents(name, {day: layout_digest(active.get(day, ())) for day in days})
-        built = {day: found.inputs for day, found in contents.items() if found.inputs is not None}
-        now = self.basis.inputs(name, tuple(built)) if built else {}
-        moved = [day for day, inputs in built.items() if inputs != now[day]]
-        releases = effective(self.ledger.releases(name)) if moved else {}
-        # Inputs are references as well, and a new one of those is no delivery.
-        return {
-            day
-            for day in moved
-            if day in releases
-            and any(d.landed_at > releases[day].created_at for w in _window(dataset, (day,)) for d in known.get(w, ()))
-        }
+        """Days of which a delivery has landed that they were not built from, by the run of another day that it may hold rows of.
+
+        Told by the deliveries themselves: a landing that began before a release may reach the ledger after it.
+        """
+        contents = self.ledger.contents(dataset.name, {day: layout_digest(active.get(day, ())) for day in days})
+        built = {day: found.deliveries for day, found in contents.items() if found.deliveries is not None}
+        return {day for day, own in built.items() if set(origins(dataset, day, known)) - set(own)}
 
     def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
         """What a live run of each day would be refused for: it works on all datasets of the release group."""

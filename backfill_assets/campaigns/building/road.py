@@ -171,6 +171,8 @@ class Road:
         loaded = self.datasets[name]
         # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
         inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
+        # After the digest of the inputs: what lands between the two makes the evidence stale.
+        deliveries = self.basis.deliveries(name, days)
         if loaded.staging is not None:
             self.stage(spark, name, loaded.dataset.with_lookback(days))
         target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
@@ -183,6 +185,7 @@ class Road:
                 unit.id, attempt.number, name, day,
                 Basis(inputs[day], loaded.code_version, contract, "", upstream[day]),
                 tuple(files.get(day, ())), DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at,
+                deliveries=deliveries[day],
             )
             for day in days
         ]  # fmt: skip

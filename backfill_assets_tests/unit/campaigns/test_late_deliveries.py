@@ -38,7 +38,7 @@ class Desk:
 
     @property
     def late(self) -> LateDeliveries:
-        return LateDeliveries(self.world.ledger, self.loaded, self.world.tables, layout(self.folder), self.basis)
+        return LateDeliveries(self.world.ledger, self.loaded, self.world.tables, layout(self.folder))
 
     def says(self, name: str = "sales", **what: object) -> None:
         """Change what the contract of a dataset says."""
@@ -209,9 +209,21 @@ def test_a_new_reference_is_no_late_delivery(desk: Desk, tmp_path: Path) -> None
     assert desk.days() == []
 
 
-def test_days_of_which_nobody_knows_the_inputs_are_not_late(desk: Desk) -> None:
+def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(desk: Desk) -> None:
+    """The run of another day found the file and was held up: it told the ledger of it after the release of this day."""
+    began = desk.world.clock.now()
+    desk.world.clock.advance(dt.timedelta(minutes=1))
+    desk.world.released({D2: [2]})
+    ago = began - dt.timedelta(days=400)
+    desk.world.ledger.add_deliveries([Delivery("sales", D2, f"x/{D2}-more.csv", "f" * 64, 5, ago, began, 1, 0)])
+    assert desk.days() == [D2]
+    desk.world.released({D2: [2, 3]})
+    assert desk.days() == []
+
+
+def test_days_of_which_nobody_knows_the_deliveries_are_not_late(desk: Desk) -> None:
     with sqlite3.connect(desk.folder / "ledger.db") as ledger:
-        ledger.execute("UPDATE contents SET inputs = NULL")
+        ledger.execute("UPDATE contents SET deliveries = NULL")
     ledger.close()
     desk.deliver(D2, "id\n2\n")
     desk.land(D2)

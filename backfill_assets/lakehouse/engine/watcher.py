@@ -21,14 +21,14 @@ _AT_WORK_PERCENT: Final = 20.0
 _LOOKS: Final = 2
 
 
-def watch(folder: EngineFolder, idle_seconds: float) -> None:
+def watch(folder: EngineFolder, idle_seconds: float, poll_seconds: float = _LONGEST_POLL_SECONDS) -> None:
     """Return when the server is gone, is watched by somebody else, or has been stopped.
 
     It is in use while a client is connected, whatever that client does or fails to do, and for
     `idle_seconds` after somebody last held a session. Spark may go on with a query that was cancelled
     while it planned it, and does go on with one whose client was killed: a server that is at work in
     two looks in a row, although nobody has been connected for ten seconds, is stopped. The next session
-    starts another one.
+    starts another one. The looks are at most `poll_seconds` apart.
     """
     effort = _Effort()
     while (registration := _ours(folder)) is not None:
@@ -44,7 +44,7 @@ def watch(folder: EngineFolder, idle_seconds: float) -> None:
         why = "It works, but for nobody" if for_nobody else f"Nobody used the server for {unused:.0f} s"
         if unused > limit and _stop_if_unused(folder, limit, why):
             return
-        time.sleep(min(_LONGEST_POLL_SECONDS, idle_seconds / 4))
+        time.sleep(min(poll_seconds, idle_seconds / 4))
 
 
 class _Effort:

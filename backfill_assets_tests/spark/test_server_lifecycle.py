@@ -54,6 +54,12 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     SparkServer(engine_settings(folder)).stop()
 
 
+@pytest.fixture(autouse=True)
+def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers of this file run without what `make test` tells the JVM to save CPU."""
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+
+
 def _registered(warehouse: Path) -> Registration:
     registration = SparkServer(engine_settings(warehouse)).folder.read()
     assert registration is not None

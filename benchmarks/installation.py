@@ -10,8 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,7 @@ from backfill_assets.domain.units import CONTRACT_TAG
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.settings import Settings
-from benchmarks.processes import living_with
+from benchmarks.processes import comes_true, living_with
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATASET: Final = "order_items"
@@ -34,7 +33,6 @@ CORRECTION: Final[Mapping[str, str]] = {"cost": "-1.01% to -0.99%", "margin": "a
 """What `Installation.correct` changes: every line costs 1 % less, up to the rounding of four digits."""
 _COST: Final = "s.quantity * c.ps_supplycost"
 _START_SECONDS: Final = 180
-_LOOK_SECONDS: Final = 0.2
 _STOP_SECONDS: Final = 30
 MODULE: Final = ("-m", "backfill_assets.definitions")
 
@@ -116,7 +114,8 @@ class Installation:
         self.start_daemon()
         self._webserver_command, self.webserver = webserver_command()
         self.start_webserver()
-        wait_for(lambda: answers(self.webserver), "Dagster's webserver", _START_SECONDS)
+        if not comes_true(lambda: answers(self.webserver), _START_SECONDS):
+            raise BenchmarkError(f"waited {_START_SECONDS} s in vain for Dagster's webserver")
 
     def start_daemon(self) -> None:
         """Start the daemon, for the first time or after it was killed."""
@@ -189,7 +188,8 @@ class Installation:
                 found = instance.get_backfill(backfill_id)
                 return found.status.value if found else "?"
 
-            wait_for(lambda: status() in OVER, f"backfill {backfill_id} of {dataset}", seconds)
+            if not comes_true(lambda: status() in OVER, seconds):
+                raise BenchmarkError(f"waited {seconds:.0f} s in vain for backfill {backfill_id} of {dataset}")
             if status() != "COMPLETED_SUCCESS":
                 raise BenchmarkError(f"backfill {backfill_id} of {dataset} ended {status()}; state: {self.root}")
         return backfill_id
@@ -222,19 +222,6 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=_STOP_SECONDS)
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
-    """Return as soon as the condition holds.
-
-    Raises:
-        BenchmarkError: it does not within `seconds`.
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise BenchmarkError(f"waited {seconds:.0f} s in vain for {what}")
-        time.sleep(_LOOK_SECONDS)
 
 
 def daemon_command(code: Sequence[str] = MODULE) -> list[str]:

@@ -1,9 +1,11 @@
-"""Processes, found by what their environment says."""
+"""Processes: found by what their environment says, and waited for."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections.abc import Callable
 
 import psutil
 
@@ -17,3 +19,13 @@ def living_with(variable: str, value: str) -> list[psutil.Process]:
             if process.pid != os.getpid() and process.environ().get(variable) == value:
                 found.append(process)
     return found
+
+
+def comes_true(condition: Callable[[], object], seconds: float, every: float = 0.2) -> bool:
+    """Wait until a condition holds, which is looked at every so many seconds; whether it does within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Final
 
 import pytest
+
+from benchmarks.processes import comes_true
 
 PATIENCE: Final = float(os.environ.get("BACKFILL_ASSETS_TEST_PATIENCE", "1"))
 """By what the time limits of waiting are multiplied: at night whole installations share two cores with the long stress."""
@@ -25,8 +26,5 @@ def wait_for(
     If it never does, the test fails and shows what is found `instead`.
     """
     seconds *= PATIENCE
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {what}. {instead()}")
-        time.sleep(every)
+    if not comes_true(condition, seconds, every):
+        pytest.fail(f"not within {seconds} s: {what}. {instead()}")

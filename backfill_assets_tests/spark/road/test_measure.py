@@ -25,7 +25,7 @@ FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE = (D1 + dt.timedelta
 
 
 @dataclass(frozen=True)
-class World:
+class MeasuredDays:
     """Some days that are built, of which some are published, and what was measured of all of them."""
 
     kit: Kit
@@ -34,7 +34,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(module_kit: Kit) -> World:
+def measured_days(module_kit: Kit) -> MeasuredDays:
     kit, loaded = module_kit, module_kit.dataset()
     kit.deliver(
         FIGURES,
@@ -54,11 +54,11 @@ def world(module_kit: Kit) -> World:
     copy = kit.shadow(loaded).where(F.col("day").isin(NEIGHBOUR, COPIED, CHANGED)).withColumn("unit", F.lit("another"))
     moved = F.expr(f"IF(day = '{CHANGED}' AND id = 2, 2.5, amount)")
     kit.publish(loaded, copy.withColumn("amount", moved).repartition(2))
-    return World(kit, loaded, kit.measure(loaded, FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE))
+    return MeasuredDays(kit, loaded, kit.measure(loaded, FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE))
 
 
-def test_every_figure_of_a_day_comes_out_right(world: World) -> None:
-    sides = world.sides
+def test_every_figure_of_a_day_comes_out_right(measured_days: MeasuredDays) -> None:
+    sides = measured_days.sides
     one = sides[FIGURES].shadow
     assert one.counts == {
         "duplicate_keys": 2,
@@ -83,20 +83,22 @@ def test_every_figure_of_a_day_comes_out_right(world: World) -> None:
     assert (staging.fingerprint, staging.counts) == ("", {})
 
 
-def test_of_neighbouring_days_only_row_counts_and_sums_are_read(world: World) -> None:
-    found = published_figures(world.kit.spark, world.loaded, world.kit.layout, [NEIGHBOUR, NO_FEE])
+def test_of_neighbouring_days_only_row_counts_and_sums_are_read(measured_days: MeasuredDays) -> None:
+    found = published_figures(
+        measured_days.kit.spark, measured_days.loaded, measured_days.kit.layout, [NEIGHBOUR, NO_FEE]
+    )
     known = {name: value for name, value in found[NEIGHBOUR].items() if value is not None}
     assert known == {"row_count": 2, "amount": 3, "fee": Decimal("0.50"), "id": 3}
     assert set(found) == {NEIGHBOUR}
 
 
-def test_a_sum_of_nulls_only_is_no_figure(world: World) -> None:
-    shadow = world.sides[NO_FEE].shadow
+def test_a_sum_of_nulls_only_is_no_figure(measured_days: MeasuredDays) -> None:
+    shadow = measured_days.sides[NO_FEE].shadow
     assert (shadow.metrics["fee"], shadow.metrics["amount"]) == (None, Decimal("1.0"))
 
 
-def test_what_is_published_is_measured_by_the_same_rules(world: World) -> None:
-    copied, changed = world.sides[COPIED], world.sides[CHANGED]
+def test_what_is_published_is_measured_by_the_same_rules(measured_days: MeasuredDays) -> None:
+    copied, changed = measured_days.sides[COPIED], measured_days.sides[CHANGED]
     assert copied.shadow.fingerprint == copied.published.fingerprint
     assert copied.shadow.metrics == copied.published.metrics
     assert changed.shadow.fingerprint != changed.published.fingerprint
@@ -161,20 +163,20 @@ def test_a_reference_with_duplicate_and_null_keys_adds_no_rows(kit: Kit) -> None
     assert kit.measure(loaded, D1)[D1].shadow.rows == 3
 
 
-def test_a_rule_that_cannot_be_evaluated_is_refused_by_its_key(world: World) -> None:
+def test_a_rule_that_cannot_be_evaluated_is_refused_by_its_key(measured_days: MeasuredDays) -> None:
     rules = {"fine": {"sql": "amount > 0"}, "broken": {"sql": "amuont > 0"}}
-    loaded = world.kit.dataset(checks={"rules": rules})
+    loaded = measured_days.kit.dataset(checks={"rules": rules})
     with pytest.raises(DatasetError, match=r"dataset\.yaml: checks\.rules\.broken\.sql: .*`amuont` cannot be resolved"):
-        world.kit.measure(loaded, NO_FEE)
+        measured_days.kit.measure(loaded, NO_FEE)
 
 
 def test_published_fingerprints_are_read_in_a_session_of_their_own(
-    kit: Kit, world: World, spark_settings: Settings
+    kit: Kit, measured_days: MeasuredDays, spark_settings: Settings
 ) -> None:
     def of(layout: Layout, *days: dt.date) -> Mapping[dt.date, str]:
         opened = partial(open_session, spark_settings)
-        return SparkFingerprints(opened, {"trips": world.loaded}, layout).of("trips", days)
+        return SparkFingerprints(opened, {"trips": measured_days.loaded}, layout).of("trips", days)
 
     assert of(kit.layout, D1) == {D1: ""}
-    expected = {COPIED: world.sides[COPIED].shadow.fingerprint, NO_FEE: ""}
-    assert of(world.kit.layout, COPIED, NO_FEE) == expected
+    expected = {COPIED: measured_days.sides[COPIED].shadow.fingerprint, NO_FEE: ""}
+    assert of(measured_days.kit.layout, COPIED, NO_FEE) == expected

@@ -80,7 +80,7 @@ MORE: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class World:
+class ComparedDays:
     """What is built and published of all days; `by_file` and `by_kind` differ in their dimensions alone."""
 
     kit: Kit
@@ -129,7 +129,7 @@ def with_columns(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def world(module_kit: Kit) -> World:
+def compared_days(module_kit: Kit) -> ComparedDays:
     kit = module_kit
     by_kind = kit.dataset(add_up=True, dimensions=["kind", "id"])
     by_file = kit.dataset(add_up=True)
@@ -142,24 +142,24 @@ def world(module_kit: Kit) -> World:
     for where, columns in MORE.items():
         published = published.unionByName(with_columns(shadow.where(where), columns))
     kit.publish(by_file, published)
-    return World(kit, by_file, by_kind, kit.measure(by_file, *FEW, VANISHED, *MANY))
+    return ComparedDays(kit, by_file, by_kind, kit.measure(by_file, *FEW, VANISHED, *MANY))
 
 
 @pytest.fixture(scope="module")
-def few(world: World) -> Iterator[RowDifferences]:
+def few(compared_days: ComparedDays) -> Iterator[RowDifferences]:
     """The differences of the days with few of them, told apart by delivery file."""
-    contract = world.promised(((PROMISED,), {"amount": "-11% to 5%", "kind": "unchanged"}))
-    question = world.question(*FEW, VANISHED, contract=contract)
-    with row_differences(world.kit.spark, world.by_file, world.kit.layout, question) as found:
+    contract = compared_days.promised(((PROMISED,), {"amount": "-11% to 5%", "kind": "unchanged"}))
+    question = compared_days.question(*FEW, VANISHED, contract=contract)
+    with row_differences(compared_days.kit.spark, compared_days.by_file, compared_days.kit.layout, question) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def many(world: World) -> Iterator[RowDifferences]:
+def many(compared_days: ComparedDays) -> Iterator[RowDifferences]:
     """The differences of the other days, told apart by kind, id and delivery file."""
-    contract = world.promised(*((ROUNDED[2 * i : 2 * i + 2], {"fee": band}) for i, band in enumerate(BANDS)))
-    question = world.question(*MANY, contract=contract)
-    with row_differences(world.kit.spark, world.by_kind, world.kit.layout, question) as found:
+    contract = compared_days.promised(*((ROUNDED[2 * i : 2 * i + 2], {"fee": band}) for i, band in enumerate(BANDS)))
+    question = compared_days.question(*MANY, contract=contract)
+    with row_differences(compared_days.kit.spark, compared_days.by_kind, compared_days.kit.layout, question) as found:
         yield found
 
 
@@ -188,9 +188,9 @@ def test_a_day_that_vanishes_is_removed_whole(few: RowDifferences) -> None:
     assert counts(few, UNPUBLISHED, VANISHED) == {VANISHED: RowCounts(removed=4)}
 
 
-def test_no_rows_are_looked_at_where_nothing_moved(world: World) -> None:
-    question = world.question(SAME, UNPUBLISHED, contract=Contract(), folder="_shadow/nowhere")
-    with row_differences(world.kit.spark, world.by_file, world.kit.layout, question) as found:
+def test_no_rows_are_looked_at_where_nothing_moved(compared_days: ComparedDays) -> None:
+    question = compared_days.question(SAME, UNPUBLISHED, contract=Contract(), folder="_shadow/nowhere")
+    with row_differences(compared_days.kit.spark, compared_days.by_file, compared_days.kit.layout, question) as found:
         assert (found.counts, found.comparisons) == ({SAME: RowCounts(unchanged=4)}, ())
         assert found.sample({("rows_change", "amount"): (SAME,)}) == {}
 
@@ -259,10 +259,12 @@ def test_a_band_of_rows_allows_for_the_rounding_of_amounts_but_not_for_more(many
         assert (many.counts[less].beyond, many.counts[off].beyond) == ({}, {"fee": beyond}), band
 
 
-def test_errors_that_cancel_out_in_a_sum_are_caught_row_by_row(world: World, few: RowDifferences) -> None:
-    sides = world.measured[CANCELLING]
+def test_errors_that_cancel_out_in_a_sum_are_caught_row_by_row(
+    compared_days: ComparedDays, few: RowDifferences
+) -> None:
+    sides = compared_days.measured[CANCELLING]
     measured = DayMeasurement(CANCELLING, sides.shadow, sides.published, sides.staging, SourceState())
-    verdicts = judge(world.by_file.dataset, measured, Contract(), Compared(few.counts[CANCELLING]))
+    verdicts = judge(compared_days.by_file.dataset, measured, Contract(), Compared(few.counts[CANCELLING]))
     failed = {v.check: v for v in verdicts if v.refuses}
     assert "amount_change" not in failed
     assert failed["rows_change"].found == "amount changed in 2 of 4 rows that both sides have"

@@ -83,7 +83,7 @@ def band(metric: str) -> Change:
     return parse_change(BANDS[metric], metric)
 
 
-def specification(text: str) -> Specification:
+def parsed(text: str) -> Specification:
     loaded = read_specification(text, Path("story.yaml"))
     assert isinstance(loaded, LoadedSpecification), loaded
     return loaded.specification
@@ -153,7 +153,7 @@ def test_the_completed_draft_asks_for_more_than_is_kept_and_then_fits_the_shippe
 
 
 def test_the_story_asks_for_what_the_shipped_specification_asks_for(draft: str) -> None:
-    story = specification(replaced(completed(draft, NOON), TOO_LONG, KEEP_FOR))
+    story = parsed(replaced(completed(draft, NOON), TOO_LONG, KEEP_FOR))
     file = BACKFILLS / f"{CAMPAIGN}.yaml"
     shipped = load_specification(file)
     assert isinstance(shipped, LoadedSpecification), shipped

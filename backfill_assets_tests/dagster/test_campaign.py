@@ -4,93 +4,34 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
-import yaml
 
-from backfill_assets.campaigns.conducting.campaign_standing import Standing
-from backfill_assets.domain.campaign import CAMPAIGN_TAG, Action, CampaignState
+from backfill_assets.domain.campaign import Action
 from backfill_assets.domain.days import day_range
-from backfill_assets.orchestration.campaign_desk import DagsterBackfills, desk_of
-from backfill_assets.system import SystemUser
+from backfill_assets.orchestration.campaign_desk import DagsterBackfills
+from backfill_assets_tests.dagster.campaigns import ID, ROLLBACK, backfill, reaches, status, waits, write
 from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for
+from benchmarks.specifications import document
 
 DATASET = "tickets_campaign"
 FIRST = dt.date(2024, 7, 1)
 DAYS = day_range(FIRST, FIRST + dt.timedelta(days=4))
 CANARY_ONLY = {DAYS[0], DAYS[-1]}
-ID = "count-fees-2024"
-AT_REST = {CampaignState.stopped, CampaignState.paused, CampaignState.stale, CampaignState.validated}
 
 
-def specification(days: tuple[dt.date, ...] = DAYS, **more: object) -> dict[str, object]:
-    return {
-        "backfill_id": ID,
-        "owner": "ticket-office",
-        "source_range": {"start": str(days[0]), "end": str(days[-1])},
-        "target": {"dataset": DATASET, "partition_key": "day"},
+def specification(days: tuple[dt.date, ...] = DAYS, backfill_id: str = ID, **more: object) -> dict[str, object]:
+    own: dict[str, object] = {
         "reason": {"issue": "TIX-7", "change": "Count the fee of one with each ticket"},
         "execution": {"partitions_per_batch": 2, "max_concurrency": 2, "canary": {"partitions": 2}},
         "validation": {"expected_change": {"amount": "+1% to +20%"}},
         "approval": {"required": True, "by": ["controller"]},
-        "rollback": {"keep_for": "14d"},
-        **more,
+        "rollback": ROLLBACK,
     }
-
-
-def write(lab: Lab, content: dict[str, object]) -> str:
-    file = lab.root / "backfills" / f"{content['backfill_id']}.yaml"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(yaml.safe_dump(content), encoding="utf-8")
-    return str(file.relative_to(lab.root))
-
-
-def backfill(lab: Lab, *command: str, refused: bool = False) -> str:
-    roles = f"controller={SystemUser().name()}"
-    done = lab.backfill(*command, BACKFILL_ASSETS_ROLES=roles, BACKFILL_ASSETS_WEBSERVER=lab.url)
-    assert (done.returncode != 0) is refused, (command, done.stdout, done.stderr)
-    return done.stderr if refused else done.stdout
-
-
-def status(lab: Lab, campaign: str = ID) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(backfill(lab, "status", campaign, "--json"))
-    return found
-
-
-def standing(lab: Lab, campaign: str) -> Standing:
-    """The same as `status`, without starting a process for it; opens models, ledger and instance."""
-    with lab.instance as instance:
-        return desk_of(lab.application, instance).standings.of(campaign)
-
-
-def waits(lab: Lab, campaign: str, until: Callable[[Standing], bool], what: str) -> None:
-    """Wait until a campaign stands so; models, ledger and instance are opened once."""
-    with lab.instance as instance:
-        standings = desk_of(lab.application, instance).standings
-        wait_for(lambda: until(standings.of(campaign)), what, 300, every=4, instead=partial(shown, lab, campaign))
-
-
-def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
-    def reached(found: Standing) -> bool:
-        assert found.state.value == state or found.state not in AT_REST, shown(lab, campaign)
-        return found.state.value == state
-
-    waits(lab, campaign, reached, f"campaign {campaign} to be {state}")
-    return status(lab, campaign)
-
-
-def shown(lab: Lab, campaign: str) -> str:
-    """What people see of a campaign, and what Dagster knows of its runs."""
-    with lab.instance as instance:
-        records = instance.get_run_records(dg.RunsFilter(tags={CAMPAIGN_TAG: campaign}))
-    runs = [f"{r.dagster_run.run_id} {r.dagster_run.status} {r.start_time} to {r.end_time}" for r in records]
-    return "\n".join([backfill(lab, "status", campaign), *runs, lab.failures(campaign, CAMPAIGN_TAG), lab.logs()])
+    return document(backfill_id, DATASET, days, **own | more)
 
 
 def shadows(found: dict[str, Any]) -> list[dict[str, Any]]:

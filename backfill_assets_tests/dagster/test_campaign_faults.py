@@ -28,9 +28,8 @@ from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.event_log import DagsterEventLog
+from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches, standing
 from backfill_assets_tests.dagster.lab import Lab, started_alone
-from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, standing, write
-from backfill_assets_tests.dagster.test_live_first import _launch_live as launch_live
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
@@ -58,20 +57,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield made
 
 
-def planned(lab: Lab, name: str, first: dt.date, count: int, **execution: object) -> Days:
+def delivered_and_planned(lab: Lab, name: str, first: dt.date, count: int, **execution: object) -> Days:
     """A planned campaign over newly delivered days, a day in each batch."""
     days = day_range(first, first + dt.timedelta(days=count - 1))
     for day in days:
         lab.deliver(DATASET, day, DELIVERED)
-    content = specification(
-        days,
-        backfill_id=name,
-        target={"dataset": DATASET, "partition_key": "day"},
-        approval={"required": False},
-        validation={},
-        execution={"partitions_per_batch": 1, "max_concurrency": 1, **execution},
-    )
-    backfill(lab, "plan", write(lab, content))
+    planned(lab, name, DATASET, days, partitions_per_batch=1, **execution)
     return days
 
 
@@ -152,7 +143,7 @@ def goes_on(lab: Lab, name: str) -> None:
 def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: Lab) -> None:
     told.injected("kill -9 of `backfill launch --watch`, then of a run worker in the middle of a batch")
     name = "faults-workers"
-    days = planned(lab, name, dt.date(2024, 9, 1), 4)
+    days = delivered_and_planned(lab, name, dt.date(2024, 9, 1), 4)
     program = str(Path(sys.executable).with_name("backfill"))
     environ = {**os.environ, **lab.environ, "BACKFILL_ASSETS_WEBSERVER": lab.url}
     with subprocess.Popen(
@@ -172,7 +163,7 @@ def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: L
 def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(told: Told, lab: Lab) -> None:
     told.injected("kill -9 of the daemon after the first batch, of the Spark server in the middle of the fourth")
     name = "faults-servers"
-    days = planned(lab, name, dt.date(2024, 9, 11), 6)
+    days = delivered_and_planned(lab, name, dt.date(2024, 9, 11), 6)
     backfill(lab, "launch", name)
     at_work(lab, name, after=1)
     lab.kill_daemon()
@@ -192,11 +183,11 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_buil
 def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(told: Told, lab: Lab) -> None:
     told.injected("a live run in the middle of a campaign")
     name, today = "faults-live", dt.date(2024, 9, 30)
-    days = planned(lab, name, dt.date(2024, 9, 21), 6)
+    days = delivered_and_planned(lab, name, dt.date(2024, 9, 21), 6)
     lab.deliver(DATASET, today, [(1, 7)])
     backfill(lab, "launch", name)
     at_work(lab, name, after=1)
-    live = launch_live(lab, DATASET, today)
+    live = lab.launch_live(DATASET, today)
     with lab.instance as instance:
 
         def record() -> dg.RunRecord:
@@ -219,7 +210,7 @@ def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(told: Told,
 def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(told: Told, lab: Lab) -> None:
     told.injected("a live run that never ends")
     name = "faults-floor"
-    days = planned(lab, name, dt.date(2024, 10, 1), 3, min_progress=f"1 batch per {FLOOR.seconds}s")
+    days = delivered_and_planned(lab, name, dt.date(2024, 10, 1), 3, min_progress=f"1 batch per {FLOOR.seconds}s")
     with lab.instance as instance:
         sleeping = DagsterRun(
             job_name=f"live_{DATASET}",

@@ -16,10 +16,10 @@ from backfill_assets.domain.days import day_range
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
-from backfill_assets_tests.dagster.test_campaign import backfill, reaches, specification, write
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.told import Told
 
@@ -177,25 +177,11 @@ def test_a_backfill_whose_last_run_begins_after_the_command_has_published_leaves
     told.found(assert_once(lab, days))
 
 
-def planned(lab: Lab, days: Days, name: str) -> str:
-    """The id of a campaign over these days, planned and not yet launched."""
-    content = specification(
-        days,
-        backfill_id=name,
-        target={"dataset": DATASET, "partition_key": "day"},
-        execution={"partitions_per_batch": 3, "max_concurrency": 1},
-        validation={},
-        approval={"required": False},
-    )
-    backfill(lab, "plan", write(lab, content))
-    return name
-
-
 def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves_its_days_alone(
     told: Told, lab: Lab
 ) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 11), 6), lab.root / "gates"
-    campaign, gate = planned(lab, days, "launched-first"), shut(gates, "assign.1")
+    campaign, gate = planned(lab, "launched-first", DATASET, days, partitions_per_batch=3), shut(gates, "assign.1")
     launched = answered(asked(lab, days, "after the campaign"))
     pid = reached(gate)
     backfill(lab, "launch", campaign)
@@ -214,7 +200,7 @@ def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves
 
 def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_building(told: Told, lab: Lab) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 21), 6), lab.root / "gates"
-    campaign, gate = planned(lab, days, "launched-second"), shut(gates, "lock.1")
+    campaign, gate = planned(lab, "launched-second", DATASET, days, partitions_per_batch=3), shut(gates, "lock.1")
     launched = answered(asked(lab, days, "before the campaign"))
     pid = reached(gate)
     refusal = backfill(lab, "launch", campaign, refused=True)

@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from backfill_assets.domain.specification import Specification
+from benchmarks.specifications import document
 
 NAME = "tax-fix-2026"
 DAYS = tuple(dt.date(2026, 1, number) for number in range(1, 4))
 SIX_DAYS = tuple(dt.date(2026, 1, number) for number in range(2, 8))
 CANARIES = (SIX_DAYS[0], SIX_DAYS[-1])
-PLAIN: dict[str, Any] = {
-    "backfill_id": NAME,
-    "owner": "finance-data",
-    "source_range": {"start": str(DAYS[0]), "end": str(DAYS[-1])},
-    "target": {"dataset": "sales", "partition_key": "day"},
-    "reason": {"issue": "FIN-2841", "change": "Correct the tax"},
-    "approval": {"required": True, "by": ["finance-controller"]},
-}
+PLAIN: dict[str, Any] = document(
+    NAME,
+    "sales",
+    DAYS,
+    owner="finance-data",
+    reason={"issue": "FIN-2841", "change": "Correct the tax"},
+    approval={"required": True, "by": ["finance-controller"]},
+)
 
 
 def specification(**changes: object) -> Specification:

@@ -122,7 +122,7 @@ class Soak:
                 self._deliver(step)
                 self._campaigns += 1
                 name = f"soak-{self._campaigns:03}"
-                planned = self._site.command("plan", self._site.specification(name, step.days))
+                planned = self._site.command("plan", self._site.write_specification(name, step.days))
                 return planned if planned.code else self._site.command("launch", name)
             case Act.relaunch:
                 return self._site.command("launch", step.target)

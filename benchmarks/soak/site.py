@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.orchestration.backfills import Backfill, LaunchError, graphql, launch_backfill
 from backfill_assets.system import SystemClock
 from benchmarks.installation import ROOT, Installation
 from benchmarks.soak.processes import Processes
+from benchmarks.specifications import document, write_document
 
 DATASET: Final = "takings"
 ROWS: Final = 200
@@ -126,20 +125,9 @@ class Site:
         done = self.processes.run([program, *words])
         return Said(done.returncode, done.stdout.strip(), done.stderr.strip())
 
-    def specification(self, name: str, days: Sequence[dt.date]) -> str:
+    def write_specification(self, name: str, days: Sequence[dt.date]) -> str:
         """Write the specification of a campaign over some days; its path for the command."""
-        content = {
-            "backfill_id": name,
-            "owner": "soak",
-            "source_range": {"start": str(days[0]), "end": str(days[-1])},
-            "target": {"dataset": DATASET, "partition_key": "day"},
-            "reason": {"issue": "SOAK-1", "change": "Deliveries of these days came again"},
-            "execution": {"partitions_per_batch": 3, "max_concurrency": 1, "canary": {"partitions": 1}},
-            "approval": {"required": False},
-            "validation": {},
-            "rollback": {"keep_for": "14d"},
-        }
-        file = self.root / "backfills" / f"{name}.yaml"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(yaml.safe_dump(content), encoding="utf-8")
-        return str(file.relative_to(self.root))
+        execution = {"partitions_per_batch": 3, "max_concurrency": 1, "canary": {"partitions": 1}}
+        return write_document(
+            self.root, document(name, DATASET, days, execution=execution, rollback={"keep_for": "14d"})
+        )

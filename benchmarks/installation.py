@@ -34,7 +34,14 @@ CORRECTION: Final[Mapping[str, str]] = {"cost": "-1.01% to -0.99%", "margin": "a
 _COST: Final = "s.quantity * c.ps_supplycost"
 _START_SECONDS: Final = 180
 _STOP_SECONDS: Final = 30
-MODULE: Final = ("-m", "backfill_assets.definitions")
+LOCATION: Final = "backfill_assets.definitions"
+MODULE: Final = ("-m", LOCATION)
+LAUNCH_RUN: Final = """
+mutation Launch($params: ExecutionParams!) {
+  launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
+}
+"""
+"""How Dagster's page launches a single run; `params` are those of `job_params`, for one."""
 
 
 class BenchmarkError(BackfillError):
@@ -222,6 +229,14 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=_STOP_SECONDS)
+
+
+def job_params(job: str, day: dt.date) -> dict[str, object]:
+    """What `LAUNCH_RUN` wants to launch a job for a day, with no tags but the job's own."""
+    return {
+        "selector": {"repositoryLocationName": LOCATION, "repositoryName": "__repository__", "jobName": job},
+        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": day.isoformat()}]},
+    }
 
 
 def daemon_command(code: Sequence[str] = MODULE) -> list[str]:

@@ -35,10 +35,18 @@ from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.shared import made_once, shared_folder
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.harness.without_dagster import publish
-from benchmarks.installation import MODULE, answers, daemon_command, end, webserver_command
+from benchmarks.installation import (
+    LAUNCH_RUN,
+    LOCATION,
+    MODULE,
+    answers,
+    daemon_command,
+    end,
+    job_params,
+    webserver_command,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCATION = "backfill_assets.definitions"
 DATASETS = Path(__file__).parent / "datasets"
 COPIES: Mapping[str, str] = {
     "tickets_campaign": "tickets",
@@ -162,6 +170,12 @@ class Lab:
         config = {"ops": {f"shadow__{dataset}": {"config": {"expected_change": contract}}}} if contract else {}
         keys = tuple(day.isoformat() for day in days)
         return launch_backfill(Backfill(dataset, keys, layers, tags=tags or {}, run_config=config), self.url)
+
+    def launch_live(self, dataset: str, day: dt.date) -> str:
+        """Launch the live job of a day through the webserver; the run's id."""
+        answer = self.graphql(LAUNCH_RUN, params=job_params(f"live_{dataset}", day))["launchRun"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return str(answer["run"]["runId"])
 
     def publish(self, dataset: str, days: Sequence[dt.date]) -> None:
         """Build and publish days without Dagster, which does not take them for materialized then."""

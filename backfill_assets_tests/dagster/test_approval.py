@@ -5,15 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 from backfill_assets.domain.days import day_range
-from backfill_assets_tests.dagster.lab import LOCATION, Lab, amounts
+from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for
+from benchmarks.installation import LAUNCH_RUN, LOCATION
 
 DAYS = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 2))
-_JOB = """
-mutation Job($params: ExecutionParams!) {
-  launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
-}
-"""
 
 
 def _publish(lab: Lab, unit: str, evidence: str) -> bool:
@@ -22,7 +18,7 @@ def _publish(lab: Lab, unit: str, evidence: str) -> bool:
         "pipelineName": "publish_unit",
     }  # fmt: skip
     config = {"ops": {"publish": {"config": {"unit": unit, "evidence": evidence}}}}
-    answer = lab.graphql(_JOB, params={"selector": selector, "runConfigData": config})["launchRun"]
+    answer = lab.graphql(LAUNCH_RUN, params={"selector": selector, "runConfigData": config})["launchRun"]
     assert answer["__typename"] == "LaunchRunSuccess", answer
     run_id = answer["run"]["runId"]
     with lab.instance as instance:

@@ -12,7 +12,7 @@ import pytest
 
 from backfill_assets.domain.days import day_range
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets_tests.dagster.lab import LOCATION, Lab, amounts, started
+from backfill_assets_tests.dagster.lab import Lab, amounts, started
 from backfill_assets_tests.harness.waiting import wait_for
 
 DATASET = "tickets_live"
@@ -24,11 +24,6 @@ LIMITS: dict[str, dict[str, Any]] = {
     # One slot for all: only the priority brings the live run before the chunks that were queued earlier.
     "before": {"max_concurrent_runs": 1, "tag_concurrency_limits": []},
 }
-LAUNCH = """
-mutation Live($params: ExecutionParams!) {
-  launchRun(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
-}
-"""
 
 
 @pytest.fixture(params=LIMITS)
@@ -40,23 +35,6 @@ def lab(request: pytest.FixtureRequest, spark_server: SparkServer, tmp_path: Pat
         yield lab
 
 
-def _launch_live(lab: Lab, dataset: str, day: dt.date) -> str:
-    """Launch the live job for a day, with no tags but the job's own."""
-    answer = lab.graphql(
-        LAUNCH,
-        params={
-            "selector": {
-                "repositoryLocationName": LOCATION,
-                "repositoryName": "__repository__",
-                "jobName": f"live_{dataset}",
-            },
-            "executionMetadata": {"tags": [{"key": "dagster/partition", "value": str(day)}]},
-        },
-    )["launchRun"]
-    assert answer["__typename"] == "LaunchRunSuccess", answer
-    return str(answer["run"]["runId"])
-
-
 def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None:
     (dataset,) = lab.application.datasets
     for day in (*HISTORY, TODAY):
@@ -64,7 +42,7 @@ def test_a_live_run_starts_within_one_batch_of_a_long_backfill(lab: Lab) -> None
     backfill = lab.launch(dataset, HISTORY)
     with lab.instance as instance:
         wait_for(lambda: len(lab.runs(backfill)) == len(HISTORY) // 3, "all chunks to be queued", 60)
-        live = _launch_live(lab, dataset, TODAY)
+        live = lab.launch_live(dataset, TODAY)
 
         def record() -> dg.RunRecord:
             found = instance.get_run_record_by_id(live)

@@ -14,18 +14,13 @@ from typing import Final
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.orchestration.backfills import Backfill, LaunchError, graphql, launch_backfill
 from backfill_assets.system import SystemClock
-from benchmarks.installation import ROOT, Installation
+from benchmarks.installation import LAUNCH_RUN, ROOT, Installation, job_params
 from benchmarks.soak.processes import Processes
 from benchmarks.specifications import document, write_document
 
 DATASET: Final = "takings"
 ROWS: Final = 200
 """Tickets of a day: rows of each delivery."""
-_LIVE: Final = """
-mutation Live($params: ExecutionParams!) {
-  launchRun(executionParams: $params) { __typename ... on PythonError { message } }
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -99,14 +94,8 @@ class Site:
         Raises:
             LaunchError: Dagster does not take it.
         """
-        selector = {
-            "repositoryLocationName": "backfill_assets.definitions",
-            "repositoryName": "__repository__",
-            "jobName": f"live_{DATASET}",
-        }
-        tags = [{"key": "dagster/partition", "value": day.isoformat()}]
-        params = {"selector": selector, "executionMetadata": {"tags": tags}}
-        answer = graphql(_LIVE, {"params": params}, self.installation.webserver)["launchRun"]
+        params = job_params(f"live_{DATASET}", day)
+        answer = graphql(LAUNCH_RUN, {"params": params}, self.installation.webserver)["launchRun"]
         if answer["__typename"] != "LaunchRunSuccess":
             raise LaunchError(f"Dagster did not take the live run of {day}: {answer.get('message', answer)}")
 

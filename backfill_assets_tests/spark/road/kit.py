@@ -25,6 +25,7 @@ from backfill_assets.lakehouse.road import (
     measure,
     stage,
 )
+from backfill_assets.settings import Settings
 
 D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))
 DAYS = (D1, D2, D3, D4)
@@ -74,6 +75,12 @@ class Kit:
     @property
     def layout(self) -> Layout:
         return Layout(self.root / "warehouse", self.root / "sources")
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of an application over these folders."""
+        folders = {"BACKFILL_ASSETS_STATE": str(self.root), "BACKFILL_ASSETS_DATASETS": str(self.root / "datasets")}
+        return Settings.from_env(folders)
 
     def dataset(
         self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, add_up: bool = False, **changes: object

@@ -14,7 +14,6 @@ from backfill_assets.domain.evidence import DayEvidence, Fault
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import AttemptState
-from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
 
 DAYS = (D1, D2, D3)
@@ -34,8 +33,7 @@ def opened(kit: Kit, golden: Mapping[str, object]) -> tuple[Application, Unit]:
     kit.dataset(golden={"booked": golden})
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,2.00")
     kit.deliver(D2, f"{D2},1,a,10,5.00")
-    settings = {"BACKFILL_ASSETS_STATE": str(kit.root), "BACKFILL_ASSETS_DATASETS": str(kit.root / "datasets")}
-    application = Application(Settings.from_env(settings))
+    application = Application(kit.settings)
     proposal = Unit("u_1", "launch", application.clock.now(), "ada", {"trips": DAYS}, ReleaseMode.manual)
     return application, application.ledger.assign(Launch({"trips": frozenset(DAYS)}, "launch"), proposal)
 

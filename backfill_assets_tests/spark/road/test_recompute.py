@@ -4,61 +4,45 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.campaigns.building.basis import CurrentBasis
-from backfill_assets.campaigns.building.road import Road
-from backfill_assets.campaigns.proving.certificate import Prover
-from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
-from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.application import Application
 from backfill_assets.catalog import LoadedDataset, load_folder
 from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.domain.certificate import AS_BUILT, Certificate
+from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.work import AttemptState
+from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.published import DeltaPublishedTable
-from backfill_assets.lakehouse.road import SparkFingerprints, SparkRecomputations
-from backfill_assets.ledger import open_ledger
+from backfill_assets.lakehouse.road import SparkRecomputations
 from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_settings
-from backfill_assets_tests.harness.actors import CountedIds, User
-from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.world import LEASE
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, TRIPS, Kit
 
-Sessions = Callable[[str], AbstractContextManager[SparkSession]]
 
+class OnTheSharedServer(Application):
+    """The application over the datasets of a kit as they are now; all its Spark work is done by the server of the run."""
 
-class Site:
-    """The road, the publisher and the prover over some loaded datasets."""
+    def __init__(self, kit: Kit, server: Settings) -> None:
+        super().__init__(kit.settings)
+        self._kit, self._server = kit, server
 
-    def __init__(self, kit: Kit, sessions: Sessions, *loaded: LoadedDataset) -> None:
-        self.kit, self.clock, self.ids = kit, FixedClock(), CountedIds()
-        self.datasets = {one.name: one for one in loaded}
-        self.tables = {n: DeltaPublishedTable(kit.layout, d.dataset, self.clock) for n, d in self.datasets.items()}
-        self.ledger = open_ledger(f"sqlite:///{kit.root / 'ledger.db'}", self.clock)
-        self.fingerprints = SparkFingerprints(sessions, self.datasets, kit.layout)
-        self.basis = CurrentBasis(self.datasets, self.ledger, kit.layout, self.tables, self.fingerprints)
-        self.road = Road(self.ledger, self.datasets, self.tables, kit.layout, self.basis, self.clock)
-        self.prover = Prover(
-            self.ledger, self.datasets, self.tables, self.basis,
-            lambda _: SparkRecomputations(sessions, self.datasets, kit.layout), self.clock, self.ids, User(),
-        )  # fmt: skip
+    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
+        return campaign_session(self._server, tag, execution)
 
     def land(self, *days: dt.date, name: str = "trips") -> None:
-        self.road.land(self.kit.spark, name, days)
+        self.road.land(self._kit.spark, name, days)
 
     def unit(self, *days: dt.date, names: Sequence[str] = ("trips",)) -> Unit:
         unit_id = self.ids.new("u")
@@ -70,28 +54,21 @@ class Site:
 
     def build(self, unit: Unit) -> None:
         for name, days in sorted(unit.targets.items(), reverse=True):  # what is built from others has earlier names
-            attempt = self.ledger.start_attempt(unit.id, name, days, f"run_{self.ids.new('n')}", LEASE)
-            self.road.build(self.kit.spark, unit, attempt)
-            self.road.validate(self.kit.spark, unit, attempt)
+            attempt = self.ledger.start_attempt(unit.id, name, days, self.ids.new("run"), LEASE)
+            self.road.build(self._kit.spark, unit, attempt)
+            self.road.validate(self._kit.spark, unit, attempt)
             self.ledger.end_attempt(attempt.number, AttemptState.done)
-
-    def publish(self, unit: Unit) -> None:
-        Publisher(
-            self.ledger, self.tables, self.clock, self.ids, User(), self.fingerprints, self.basis,
-            datasets={name: loaded.dataset for name, loaded in self.datasets.items()},
-        ).release(unit.id)  # fmt: skip
 
     def prove(self, target: str = "trips", *days: dt.date) -> Certificate:
         (certificate,) = self.prover.prove(target, days)
         return certificate
 
+    def diff(self, ref: str, *names: str) -> HistoryDiff:
+        with datasets_at(self.settings.datasets, ref) as checkout:
+            return self.history_diffs.of(checkout, names)
+
     def layouts(self, name: str = "trips") -> dict[dt.date, str]:
         return {day: layout_digest(files) for day, files in self.tables[name].active().items()}
-
-
-@pytest.fixture
-def sessions(spark_settings: Settings) -> Sessions:
-    return partial(open_session, spark_settings)
 
 
 def delivered(kit: Kit, *days: dt.date, rows: int = 60) -> None:
@@ -100,15 +77,16 @@ def delivered(kit: Kit, *days: dt.date, rows: int = 60) -> None:
         kit.deliver(day, *(f"{day},{i},k{i % 6},{(i % 7 + 1) * 0.1 + i % 3 * 1e15},{i % 9}.25" for i in range(rows)))
 
 
-def test_a_deterministic_model_passes_and_leaves_no_trace(kit: Kit, sessions: Sessions) -> None:
-    site = Site(kit, sessions, kit.dataset(checks={}))
+def test_a_deterministic_model_passes_and_leaves_no_trace(kit: Kit, spark_settings: Settings) -> None:
+    kit.dataset(checks={})
+    application = OnTheSharedServer(kit, spark_settings)
     delivered(kit, D1, D2, D3)
-    site.land(D1, D2, D3)
-    unit = site.unit(D1, D2, D3)
-    site.build(unit)
-    site.publish(unit)
-    before, folders = site.layouts(), _folders(kit)
-    certificate = site.prove()
+    application.land(D1, D2, D3)
+    unit = application.unit(D1, D2, D3)
+    application.build(unit)
+    application.publisher.release(unit.id)
+    before, folders = application.layouts(), _folders(kit)
+    certificate = application.prove()
     assert certificate.passed
     assert certificate.days == (D1, D2, D3)
     assert [way.name for way in certificate.recomputations] == ["as configured", "again", "another engine", AS_BUILT]
@@ -118,9 +96,9 @@ def test_a_deterministic_model_passes_and_leaves_no_trace(kit: Kit, sessions: Se
     prints = certificate.prints["again"][D1]
     assert (prints.rows, prints.keys, sorted(prints.columns)) == (60, 60, ["amount", "day", "fee", "id", "kind"])
     assert prints.sums["fee"] == f"{sum(i % 9 for i in range(60)) + 15}.00"
-    assert site.layouts() == before
+    assert application.layouts() == before
     assert _folders(kit) == folders
-    assert site.ledger.certificates("trips") == (certificate,)
+    assert application.ledger.certificates("trips") == (certificate,)
 
 
 # Each model sees the rows of a day of its own as the table `{rows}`.
@@ -172,12 +150,12 @@ def planted(module_kit: Kit, spark_server: SparkServer) -> Certificate:
     facts = [only(FACT.replace("staging", "{rows}"), day, "staging") for day in (HONEST, UNSTAGED)]
     facts += [only(fact, PLANTED_ON[name], "staging") for name, (fact, _) in PLANTED.items()]
     models = [" UNION ALL ".join(texts) for texts in (staging, facts)]
-    sessions = partial(open_session, engine_settings(spark_server.folder.root.parent))
-    site = Site(module_kit, sessions, module_kit.dataset(*models, checks={}))
+    module_kit.dataset(*models, checks={})
+    application = OnTheSharedServer(module_kit, engine_settings(spark_server.folder.root.parent))
     days = (HONEST, UNSTAGED, *PLANTED_ON.values())
     delivered(module_kit, *days)
-    site.land(*days)
-    return site.prove("trips", *days)
+    application.land(*days)
+    return application.prove("trips", *days)
 
 
 def test_days_of_deterministic_models_agree_beside_others_that_do_not(planted: Certificate) -> None:
@@ -208,20 +186,21 @@ def test_a_staging_model_that_depends_on_order_is_caught_even_if_its_keys_differ
 
 
 def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is_noticed(
-    kit: Kit, sessions: Sessions
+    kit: Kit, spark_settings: Settings
 ) -> None:
-    site = Site(kit, sessions, kit.dataset(checks={}))
+    kit.dataset(checks={})
+    application = OnTheSharedServer(kit, spark_settings)
     delivered(kit, D1, D2)
-    site.land(D1, D2)
-    unit = site.unit(D1, D2)
-    site.build(unit)
-    assert site.prove(unit.id, D1).passed
-    (stored,) = site.ledger.evidence(unit.id, "trips", [D2]).values()
+    application.land(D1, D2)
+    unit = application.unit(D1, D2)
+    application.build(unit)
+    assert application.prove(unit.id, D1).passed
+    (stored,) = application.ledger.evidence(unit.id, "trips", [D2]).values()
     shadow = replace(stored.measured.shadow, fingerprint="1:2:3")
-    attempt = site.ledger.start_attempt(unit.id, "trips", (D2,), "again", LEASE)
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D2,), "again", LEASE)
     forged = replace(stored, measured=replace(stored.measured, shadow=shadow), attempt=attempt.number)
-    site.ledger.add_evidence(attempt.number, [forged])
-    certificate = site.prove(unit.id)
+    application.ledger.add_evidence(attempt.number, [forged])
+    certificate = application.prove(unit.id)
     assert certificate.unit == unit.id
     assert certificate.prints[AS_BUILT].keys() == {D1, D2}
     # Of the first day all agree. The rows of the other attempt are read from its own folder, which has none here.
@@ -229,66 +208,71 @@ def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is
     assert _scratch(kit) == []
 
 
-def test_other_code_or_other_inputs_are_not_compared_with_what_was_built(kit: Kit, sessions: Sessions) -> None:
-    site = Site(kit, sessions, kit.dataset(checks={}))
+def test_other_code_or_other_inputs_are_not_compared_with_what_was_built(kit: Kit, spark_settings: Settings) -> None:
+    kit.dataset(checks={})
+    application = OnTheSharedServer(kit, spark_settings)
     delivered(kit, D1)
-    site.land(D1)
-    unit = site.unit(D1)
-    site.build(unit)
-    site.publish(unit)
+    application.land(D1)
+    unit = application.unit(D1)
+    application.build(unit)
+    application.publisher.release(unit.id)
     corrected = FACT.replace("fee", "CAST(fee + 1 AS decimal(12,2)) AS fee")
-    changed = Site(kit, sessions, kit.dataset(fact=corrected, checks={}))
-    certificate = changed.prove()
+    kit.dataset(fact=corrected, checks={})
+    certificate = OnTheSharedServer(kit, spark_settings).prove()
     assert certificate.passed
     assert AS_BUILT not in certificate.prints
 
 
 def test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_the_shadows_of_its_unit(
-    kit: Kit, sessions: Sessions
+    kit: Kit, spark_settings: Settings
 ) -> None:
-    trips, totals = kit.dataset(checks={}), _totals(kit)
-    site = Site(kit, sessions, trips, totals)
+    kit.dataset(checks={})
+    _totals(kit)
+    application = OnTheSharedServer(kit, spark_settings)
     delivered(kit, D1, D2)
-    site.land(D1, D2)
-    unit = site.unit(D1, D2, names=("trips", "totals"))
-    site.build(unit)
-    own, above = site.prover.prove(unit.id)[::-1]
+    application.land(D1, D2)
+    unit = application.unit(D1, D2, names=("trips", "totals"))
+    application.build(unit)
+    own, above = application.prover.prove(unit.id)[::-1]
     assert (own.dataset, above.dataset) == ("totals", "trips")
     assert own.passed
     assert own.prints[AS_BUILT][D1].rows == 6
-    site.publish(unit)
-    published = site.prove("totals")
+    application.publisher.release(unit.id)
+    published = application.prove("totals")
     assert published.passed
     assert published.prints[AS_BUILT] == own.prints[AS_BUILT]
     assert published.inputs == own.inputs
 
 
 def test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not(
-    kit: Kit, sessions: Sessions
+    kit: Kit, spark_settings: Settings
 ) -> None:
-    site = Site(kit, sessions, kit.dataset(checks={}))
+    kit.dataset(checks={})
+    application = OnTheSharedServer(kit, spark_settings)
     delivered(kit, D1, D2, D3)
-    site.land(D1, D2)
-    unit = site.unit(D1, D2)
-    site.build(unit)
-    site.publish(unit)
+    application.land(D1, D2)
+    unit = application.unit(D1, D2)
+    application.build(unit)
+    application.publisher.release(unit.id)
 
     class Meddling(SparkRecomputations):
         def recompute(self, *what: object) -> None:
             super().recompute(*what)  # type: ignore[arg-type]
-            if site.ledger.deliveries("trips", [D3]):
+            if application.ledger.deliveries("trips", [D3]):
                 return
-            site.land(D3)
-            live = site.unit(D3)
-            site.build(live)
-            site.publish(live)
+            application.land(D3)
+            live = application.unit(D3)
+            application.build(live)
+            application.publisher.release(live.id)
             kit.spark.sql(f"DELETE FROM delta.`{kit.layout.published_path('trips')}` WHERE day = DATE'{D2}' AND id = 1")
             kit.spark.sql(
                 f"DELETE FROM delta.`{kit.layout.raw_path('trips')}` WHERE _delivery_day = DATE'{D2}' AND id = 1"
             )
 
-    site.prover = replace(site.prover, recomputing=lambda _: Meddling(sessions, site.datasets, kit.layout))
-    certificate = site.prove("trips", D1)
+    application.prover = replace(
+        application.prover, recomputing=lambda _: Meddling(application.session, application.datasets, kit.layout)
+    )
+    certificate = application.prove("trips", D1)
     assert certificate.disagreements == ()
     assert certificate.touched == (f"published {D2}", f"raw {D2}")
     assert not certificate.passed
@@ -321,14 +305,16 @@ def _scratch(kit: Kit) -> list[Path]:
     return [path for path in kit.layout.published_path("trips").glob("_shadow/*") if path.name[0] in "pd"]
 
 
-def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit, sessions: Sessions) -> None:
-    site = Site(kit, sessions, kit.dataset(checks={}), totals := _totals(kit))
+def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit, spark_settings: Settings) -> None:
+    kit.dataset(checks={})
+    datasets = _totals(kit).folder.parent
+    application = OnTheSharedServer(kit, spark_settings)
     delivered(kit, D1, D2)
-    site.land(D1, D2)
-    unit = site.unit(D1, D2, names=("trips", "totals"))
-    site.build(unit)
-    site.publish(unit)
-    before, datasets = site.layouts(), totals.folder.parent
+    application.land(D1, D2)
+    unit = application.unit(D1, D2, names=("trips", "totals"))
+    application.build(unit)
+    application.publisher.release(unit.id)
+    before = application.layouts()
     git(kit.root, "init", "-q", "-b", "main")
     git(kit.root, "add", "datasets")
     git(kit.root, "commit", "-qm", "as published")
@@ -338,7 +324,7 @@ def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit
     )
     git(kit.root, "commit", "-qam", "fees of 7 count twice")
     fact.write_text(FACT)
-    changed = _diff(site, sessions, datasets, "HEAD")
+    changed = application.diff("HEAD")
     assert [one.dataset for one in changed.datasets] == ["trips"]
     (trips,) = changed.datasets
     assert [found.day for found in trips.days] == [D1, D2]
@@ -352,24 +338,12 @@ def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit
     text = as_markdown(changed)
     assert "| `fee` | 2024-02-28 |" in text
     assert "id 7 | 7.25 | 14.5 | +7.25 |" in text
-    assert _diff(site, sessions, datasets, "main~1").datasets == ()
-    same = _diff(site, sessions, datasets, "main~1", "trips")
+    assert application.diff("main~1").datasets == ()
+    same = application.diff("main~1", "trips")
     assert "**Nothing changes.**" in as_markdown(same)
     fact.write_text("SELECT nothing FROM staging")
     git(kit.root, "commit", "-qam", "broken")
-    faulty = _diff(site, sessions, datasets, "main")
+    faulty = application.diff("main")
     assert faulty.faulty
     assert "fact.sql" in faulty.datasets[0].fault
-    assert (site.layouts(), _scratch(kit)) == (before, [])
-
-
-def _diff(site: Site, sessions: Sessions, datasets: Path, ref: str, *names: str) -> HistoryDiff:
-    diffs = HistoryDiffs(
-        site.ledger,
-        {name: loaded.code_version for name, loaded in site.datasets.items()},
-        site.ids,
-        lambda loaded: {n: DeltaPublishedTable(site.kit.layout, d.dataset, site.clock) for n, d in loaded.items()},
-        lambda loaded: SparkRecomputations(sessions, loaded, site.kit.layout),
-    )
-    with datasets_at(datasets, ref) as checkout:
-        return diffs.of(checkout, names)
+    assert (application.layouts(), _scratch(kit)) == (before, [])

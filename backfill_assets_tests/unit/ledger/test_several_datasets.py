@@ -56,10 +56,12 @@ def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: SqlLedge
         shadow = replace(evidence.measured.shadow, fingerprint=fingerprint)
         basis = replace(evidence.basis, upstream=f"from {fingerprint}")
         measured = replace(evidence.measured, shadow=shadow)
-        ledger.add_evidence(attempt.number, [replace(evidence, shadow_files=files, measured=measured, basis=basis)])
+        deliveries = tuple(f"d{i}" for i in range(number))
+        built = replace(evidence, shadow_files=files, measured=measured, basis=basis, deliveries=deliveries)
+        ledger.add_evidence(attempt.number, [built])
         layouts.append(layout_digest(files))
-    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one", "i")}
-    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two", "i")}
+    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one", "i", ("d0",))}
+    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two", "i", ("d0", "d1"))}
     assert ledger.contents("flights", {date: "of somebody else"}) == {}
     assert ledger.contents("orders", {date: layouts[0]}) == {}
     assert ledger.contents("flights", {}) == {}

@@ -131,9 +131,15 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "the client of a query that Spark goes on with, or a run that is cancelled while Spark plans its query",
             "A server that works although nobody is connected is stopped within half a minute; the next use starts another.",
-            _of(
-                "spark/test_server_lifecycle",
-                "a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another",
+            (
+                *_of(
+                    "spark/test_server_lifecycle",
+                    "a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another",
+                ),
+                *_of(
+                    "unit/test_engine_watcher",
+                    "a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten_seconds",
+                ),
             ),
         ),
         Fault(

@@ -23,7 +23,7 @@ DAYS = day_range(FIRST, FIRST + dt.timedelta(days=4))
 CANARY_ONLY = {DAYS[0], DAYS[-1]}
 
 
-def specification(days: tuple[dt.date, ...] = DAYS, backfill_id: str = ID, **more: object) -> dict[str, object]:
+def fee_campaign(days: tuple[dt.date, ...] = DAYS, backfill_id: str = ID, **more: object) -> dict[str, object]:
     own: dict[str, object] = {
         "reason": {"issue": "TIX-7", "change": "Count the fee of one with each ticket"},
         "execution": {"partitions_per_batch": 2, "max_concurrency": 2, "canary": {"partitions": 2}},
@@ -50,7 +50,7 @@ def published(lab: Lab) -> Lab:
 
 def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     lab = published
-    file = write(lab, specification())
+    file = write(lab, fee_campaign())
     text = backfill(lab, "plan", file, "--explain")
     assert "canaries" in text
     assert f"backfill launch {ID}" in text
@@ -123,7 +123,7 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     for day in days:
         lab.deliver(DATASET, day, [(1, 10)])
     name = "first-build-2024"
-    content = specification(days, backfill_id=name, approval={"required": False}, validation={}) | {
+    content = fee_campaign(days, backfill_id=name, approval={"required": False}, validation={}) | {
         "execution": {"partitions_per_batch": 1, "max_concurrency": 1}
     }
     backfill(lab, "plan", write(lab, content))
@@ -151,7 +151,7 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
 
 
 def test_a_specification_with_faults_is_refused_with_every_line(lab: Lab) -> None:
-    content = specification(backfill_id="wrong-one") | {"target": {"dataset": DATASET, "partition_key": "date"}}
+    content = fee_campaign(backfill_id="wrong-one") | {"target": {"dataset": DATASET, "partition_key": "date"}}
     file = write(lab, content | {"rollback": {"keep_for": "900d"}})
     text = backfill(lab, "plan", file, refused=True)
     assert text.count("wrong-one.yaml:") == 2

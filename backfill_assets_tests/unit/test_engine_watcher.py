@@ -21,6 +21,7 @@ from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessR
 from backfill_assets.lakehouse.engine.watcher import watch
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.told import Told
 
 pytestmark = pytest.mark.slow
 
@@ -202,9 +203,11 @@ def test_a_server_is_not_stopped_under_a_client_even_if_that_is_frozen(server: _
     assert not server.runs()
 
 
+@pytest.mark.faults
 def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten_seconds(
-    server: _Server, watcher: _Watcher, caplog: pytest.LogCaptureFixture
+    told: Told, server: _Server, watcher: _Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
+    told.injected("the client of a server at work goes")
     server.asked_to("listen")
     with socket.create_connection(("127.0.0.1", server.port)):
         server.asked_to("work")
@@ -217,6 +220,7 @@ def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten
     assert caplog.messages == ["It works, but for nobody: stopping it."]
     assert server.is_forgotten()
     assert not server.runs()
+    told.found("the watcher stops it, and not before nobody has been connected for ten seconds")
 
 
 def test_a_server_that_is_still_starting_works_for_whoever_waits_for_it(server: _Server, watcher: _Watcher) -> None:

@@ -22,7 +22,6 @@ WHOLE_FILES_AT_NIGHT = {
     "dagster/test_postgres_deaths.py",
     "dagster/test_server_deaths.py",
     "dagster/test_worker_deaths.py",
-    "spark/test_server_lifecycle.py",
     "spark/test_server_restart.py",
 }
 """Each of their tests has an installation or a server of its own, and takes minutes."""
@@ -72,7 +71,7 @@ def test_the_table_names_only_tests_and_cases_that_there_are(cases: dict[str, li
 def test_no_more_faults_than_these_have_all_of_their_tests_at_night() -> None:
     at_night = [f.tests for faults in FAULTS.values() for f in faults if {run_of(t) for t in f.tests} == {Run.at_night}]
     assert {test.partition("::")[0] for tests in at_night for test in tests} == WHOLE_FILES_AT_NIGHT
-    assert len(at_night) == 10
+    assert len(at_night) == 9
 
 
 @pytest.mark.parametrize(

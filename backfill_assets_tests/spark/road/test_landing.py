@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import LayoutError, SourceError
@@ -65,7 +67,7 @@ def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
         discover(loaded, kit.layout, [D1, D2])
 
 
-QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES, CUT = (D1 + dt.timedelta(i) for i in range(7))
+QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES, CUT, NEXT = (D1 + dt.timedelta(i) for i in range(8))
 ODD = ["a b", "[1]", "{x}+%20#q?", "é", "back\\slash", "it's"]
 
 
@@ -138,6 +140,13 @@ def test_a_batch_is_one_commit_with_one_file_per_delivery_day(landed: Landed) ->
     files = Counter(path.parent.name for path in raw.glob("_delivery_day=*/*.parquet"))
     assert files[f"_delivery_day={IN_PARTS}"] == 1
     assert set(files.values()) == {1}
+
+
+def test_two_files_of_the_same_content_are_two_deliveries(landed: Landed) -> None:
+    assert len({delivery.fingerprint for delivery in landed.of(IN_PARTS)}) == 1
+    files = [(f"trips/{IN_PARTS}{part}.csv",) for part in ("-a", "-b")]
+    assert [(delivery.path,) for delivery in landed.of(IN_PARTS)] == files
+    assert values(landed.rows(IN_PARTS), "_source_file") == files
 
 
 def test_empty_and_header_only_files_are_deliveries_without_rows(landed: Landed) -> None:
@@ -309,6 +318,15 @@ def test_a_parquet_file_damaged_inside_is_refused_by_name_and_nothing_is_written
     with pytest.raises(SourceError, match=rf"trips.*{D1}\.parquet"):
         kit.land(loaded, D1)
     assert not list(kit.layout.raw_path("trips").glob("_delta_log/*.json"))
+
+
+def test_a_new_source_column_is_added_to_raw(kit: Kit, landed: Landed) -> None:
+    shutil.copytree(landed.kit.layout.raw_path("trips"), kit.layout.raw_path("trips"))
+    loaded = kit.dataset(source=source("csv", columns={**COLUMNS, "note": "string"}))
+    kit.put(f"trips/{NEXT}.csv", f"day,id,kind,amount,fee,note\n{NEXT},7,a,1,1,new\n")
+    kit.land(loaded, NEXT)
+    days = F.col("_delivery_day").isin(WHOLE, NEXT)
+    assert values(kit.raw(loaded).where(days), "id", "note") == [(1, None), (7, "new")]
 
 
 def test_a_new_source_column_is_null_in_what_was_landed_before(kit: Kit) -> None:

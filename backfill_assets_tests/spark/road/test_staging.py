@@ -60,8 +60,8 @@ def test_staging_twice_changes_nothing_and_days_without_deliveries_are_empty(sta
 
 def test_without_deduplication_deliveries_add_up(kit: Kit, staged: Staged) -> None:
     assert staged.counts[D2] == StagedCounts(1, 0)
-    kit.deliver(D2, f"{D2},1,first,1,1", part="-a")
-    kit.deliver(D2, f"{D2},1,second,1,1", part="-b")
+    for part in ("-a", "-b"):
+        kit.deliver(D2, f"{D2},1,a,1,1", part=part)
     assert kit.stage(kit.dataset(add_up=True), D2) == {D2: StagedCounts(2, 0)}
 
 

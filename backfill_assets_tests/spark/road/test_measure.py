@@ -36,6 +36,8 @@ class MeasuredDays:
 @pytest.fixture(scope="module")
 def measured_days(module_kit: Kit) -> MeasuredDays:
     kit, loaded = module_kit, module_kit.dataset()
+    # A join with it would add rows.
+    kit.put("kinds.csv", "kind,label\na,Alpha\na,Another\nb,Beta\nb,Beta\n,Nothing\n,Nothing\n")
     kit.deliver(
         FIGURES,
         f"{FIGURES},1,a,0.1,0.05",

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -346,4 +347,31 @@ def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit
     faulty = application.diff("main")
     assert faulty.faulty
     assert "fact.sql" in faulty.datasets[0].fault
+    assert (application.layouts(), _scratch(kit)) == (before, [])
+
+
+def test_a_changed_model_of_a_commit_is_compared_with_the_rows_that_are_published(
+    kit: Kit, spark_settings: Settings
+) -> None:
+    trips = kit.dataset(checks={})
+    application, datasets = OnTheSharedServer(kit, spark_settings), trips.folder.parent
+    rows = [(D1, i, "a", 1.0, Decimal(f"{i % 9}.25")) for i in range(9)]
+    kit.deliver(D1, *(",".join(map(str, row)) for row in rows))
+    application.land(D1)
+    kit.publish(trips, kit.rows(*rows))
+    fact = datasets / "trips" / "fact.sql"
+    fact.write_text(
+        "SELECT day, id, kind, amount, CAST(IF(id = 7, fee * 2, fee) AS decimal(12,2)) AS fee FROM staging WHERE id <> 3"
+    )
+    git(kit.root, "init", "-q", "-b", "main")
+    git(kit.root, "add", "datasets")
+    git(kit.root, "commit", "-qm", "fees of 7 count twice")
+    before = application.layouts()
+    (found,) = application.diff("HEAD").datasets
+    (day,) = found.days
+    assert (found.dataset, found.fault, day.day) == ("trips", "", D1)
+    assert (day.old["row_count"], day.new["row_count"]) == (9, 8)
+    assert (day.old["fee"], day.new["fee"]) == (Decimal("38.25"), Decimal("42.25"))
+    assert day.rows is not None
+    assert (day.rows.removed, day.rows.changed, day.rows.columns) == (1, 1, {"fee": 1})
     assert (application.layouts(), _scratch(kit)) == (before, [])

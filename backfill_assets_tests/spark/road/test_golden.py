@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -143,6 +144,13 @@ def test_a_query_brings_a_file_to_the_grain_and_may_read_references(kit: Kit) ->
     loaded = declared(kit, {"file": file, "sql": query} | GRAIN)
     kit.put("golden/booked.csv", f"booked_on,label,cents\n{D1},Alpha,100\n{D1},Alpha,200\n{D1},Beta,401\n")
     assert counts(kit, loaded, D1)[D1] == GoldenCounts(equal=2)
+
+
+def test_a_delta_table_is_a_golden_source(kit: Kit) -> None:
+    loaded = declared(kit, {"table": "golden/bookings"} | GRAIN)
+    bookings = pa.table({"day": [D1, D1], "kind": ["a", "b"], "fee": [3.0, 4.5]})
+    write_deltalake(kit.layout.sources / "golden" / "bookings", bookings)
+    assert counts(kit, loaded, D1)[D1] == GoldenCounts(different=1, equal=1)
 
 
 def test_a_delta_table_is_a_golden_source_as_it_is_now(kit: Kit) -> None:

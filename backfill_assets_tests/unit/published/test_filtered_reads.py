@@ -97,25 +97,32 @@ def test_every_type_of_the_contract_is_tried() -> None:
     }  # fmt: skip
 
 
-def test_files_of_somebody_else_with_bounds_hide_no_row_of_ours(published: Path, tmp_path: Path) -> None:
-    home = tmp_path / "copy"
+@pytest.fixture(scope="module")
+def mixed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
+    """The same with a file of somebody else, which has bounds; and the rows that are ours."""
+    home = tmp_path_factory.mktemp("mixed") / "copy"
     shutil.copytree(published, home)
     ours = DeltaTable(home).to_pyarrow_table()["id"].to_pylist()
     plain = every_type().filter(ds.field("id") == 1)
     plain = plain.set_column(0, "id", pa.array([1_000_000], pa.int64()))
     write_deltalake(home, plain.set_column(1, "day", pa.array([day(50)], pa.date32())), mode="append")
     DeltaTable(home).create_checkpoint()
-    for column in COLUMNS:
-        dataset_ = DeltaTable(home).to_pyarrow_dataset()
-        unfiltered, scanned = dataset_.to_table(), pl.read_delta(str(home))
-        for name, sign, value in probes():
-            if name == column and sign in {"==", ">="}:
-                wanted = OPERATORS[sign](ds.field(column), pa.scalar(value, ARROW[ALL_TYPES[column]]))
-                found, expected = ids(dataset_.to_table(filter=wanted)), ids(unfiltered.filter(wanted))
-                assert set(found) & set(ours) == set(expected) & set(ours), (column, sign, value)
-                lit = OPERATORS[sign](pl.col(column), pl.lit(value, dtype=scanned.schema[column]))
-                lazily = pl.scan_delta(str(home)).filter(lit).collect()
-                assert set(lazily["id"]) & set(ours) == set(scanned.filter(lit)["id"]) & set(ours)
+    return home, set(ours)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_files_of_somebody_else_with_bounds_hide_no_row_of_ours(mixed: tuple[Path, set[int]], column: str) -> None:
+    home, ours = mixed
+    dataset_ = DeltaTable(home).to_pyarrow_dataset()
+    unfiltered, scanned = dataset_.to_table(), pl.read_delta(str(home))
+    for name, sign, value in probes():
+        if name == column and sign in {"==", ">="}:
+            wanted = OPERATORS[sign](ds.field(column), pa.scalar(value, ARROW[ALL_TYPES[column]]))
+            found, expected = ids(dataset_.to_table(filter=wanted)), ids(unfiltered.filter(wanted))
+            assert set(found) & ours == set(expected) & ours, (column, sign, value)
+            lit = OPERATORS[sign](pl.col(column), pl.lit(value, dtype=scanned.schema[column]))
+            lazily = pl.scan_delta(str(home)).filter(lit).collect()
+            assert set(lazily["id"]) & ours == set(scanned.filter(lit)["id"]) & ours, (column, sign, value)
 
 
 def test_only_counts_are_carried_over() -> None:

@@ -84,8 +84,8 @@ CASES = -m "not nightly"
 PYTEST = $(BIN)/python -m pytest $(CASES) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LIMITS) $(ARGS)
 test-all test-faults: export BACKFILL_ASSETS_TEST_COMMITS = $(STRESS_COMMITS)
 test-all test-faults: export HOSTILE_EXAMPLES ?= 100
-# At night many tests have installations and Spark servers of their own: two at once beside the stress, and they wait longer before
-# they give up.
+# At night many tests have installations and Spark servers of their own: few at once, and they wait longer before they give up.
+test-all test-faults: WORKERS = 2
 test-all test-faults: export BACKFILL_ASSETS_TEST_PATIENCE ?= 3
 test-all test-faults: LIMITS = -o timeout=2700
 

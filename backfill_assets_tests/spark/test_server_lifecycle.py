@@ -80,6 +80,7 @@ def test_a_lost_watcher_is_replaced_without_a_new_server(told: Told, warehouse: 
     before = _registered(warehouse)
     assert before.watcher is not None
     os.kill(before.watcher.pid, signal.SIGKILL)
+    wait_for(lambda: before.watcher.find() is None, "the watcher is dead")
     SparkServer(engine_settings(warehouse)).ensure()
     after = _registered(warehouse)
     assert after.server == before.server

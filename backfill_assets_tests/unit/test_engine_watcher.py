@@ -29,7 +29,9 @@ _HOUR = 3600.0
 
 # Listens, and works, once it is asked to; lets no client go.
 _SERVER = """
-import socket, sys, threading
+import signal, socket, sys, threading
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the process of the tests does with it
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 server = socket.socket()
 server.bind(("127.0.0.1", 0))
 clients = []

@@ -7,7 +7,6 @@ import datetime as dt
 import hashlib
 import json
 import multiprocessing
-import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ _IDS_PER_WRITER = 1_000_000
 
 # Plain forks would copy the threads' locks of the engines; a fork server is a clean process with everything loaded.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_BEHIND_OTHERS = 10
-"""How nice these processes are: they work for an hour without a pause, and tests with time limits run beside them."""
 _CONTEXT.set_forkserver_preload([__name__])
 
 Seen = Mapping[dt.date, Sequence[int]]
@@ -185,7 +182,6 @@ class _Writer:
 
 
 def _write(folder: Path, number: int, commits: int, seed: int) -> None:
-    os.nice(_BEHIND_OTHERS)
     writer, made = _Writer(folder, number, seed), 0
     while made < commits:
         made += writer.step()
@@ -193,7 +189,6 @@ def _write(folder: Path, number: int, commits: int, seed: int) -> None:
 
 
 def _read(folder: Path, number: int) -> None:
-    os.nice(_BEHIND_OTHERS)
     home, last, test = stress_world(folder).homes["sales"], -1, multiprocessing.parent_process()
     with (folder / f"reader_{number}.jsonl").open("a", encoding="utf-8") as out:
         # A test that was killed must not leave it polling for ever.

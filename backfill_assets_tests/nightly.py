@@ -126,6 +126,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/test_attribution.py": (),
     "spark/test_floor.py": (),
     "spark/test_golden_cases.py": ("flights/summer_*", "order_items/revenue_*", "daily_sales/*"),
+    "spark/test_planted_faults.py": (),
     "spark/test_published_reads.py::test_spark_finds_the_same_rows": ("a_timestamp",),
     "spark/test_server_lifecycle.py::test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another": (),
     "spark/test_server_lifecycle.py::test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one": (),

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.levels import Level
-from backfill_assets_tests.harness.examples import EXAMPLES, NIGHTLY_EXAMPLES
 from backfill_assets_tests.spark.retail import Receipts
 
 
@@ -53,16 +52,11 @@ FAULTS = (
     Fault("model that is not deterministic", Level.certificate, "recomputation", value=("household", "rand() * 1000")),
     Fault("step at the edge of the range", Level.aggregate, "seams", value=("rate", "rate * 100"), declared=_ANY),
 )
-NIGHT = EXAMPLES >= NIGHTLY_EXAMPLES
-TRIED = tuple(fault for fault in FAULTS if NIGHT or fault.level is not Level.certificate)
-"""The faults that are looked for; by day `road/test_recompute.py` has what a certificate catches."""
-LAST = dt.date(2017, 8, 19)
-MANY = 200
-CORRECTED = day_range(LAST - dt.timedelta((MANY if NIGHT else 12) - 1), LAST)
-"""Days with a correct correction: `make test` tries the last of them. The faulty days are the same by day and at night."""
+FIRST = dt.date(2017, 2, 1)
+CORRECTED = day_range(FIRST, FIRST + dt.timedelta(199))
 FAULTY = {fault: CORRECTED[-1] + dt.timedelta(i + 1) for i, fault in enumerate(FAULTS)}
 DAYS = (*CORRECTED, *FAULTY.values())
-AROUND = day_range(CORRECTED[0] - dt.timedelta(7), DAYS[-1] + dt.timedelta(7))
+AROUND = day_range(FIRST - dt.timedelta(7), DAYS[-1] + dt.timedelta(7))
 """The days and a week on either side, which nobody touches."""
 
 

@@ -54,9 +54,9 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     SparkServer(engine_settings(folder)).stop()
 
 
-@pytest.fixture(autouse=True)
-def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The servers of this file run without what `make test` tells the JVM to save CPU."""
+@pytest.fixture
+def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is started runs without what `make test` tells the JVM to save CPU."""
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
 
 
@@ -66,6 +66,7 @@ def _registered(warehouse: Path) -> Registration:
     return registration
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> None:
     starters = [start_python(_ENSURE, engine_environment(warehouse)) for _ in range(4)]
     outputs = [starter.communicate(timeout=300)[0].strip() for starter in starters]

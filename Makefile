@@ -98,7 +98,7 @@ test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheS
 # Tests sync small files thousands of times: in memory where there is plenty of it (not in most containers); at night always on the disk.
 SHM = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000' | grep -o /dev/shm$$)
 test: export TMPDIR := $(or $(TMPDIR),$(SHM),/tmp)
-test: setup ## What .ci/run runs: a witness for every promise (some 14 minutes on two cores)
+test: setup ## What .ci/run runs: a witness for every promise (some 15 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 static lanes
 
 test-all: CASES =

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.domain.contract import parse_contract
+from backfill_assets.domain.contract import Contract, parse_contract
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.lineage import upstream_first
 from backfill_assets.domain.measurement import metric_names
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.work import AttemptState
 
 _LEASE = dt.timedelta(minutes=10)
+
+
+def opened(
+    application: Application, targets: Mapping[str, Sequence[dt.date]], contract: Contract | None = None
+) -> Unit:
+    """A unit over some days of each dataset; nothing of it is built."""
+    unit_id, days = application.ids.new("u"), {name: tuple(own) for name, own in targets.items()}
+    launch = Launch({name: frozenset(own) for name, own in days.items()}, f"launch_{unit_id}")
+    proposal = Unit(
+        unit_id,
+        launch.opened_by,
+        application.clock.now(),
+        "ada",
+        days,
+        ReleaseMode.manual,
+        contract or Contract(),
+    )
+    return application.ledger.assign(launch, proposal)
+
+
+def build(application: Application, spark: SparkSession, unit: Unit) -> None:
+    """Land, build and judge all days of a unit, for the first time or again; what is built from others comes after them."""
+    for name in upstream_first(unit.targets, application.catalog.upstreams):
+        days = unit.targets[name]
+        application.road.land(spark, name, days)
+        attempt = application.ledger.start_attempt(unit.id, name, days, unit.id, _LEASE)
+        application.road.build(spark, unit, attempt)
+        application.road.validate(spark, unit, attempt)
+        application.ledger.end_attempt(attempt.number, AttemptState.done)
 
 
 def built(
@@ -22,16 +53,14 @@ def built(
     """Land, build and judge the days of a dataset in a unit of their own, which stays open."""
     dataset = application.dataset(name)
     contract = parse_contract(expected, metric_names(dataset), dataset=name, columns=dataset.compared)
-    unit_id, at = application.ids.new("u"), application.clock.now()
-    launch = Launch({name: frozenset(days)}, f"launch_{unit_id}")
-    proposal = Unit(unit_id, launch.opened_by, at, "ada", {name: tuple(days)}, ReleaseMode.manual, contract)
-    unit = application.ledger.assign(launch, proposal)
-    application.road.land(spark, name, tuple(days))
-    attempt = application.ledger.start_attempt(unit.id, name, days, unit.id, _LEASE)
-    application.road.build(spark, unit, attempt)
-    application.road.validate(spark, unit, attempt)
-    application.ledger.end_attempt(attempt.number, AttemptState.done)
+    unit = opened(application, {name: days}, contract)
+    build(application, spark, unit)
     return unit
+
+
+def judged(application: Application, unit: Unit, name: str) -> dict[dt.date, DayEvidence]:
+    """The evidence of a unit's days of a dataset."""
+    return {day: one for (_, day), one in application.ledger.evidence(unit.id, name).items()}
 
 
 def publish(application: Application, spark: SparkSession, name: str, days: Sequence[dt.date]) -> None:

@@ -17,9 +17,14 @@ from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
-from backfill_assets_tests.harness.without_dagster import built, publish
+from backfill_assets_tests.harness.without_dagster import built, judged, publish
 
 DATASETS = Path(__file__).parent / "datasets"
+
+
+def settings_of(root: Path) -> Settings:
+    """Settings of an installation whose state lies in a folder, and its datasets below it."""
+    return Settings.from_env({"BACKFILL_ASSETS_STATE": str(root), "BACKFILL_ASSETS_DATASETS": str(root / "datasets")})
 
 
 class OnTheTestServer(Application):
@@ -53,10 +58,7 @@ class Workplace:
         shutil.copytree(DATASETS / self.name, folder)
         for layer, text in replaced.items():
             (folder / f"{layer}.sql").write_text(text)
-        settings = Settings.from_env(
-            {"BACKFILL_ASSETS_STATE": str(self.root), "BACKFILL_ASSETS_DATASETS": str(folder.parent)}
-        )
-        application = OnTheTestServer(settings, self.server)
+        application = OnTheTestServer(settings_of(self.root), self.server)
         assert not application.catalog.faults, application.catalog.faults
         return application
 
@@ -65,7 +67,7 @@ class Workplace:
         return built(application, self.spark, self.name, days, expected)
 
     def evidence(self, application: Application, unit: Unit) -> Mapping[dt.date, DayEvidence]:
-        return {day: one for (_, day), one in application.ledger.evidence(unit.id, self.name).items()}
+        return judged(application, unit, self.name)
 
     def publish(self, days: Sequence[dt.date]) -> None:
         """Readers see these days as the dataset that is kept here makes them."""

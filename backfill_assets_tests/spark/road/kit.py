@@ -26,6 +26,7 @@ from backfill_assets.lakehouse.road import (
     stage,
 )
 from backfill_assets.settings import Settings
+from backfill_assets_tests.spark.workplace import settings_of
 
 D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))
 DAYS = (D1, D2, D3, D4)
@@ -79,8 +80,7 @@ class Kit:
     @property
     def settings(self) -> Settings:
         """Settings of an application over these folders."""
-        folders = {"BACKFILL_ASSETS_STATE": str(self.root), "BACKFILL_ASSETS_DATASETS": str(self.root / "datasets")}
-        return Settings.from_env(folders)
+        return settings_of(self.root)
 
     def dataset(
         self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, add_up: bool = False, **changes: object
@@ -158,6 +158,14 @@ class Kit:
     def put_shadow(self, loaded: LoadedDataset, frame: DataFrame, folder: str = FOLDER) -> None:
         """Stand in for a build: the shadow has these rows, and neither raw nor staging has any."""
         _write(frame, self.shadow_folder(loaded, folder))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset of which a module has made something that its tests only read, and where it is."""
+
+    kit: Kit
+    loaded: LoadedDataset
 
 
 def _write(frame: DataFrame, path: Path) -> None:

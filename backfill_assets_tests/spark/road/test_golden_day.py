@@ -11,9 +11,9 @@ from backfill_assets.application import Application
 from backfill_assets.domain.comparison import GoldenCounts
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.evidence import DayEvidence, Fault
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit
+from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import AttemptState
+from backfill_assets_tests.harness import without_dagster
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
 
 DAYS = (D1, D2, D3)
@@ -34,18 +34,12 @@ def opened(kit: Kit, golden: Mapping[str, object]) -> tuple[Application, Unit]:
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,2.00")
     kit.deliver(D2, f"{D2},1,a,10,5.00")
     application = Application(kit.settings)
-    proposal = Unit("u_1", "launch", application.clock.now(), "ada", {"trips": DAYS}, ReleaseMode.manual)
-    return application, application.ledger.assign(Launch({"trips": frozenset(DAYS)}, "launch"), proposal)
+    return application, without_dagster.opened(application, {"trips": DAYS})
 
 
 def checked(kit: Kit, application: Application, unit: Unit) -> dict[dt.date, DayEvidence]:
-    road, ledger = application.road, application.ledger
-    road.land(kit.spark, "trips", DAYS)
-    attempt = ledger.start_attempt(unit.id, "trips", DAYS, "r", dt.timedelta(minutes=30))
-    road.build(kit.spark, unit, attempt)
-    evidence = {e.day: e for e in road.validate(kit.spark, unit, attempt)}
-    ledger.end_attempt(attempt.number, AttemptState.done)
-    return evidence
+    without_dagster.build(application, kit.spark, unit)
+    return without_dagster.judged(application, unit, "trips")
 
 
 def verdict(evidence: DayEvidence) -> Verdict:

@@ -5,60 +5,44 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from backfill_assets.application import Application
 from backfill_assets.catalog import LoadedDataset, load_folder
 from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.domain.certificate import AS_BUILT, Certificate
-from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
 from backfill_assets.domain.release import layout_digest
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets.domain.work import AttemptState
-from backfill_assets.lakehouse.engine.campaign_session import campaign_session
+from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.road import SparkRecomputations
 from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_settings
+from backfill_assets_tests.harness import without_dagster
 from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.world import LEASE
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, TRIPS, Kit
+from backfill_assets_tests.spark.workplace import OnTheTestServer
 
 
-class OnTheSharedServer(Application):
-    """The application over the datasets of a kit as they are now; all its Spark work is done by the server of the run."""
+class OfKit(OnTheTestServer):
+    """The application over the datasets of a kit as they are now."""
 
     def __init__(self, kit: Kit, server: Settings) -> None:
-        super().__init__(kit.settings)
-        self._kit, self._server = kit, server
+        super().__init__(kit.settings, server)
+        self._kit = kit
 
-    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
-        return campaign_session(self._server, tag, execution)
+    def land(self, *days: dt.date) -> None:
+        self.road.land(self._kit.spark, "trips", days)
 
-    def land(self, *days: dt.date, name: str = "trips") -> None:
-        self.road.land(self._kit.spark, name, days)
-
-    def unit(self, *days: dt.date, names: Sequence[str] = ("trips",)) -> Unit:
-        unit_id = self.ids.new("u")
-        launch = Launch({name: frozenset(days) for name in names}, f"launch_{unit_id}")
-        targets = {name: tuple(days) for name in names}
-        return self.ledger.assign(
-            launch, Unit(unit_id, launch.opened_by, self.clock.now(), "ada", targets, ReleaseMode.auto)
-        )
-
-    def build(self, unit: Unit) -> None:
-        for name, days in sorted(unit.targets.items(), reverse=True):  # what is built from others has earlier names
-            attempt = self.ledger.start_attempt(unit.id, name, days, self.ids.new("run"), LEASE)
-            self.road.build(self._kit.spark, unit, attempt)
-            self.road.validate(self._kit.spark, unit, attempt)
-            self.ledger.end_attempt(attempt.number, AttemptState.done)
+    def build(self, *days: dt.date, names: Sequence[str] = ("trips",)) -> Unit:
+        """Land, build and judge these days of some datasets in a unit of their own."""
+        unit = without_dagster.opened(self, dict.fromkeys(names, days))
+        without_dagster.build(self, self._kit.spark, unit)
+        return unit
 
     def prove(self, target: str = "trips", *days: dt.date) -> Certificate:
         (certificate,) = self.prover.prove(target, days)
@@ -80,11 +64,9 @@ def delivered(kit: Kit, *days: dt.date, rows: int = 60) -> None:
 
 def test_a_deterministic_model_passes_and_leaves_no_trace(kit: Kit, spark_settings: Settings) -> None:
     kit.dataset(checks={})
-    application = OnTheSharedServer(kit, spark_settings)
+    application = OfKit(kit, spark_settings)
     delivered(kit, D1, D2, D3)
-    application.land(D1, D2, D3)
-    unit = application.unit(D1, D2, D3)
-    application.build(unit)
+    unit = application.build(D1, D2, D3)
     application.publisher.release(unit.id)
     before, folders = application.layouts(), _folders(kit)
     certificate = application.prove()
@@ -152,7 +134,7 @@ def planted(module_kit: Kit, spark_server: SparkServer) -> Certificate:
     facts += [only(fact, PLANTED_ON[name], "staging") for name, (fact, _) in PLANTED.items()]
     models = [" UNION ALL ".join(texts) for texts in (staging, facts)]
     module_kit.dataset(*models, checks={})
-    application = OnTheSharedServer(module_kit, engine_settings(spark_server.folder.root.parent))
+    application = OfKit(module_kit, engine_settings(spark_server.folder.root.parent))
     days = (HONEST, UNSTAGED, *PLANTED_ON.values())
     delivered(module_kit, *days)
     application.land(*days)
@@ -190,11 +172,9 @@ def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is
     kit: Kit, spark_settings: Settings
 ) -> None:
     kit.dataset(checks={})
-    application = OnTheSharedServer(kit, spark_settings)
+    application = OfKit(kit, spark_settings)
     delivered(kit, D1, D2)
-    application.land(D1, D2)
-    unit = application.unit(D1, D2)
-    application.build(unit)
+    unit = application.build(D1, D2)
     assert application.prove(unit.id, D1).passed
     (stored,) = application.ledger.evidence(unit.id, "trips", [D2]).values()
     shadow = replace(stored.measured.shadow, fingerprint="1:2:3")
@@ -211,15 +191,13 @@ def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is
 
 def test_other_code_or_other_inputs_are_not_compared_with_what_was_built(kit: Kit, spark_settings: Settings) -> None:
     kit.dataset(checks={})
-    application = OnTheSharedServer(kit, spark_settings)
+    application = OfKit(kit, spark_settings)
     delivered(kit, D1)
-    application.land(D1)
-    unit = application.unit(D1)
-    application.build(unit)
+    unit = application.build(D1)
     application.publisher.release(unit.id)
     corrected = FACT.replace("fee", "CAST(fee + 1 AS decimal(12,2)) AS fee")
     kit.dataset(fact=corrected, checks={})
-    certificate = OnTheSharedServer(kit, spark_settings).prove()
+    certificate = OfKit(kit, spark_settings).prove()
     assert certificate.passed
     assert AS_BUILT not in certificate.prints
 
@@ -229,11 +207,9 @@ def test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_t
 ) -> None:
     kit.dataset(checks={})
     _totals(kit)
-    application = OnTheSharedServer(kit, spark_settings)
+    application = OfKit(kit, spark_settings)
     delivered(kit, D1, D2)
-    application.land(D1, D2)
-    unit = application.unit(D1, D2, names=("trips", "totals"))
-    application.build(unit)
+    unit = application.build(D1, D2, names=("trips", "totals"))
     own, above = application.prover.prove(unit.id)[::-1]
     assert (own.dataset, above.dataset) == ("totals", "trips")
     assert own.passed
@@ -249,11 +225,9 @@ def test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does
     kit: Kit, spark_settings: Settings
 ) -> None:
     kit.dataset(checks={})
-    application = OnTheSharedServer(kit, spark_settings)
+    application = OfKit(kit, spark_settings)
     delivered(kit, D1, D2, D3)
-    application.land(D1, D2)
-    unit = application.unit(D1, D2)
-    application.build(unit)
+    unit = application.build(D1, D2)
     application.publisher.release(unit.id)
 
     class Meddling(SparkRecomputations):
@@ -261,9 +235,7 @@ def test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does
             super().recompute(*what)  # type: ignore[arg-type]
             if application.ledger.deliveries("trips", [D3]):
                 return
-            application.land(D3)
-            live = application.unit(D3)
-            application.build(live)
+            live = application.build(D3)
             application.publisher.release(live.id)
             kit.spark.sql(f"DELETE FROM delta.`{kit.layout.published_path('trips')}` WHERE day = DATE'{D2}' AND id = 1")
             kit.spark.sql(
@@ -309,11 +281,9 @@ def _scratch(kit: Kit) -> list[Path]:
 def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit, spark_settings: Settings) -> None:
     kit.dataset(checks={})
     datasets = _totals(kit).folder.parent
-    application = OnTheSharedServer(kit, spark_settings)
+    application = OfKit(kit, spark_settings)
     delivered(kit, D1, D2)
-    application.land(D1, D2)
-    unit = application.unit(D1, D2, names=("trips", "totals"))
-    application.build(unit)
+    unit = application.build(D1, D2, names=("trips", "totals"))
     application.publisher.release(unit.id)
     before = application.layouts()
     git(kit.root, "init", "-q", "-b", "main")
@@ -354,7 +324,7 @@ def test_a_changed_model_of_a_commit_is_compared_with_the_rows_that_are_publishe
     kit: Kit, spark_settings: Settings
 ) -> None:
     trips = kit.dataset(checks={})
-    application, datasets = OnTheSharedServer(kit, spark_settings), trips.folder.parent
+    application, datasets = OfKit(kit, spark_settings), trips.folder.parent
     rows = [(D1, i, "a", 1.0, Decimal(f"{i % 9}.25")) for i in range(9)]
     kit.deliver(D1, *(",".join(map(str, row)) for row in rows))
     application.land(D1)

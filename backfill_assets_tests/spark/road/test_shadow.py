@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from dataclasses import dataclass
 from decimal import Decimal
 
 import polars as pl
@@ -10,32 +9,23 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
-from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
 from backfill_assets.lakehouse.road import Audit, Target, build_shadow
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, commits, values
-
-
-@dataclass(frozen=True)
-class Built:
-    """What was built, and where."""
-
-    kit: Kit
-    loaded: LoadedDataset
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, Prepared, commits, values
 
 
 @pytest.fixture(scope="module")
-def built(module_kit: Kit) -> Built:
+def built(module_kit: Kit) -> Prepared:
     """A shadow of the first and the third of three days that are staged, 50 rows each."""
     kit, loaded = module_kit, module_kit.dataset(fact="SELECT fee, amount, kind, id, day FROM staging")
     for day in (D1, D2, D3):
         kit.deliver(day, *(f"{day},{i},a,1,1" for i in range(50)))
     kit.stage(loaded, D1, D2, D3)
     kit.build(loaded, D1, D3)
-    return Built(kit, loaded)
+    return Prepared(kit, loaded)
 
 
-def test_a_shadow_has_the_declared_columns_then_the_audit_columns_and_only_its_days(built: Built) -> None:
+def test_a_shadow_has_the_declared_columns_then_the_audit_columns_and_only_its_days(built: Prepared) -> None:
     shadow = built.kit.shadow(built.loaded)
     assert shadow.columns == ["day", "id", "kind", "amount", "fee", "recalculated_at", "unit", "code_version"]
     assert values(shadow, "day", "id") == sorted(((day, i) for day in (D1, D3) for i in range(50)), key=str)
@@ -44,7 +34,7 @@ def test_a_shadow_has_the_declared_columns_then_the_audit_columns_and_only_its_d
     assert shadow.where(audit).count() == 100
 
 
-def test_a_shadow_is_a_plain_delta_table_with_one_file_per_day_and_nullable_columns(built: Built) -> None:
+def test_a_shadow_is_a_plain_delta_table_with_one_file_per_day_and_nullable_columns(built: Prepared) -> None:
     folder = built.kit.shadow_folder(built.loaded)
     table = DeltaTable(str(folder))
     assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)

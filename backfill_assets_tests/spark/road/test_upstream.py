@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
@@ -16,10 +15,9 @@ from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.measurement import UpstreamState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays, measure_upstreams
-from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_settings
-from backfill_assets_tests.harness.without_dagster import built
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FOLDER, Kit
+from backfill_assets_tests.harness import without_dagster
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FOLDER, Kit, Prepared
 from backfill_assets_tests.spark.workplace import OnTheTestServer
 
 FACT = f"SELECT day, kind, SUM(fee) AS fee FROM trips WHERE day <> DATE'{D2}' OR kind = 'a' GROUP BY day, kind"
@@ -47,16 +45,9 @@ def totals(kit: Kit, sql: str = "SUM(fee)") -> LoadedDataset:
     return loaded
 
 
-@dataclass(frozen=True)
-class World:
-    """Trips on two days as readers see them, and on one in a shadow; and where they are."""
-
-    kit: Kit
-    trips: LoadedDataset
-
-
 @pytest.fixture(scope="module")
-def world(module_kit: Kit) -> World:
+def trips(module_kit: Kit) -> Prepared:
+    """Trips on two days as readers see them, and on one in a shadow."""
     kit, trips = module_kit, module_kit.dataset(checks={})
     fees = {name: Decimal(name) for name in ("1.25", "2.00", "4.00", "8.50")}
     kit.publish(
@@ -70,12 +61,12 @@ def world(module_kit: Kit) -> World:
         ),
     )
     kit.put_shadow(trips, kit.rows((D2, 1, "a", 1.0, fees["8.50"]), (D3, 1, "a", 1.0, fees["2.00"])))
-    return World(kit, trips)
+    return Prepared(kit, trips)
 
 
-def test_rows_and_totals_of_each_day_are_those_of_the_place_where_it_stands(world: World) -> None:
-    kit = world.kit
-    places = (UpstreamDays(world.trips, {PUBLISHED: (D1, D4), FOLDER: (D2,)}),)
+def test_rows_and_totals_of_each_day_are_those_of_the_place_where_it_stands(trips: Prepared) -> None:
+    kit = trips.kit
+    places = (UpstreamDays(trips.loaded, {PUBLISHED: (D1, D4), FOLDER: (D2,)}),)
     assert measure_upstreams(kit.spark, totals(kit), kit.layout, (D1, D2, D4), places) == {
         D1: UpstreamState({"trips": 3}, {"fee": Decimal("3.25")}),
         D2: UpstreamState({"trips": 1}, {"fee": Decimal("8.50")}),
@@ -83,23 +74,20 @@ def test_rows_and_totals_of_each_day_are_those_of_the_place_where_it_stands(worl
     }
 
 
-def test_a_total_that_cannot_be_evaluated_is_refused_by_its_key(world: World) -> None:
-    kit, places = world.kit, (UpstreamDays(world.trips, {PUBLISHED: (D1,)}),)
+def test_a_total_that_cannot_be_evaluated_is_refused_by_its_key(trips: Prepared) -> None:
+    kit, places = trips.kit, (UpstreamDays(trips.loaded, {PUBLISHED: (D1,)}),)
     with pytest.raises(DatasetError, match=r"dataset\.yaml: checks\.reconciliation\.totals: .*`fees`"):
         measure_upstreams(kit.spark, totals(kit, "SUM(fees)"), kit.layout, (D1,), places)
 
 
 @pytest.fixture(scope="module")
-def judged(world: World, spark_server: SparkServer) -> Mapping[dt.date, DayEvidence]:
+def judged(trips: Prepared, spark_server: SparkServer) -> Mapping[dt.date, DayEvidence]:
     """The evidence of three days of `totals`: one is right, of one rows are lost, and one has no upstream."""
-    kit = world.kit
+    kit = trips.kit
     totals(kit)
-    settings = Settings.from_env(
-        {"BACKFILL_ASSETS_STATE": str(kit.root), "BACKFILL_ASSETS_DATASETS": str(kit.root / "datasets")}
-    )
-    application = OnTheTestServer(settings, engine_settings(spark_server.folder.root.parent))
-    unit = built(application, kit.spark, "totals", (D1, D2, D4))
-    return {day: found for (_, day), found in application.ledger.evidence(unit.id, "totals").items()}
+    application = OnTheTestServer(kit.settings, engine_settings(spark_server.folder.root.parent))
+    unit = without_dagster.built(application, kit.spark, "totals", (D1, D2, D4))
+    return without_dagster.judged(application, unit, "totals")
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,10 @@ class Dataset(Part):
         late = dt.timedelta(days=self.source.late_days)
         return tuple(sorted({d for day in days for d in day_range(day, day + late)}))
 
+    def fact_delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
+        """The delivery days behind the facts of these business days: theirs, and those of the days that they look back at."""
+        return self.delivery_days(self.with_lookback(days))
+
     def with_lookback(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The days together with the neighbours before them that the fact model needs."""
         back = dt.timedelta(days=self.lookback_days)

@@ -43,8 +43,8 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str
 
     Each is a digest of path and content, so that what came later can be told without comparing times.
     """
-    days = dataset.delivery_days(dataset.with_lookback((day,)))
-    return tuple(sorted({digest([d.path, d.fingerprint])[:16] for own in days for d in deliveries.get(own, ())}))
+    behind = (d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
+    return tuple(sorted({digest([d.path, d.fingerprint])[:16] for d in behind}))
 
 
 def source_state(

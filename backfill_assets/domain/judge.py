@@ -181,10 +181,12 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
         return Finding(True, "a delivery", f"{m.source.deliveries} deliveries")
     tolerated = dataset.landing.on_missing is OnMissing.pass_
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
-    note = "no source data; the dataset lets such days pass" if tolerated else "no source data was ever delivered"
+    notes = [
+        "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
+    ]
     if m.source.rows_read:
-        note += f"; files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for the day's own"
-    return Finding(tolerated, "a delivery", found, note=note)
+        notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for its own")
+    return Finding(tolerated, "a delivery", found, note="; ".join(notes))
 
 
 def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:

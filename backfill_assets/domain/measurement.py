@@ -22,7 +22,7 @@ class SourceState:
     """What was delivered for a business day.
 
     `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
-    day, which `late_days` reads as well, does not stand in for one that lacks. `corrupt_rows` and `outside_rows` are of all
+    day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
     `rows_read`, those of later days included.
     """
 

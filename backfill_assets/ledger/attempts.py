@@ -127,7 +127,7 @@ class WorkRows(DeliveryRows, WorkLedger):
         """Remember what was measured in files that somebody else wrote; what is known already stays as it is."""
         rows = [
             {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
-            | {"deliveries": None if content.deliveries is None else " ".join(content.deliveries)}
+            | {"deliveries": None if content.deliveries is None else _as_text(content.deliveries)}
             for day, (layout, content) in contents.items()
         ]
         with self._database.write() as connection:
@@ -193,8 +193,12 @@ def _content(evidence: DayEvidence) -> dict[str, object]:
         "fingerprint": evidence.measured.shadow.fingerprint,
         "upstream": evidence.basis.upstream,
         "inputs": evidence.basis.inputs,
-        "deliveries": " ".join(evidence.deliveries),
+        "deliveries": _as_text(evidence.deliveries),
     }
+
+
+def _as_text(deliveries: tuple[str, ...]) -> str:
+    return " ".join(deliveries)
 
 
 def _deliveries(stored: str | None) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.basis_ports import ContentFingerprints
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.inputs import by_delivery_day, fact_inputs, origins, staged_inputs
+from backfill_assets.domain.inputs import Deliveries, by_delivery_day, fact_inputs, origins, staged_inputs
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.units import Unit
@@ -43,9 +43,8 @@ class CurrentBasis:
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:
         """The deliveries that each day's fact would be built from now, as `origins` names them."""
         found = self.datasets[dataset].dataset
-        window = found.delivery_days(found.with_lookback(tuple(days)))
-        by_day = by_delivery_day(self.ledger.deliveries(dataset, window))
-        return {day: origins(found, day, by_day) for day in days}
+        known = self._known(dataset, found.fact_delivery_days(tuple(days)))
+        return {day: origins(found, day, known) for day in days}
 
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.
@@ -90,13 +89,15 @@ class CurrentBasis:
         loaded = self.datasets[name]
         dataset = loaded.dataset
         wanted = tuple(sorted(days))
-        window = dataset.delivery_days(dataset.with_lookback(wanted) if lookback else wanted)
-        by_day = by_delivery_day(self.ledger.deliveries(name, window))
+        known = self._known(name, dataset.fact_delivery_days(wanted) if lookback else dataset.delivery_days(wanted))
         # No staged row depends on a golden source; without one, digests are what they always were.
         golden = golden_fingerprints(loaded, self.layout, wanted) if lookback else {}
         references = reference_fingerprints(loaded, self.layout)
         digest_of = fact_inputs if lookback else staged_inputs
-        return {day: digest_of(dataset, day, by_day, {**references, **golden.get(day, {})}) for day in wanted}
+        return {day: digest_of(dataset, day, known, {**references, **golden.get(day, {})}) for day in wanted}
+
+    def _known(self, name: str, window: Collection[dt.date]) -> Deliveries:
+        return by_delivery_day(self.ledger.deliveries(name, window))
 
 
 def _upstream_digest(dataset: Dataset, day: dt.date, contents: Mapping[str, Mapping[dt.date, str]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.standing import published_among
@@ -59,7 +59,7 @@ class LateDeliveries:
             return ()
         newest = max(published)
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
-        known = by_delivery_day(self.ledger.deliveries(name, _window(dataset, watched)))
+        known = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(watched))))
         new = self._new(loaded, dataset.delivery_days(tuple(watched)), known)
         files = {day: [f for d in dataset.delivery_days((day,)) for f in new.get(d, ())] for day in watched}
         late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known, active)
@@ -120,12 +120,7 @@ class LateDeliveries:
         }
 
 
-def _window(dataset: Dataset, days: Iterable[dt.date]) -> Days:
-    """The delivery days behind the facts of these days."""
-    return dataset.delivery_days(dataset.with_lookback(tuple(days)))
-
-
 def _digest(dataset: Dataset, day: dt.date, known: Deliveries, new: _NewFiles) -> str:
-    window = _window(dataset, (day,))
+    window = dataset.fact_delivery_days((day,))
     landed = [(d.path, d.fingerprint) for w in window for d in known.get(w, ())]
     return digest(sorted([*landed, *((f.path, f.fingerprint) for w in window for f in new.get(w, ()))]))[:16]

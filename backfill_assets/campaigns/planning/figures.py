@@ -48,7 +48,7 @@ class Figures:
 
     def bytes_read(self, batch: Days) -> int:
         """Bytes of the files behind one batch, counted as the budget of a campaign counts them (`Workload`)."""
-        window = self.dataset.delivery_days(self.dataset.with_lookback(batch))
+        window = self.dataset.fact_delivery_days(batch)
         above = ((self.upstream[name], self.dataset.upstream_days(name, batch)) for name in self.dataset.upstream)
         parts = ((self.delivered, window), (self.published, batch), *above)
         return sum(amounts.get(day, NOTHING).bytes for amounts, days in parts for day in days)
@@ -71,7 +71,7 @@ class FigureReader:
         loaded = self.datasets[name]
         dataset = loaded.dataset
         published = self._published(name, days)
-        delivered = self._delivered(loaded, dataset.delivery_days(dataset.with_lookback(days)), landing=landing)
+        delivered = self._delivered(loaded, dataset.fact_delivery_days(days), landing=landing)
         upstream = {u: self._published(u, dataset.upstream_days(u, days)) for u in dataset.upstream}
         known = [delivered] if dataset.source is not None else [
             {**amounts, **(above[u].expected if u in above else {})} for u, amounts in upstream.items()

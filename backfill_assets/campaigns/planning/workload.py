@@ -26,7 +26,7 @@ class Workload:
         are left out.
         """
         dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
-        window = dataset.delivery_days(dataset.with_lookback(asked))
+        window = dataset.fact_delivery_days(asked)
         delivered = sum(d.size for d in self.ledger.deliveries(name, window)) if window else 0
         if layer != "shadow":
             return delivered

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from backfill_assets_tests.faults import DOCUMENT, FAULTS, ROOT, UNIT, document
+from backfill_assets_tests.faults import DOCUMENT, FAULTS, UNIT, document
+from backfill_assets_tests.harness.named_tests import TESTS, functions_in, is_there, module_of
 
-TESTS = ROOT / "backfill_assets_tests"
 NAMED = {test for faults in FAULTS.values() for fault in faults for test in fault.tests}
-
-
-@cache
-def module_of(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def functions_in(file: Path) -> dict[str, ast.FunctionDef]:
-    found = [node for node in module_of(file).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: node for node in found if node.name.startswith("test_")}
 
 
 def marks_of(test: str) -> Iterator[str]:
@@ -39,8 +28,7 @@ def test_the_table_is_the_one_in_the_documents() -> None:
 
 
 def test_every_test_that_the_table_names_exists() -> None:
-    lost = [test for test in NAMED if test.split("::")[1] not in functions_in(TESTS / test.split("::")[0])]
-    assert lost == []
+    assert [test for test in NAMED if not is_there(test)] == []
 
 
 def test_every_fault_without_an_engine_stands_in_the_table() -> None:

@@ -55,7 +55,7 @@ def measured_days(module_kit: Kit) -> MeasuredDays:
     kit.build(loaded, FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED)
     copy = kit.shadow(loaded).where(F.col("day").isin(NEIGHBOUR, COPIED, CHANGED)).withColumn("unit", F.lit("another"))
     moved = F.expr(f"IF(day = '{CHANGED}' AND id = 2, 2.5, amount)")
-    kit.publish(loaded, copy.withColumn("amount", moved).repartition(2))
+    kit.publish(loaded, copy.withColumn("amount", moved))
     return MeasuredDays(kit, loaded, kit.measure(loaded, FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE))
 
 

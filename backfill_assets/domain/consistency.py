@@ -43,13 +43,18 @@ def misfits(dataset: Dataset) -> tuple[_Fault, ...]:
 def _column_faults(dataset: Dataset) -> list[_Fault]:
     columns, partition = dataset.columns, dataset.partition_column
     faults: list[_Fault] = [
-        (("key",), f"key names {c!r}, which columns does not declare") for c in dataset.key if c not in columns
+        (("key",), f"key names {c!r}, which columns does not declare; declare it, or name another")
+        for c in dataset.key
+        if c not in columns
     ]
-    faults += [
-        (("key",), f"key names {c!r} {n} times; once is enough") for c, n in Counter(dataset.key).items() if n > 1
-    ]
+    faults += [(("key",), f"key names {c!r} {n} times; name it once") for c, n in Counter(dataset.key).items() if n > 1]
     if partition not in columns:
-        faults.append((("partition_column",), f"partition_column {partition!r} is not declared in columns"))
+        faults.append(
+            (
+                ("partition_column",),
+                f"partition_column {partition!r} is not declared in columns; declare it, or name another",
+            )
+        )
     elif columns[partition].type != "date":
         faults.append((("columns", partition), f"partition_column {partition!r} must have the type date"))
     faults += [
@@ -82,12 +87,12 @@ def _comparison_faults(dataset: Dataset) -> list[_Fault]:
         )
     ]
     faults += [
-        (("dimensions",), f"dimensions names {name!r}, which columns does not declare")
+        (("dimensions",), f"dimensions names {name!r}, which columns does not declare; declare it, or name another")
         for name in dataset.dimensions or ()
         if name not in dataset.columns
     ]
     faults += [
-        (("dimensions",), f"dimensions names {name!r} {n} times; once is enough")
+        (("dimensions",), f"dimensions names {name!r} {n} times; name it once")
         for name, n in Counter(dataset.dimensions or ()).items()
         if n > 1
     ]
@@ -102,7 +107,9 @@ def _measure_faults(dataset: Dataset) -> list[_Fault]:
             faults.append((where, "measures.row_count: row_count is measured anyway; rename the column"))
             continue
         if name not in dataset.columns:
-            faults.append((where, f"measures names {name!r}, which columns does not declare"))
+            faults.append(
+                (where, f"measures names {name!r}, which columns does not declare; declare it, or name another")
+            )
             continue
         declared = dataset.columns[name].type
         if measure.sum and not is_numeric(declared):
@@ -131,11 +138,24 @@ def _reference_faults(dataset: Dataset) -> list[_Fault]:
         where = ("checks", "references", name)
         key = ".".join(where)
         if check.reference not in dataset.references:
-            faults.append(((*where, "reference"), f"{key}.reference {check.reference!r} is not declared in references"))
+            faults.append(
+                (
+                    (*where, "reference"),
+                    f"{key}.reference {check.reference!r} is not declared in references; declare it, or name another",
+                )
+            )
             continue
         known = dataset.references[check.reference].columns
-        faults += [(where, f"{key}: no column {c!r} in columns") for c in check.columns if c not in dataset.columns]
-        faults += [(where, f"{key}: {check.reference} has no column {c!r}") for c in check.to if c not in known]
+        faults += [
+            (where, f"{key}: no column {c!r} in columns; declare it, or name another")
+            for c in check.columns
+            if c not in dataset.columns
+        ]
+        faults += [
+            (where, f"{key}: {check.reference} has no column {c!r}; there are {', '.join(known)}")
+            for c in check.to
+            if c not in known
+        ]
     return faults
 
 
@@ -152,7 +172,12 @@ def _reconciliation_faults(dataset: Dataset) -> list[_Fault]:
         if metric not in summed:
             faults.append((at, f"{key}: use row_count or a summed measure"))
         if total.upstream not in dataset.upstream:
-            faults.append(((*at, "upstream"), f"{key}.upstream {total.upstream!r} is not declared in upstream"))
+            faults.append(
+                (
+                    (*at, "upstream"),
+                    f"{key}.upstream {total.upstream!r} is not declared in upstream; declare it, or name another",
+                )
+            )
     return faults
 
 

@@ -10,6 +10,7 @@ import backfill_assets
 from backfill_assets.catalog import Language, Layer, load_folder
 from backfill_assets.domain.errors import DatasetError
 from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
+from backfill_assets_tests.unit.hostile.watch import helpful
 
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 
@@ -173,6 +174,8 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
 def test_a_wrong_value_is_refused_with_its_place_and_remedy(tmp_path: Path, old: str, new: str, expected: str) -> None:
     messages = spoiled(tmp_path, old, new)
     assert any(expected in message for message in messages), "\n".join(messages)
+    for message in messages:
+        helpful(message, "", line=False)
     # One mistake, one message, except where another key refers to what was taken away.
     assert len(messages) == (2 if "raw:" in new else 1), "\n".join(messages)
 

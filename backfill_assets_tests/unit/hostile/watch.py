@@ -73,7 +73,7 @@ def told(error: BackfillError | str) -> str:
 
 # What people are to do, or what there may be.
 _REMEDY = re.compile(
-    r"\b(write|use|name|remove|give|add|choose|shorten|deliver|correct|see|keep|put|let|set|make|save|move|take|say|rename|quote|"
+    r"\b(write|use|name|remove|drop|give|add|choose|shorten|deliver|correct|see|keep|put|let|set|make|save|move|take|say|rename|quote|"
     r"there are|it has|is one|only|may|at most|more than|longer than|larger than|deeper than|must|should|this is no)\b",
     re.IGNORECASE,
 )  # fmt: skip

@@ -125,6 +125,8 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "spark/test_attribution.py": (),
     "spark/test_floor.py": (),
+    # By day the settings that refuse them are looked at (`test_server.py`).
+    "spark/test_internal_ports.py": (),
     "spark/test_golden_cases.py": ("flights/summer_*", "order_items/revenue_*", "daily_sales/*"),
     "spark/test_planted_faults.py": (),
     "spark/test_published_reads.py::test_spark_finds_the_same_rows": ("a_timestamp",),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
-from backfill_assets.domain.errors import EngineError
+from backfill_assets.domain.durations import format_duration
+from backfill_assets.domain.errors import EngineError, QueryTimeoutError
 from backfill_assets.domain.names import number_of
+from backfill_assets.domain.work import AttemptState
 
 if TYPE_CHECKING:
     from backfill_assets.lakehouse.engine.server import SparkServer
+
+_TASK: Final = timedelta(seconds=30)
 
 spark = typer.Typer(help="The warm Spark server of this warehouse.", no_args_is_help=True)
 
@@ -35,14 +40,47 @@ def stop() -> None:
 
 @spark.command("status")
 def server_status() -> None:
-    """Show whether a server runs, where, since when, and how it is configured."""
-    found = _server(Application.from_env()).status()
+    """Show whether a server runs and works, where, since when, and how it is configured; exit code 1 if it does not work."""
+    from backfill_assets.lakehouse.engine.server import ServerState
+
+    application = Application.from_env()
+    found = _server(application).status()
+    fault = _fault(application) if found.state is ServerState.RUNNING else ""
+    if found.state is ServerState.SILENT:
+        fault = "no: it does not answer"
+    works = "yes" if found.state is ServerState.RUNNING else "-"
     rows = [
-        ("state", found.state.value), ("url", found.url or "-"), ("host", found.host or "-"), ("pid", found.pid or "-"),
-        ("started at", found.started_at or "-"), ("last used", found.last_used or "-"), ("log", found.log or "-"),
-        *sorted(found.configuration.items()),
+        ("state", found.state.value), ("works", fault or works), ("url", found.url or "-"), ("host", found.host or "-"),
+        ("pid", found.pid or "-"), ("started at", found.started_at or "-"), ("last used", found.last_used or "-"),
+        ("log", found.log or "-"), *sorted(found.configuration.items()),
     ]  # fmt: skip
     table(("what", "value"), rows)
+    if fault:
+        busy = application.ledger.attempts(state=AttemptState.running)
+        stop = "backfill spark stop; whoever needs a server next starts another"
+        say(
+            f"{number_of(len(busy), 'batch')} at work: the server may only be busy. If they do not get on: {stop}"
+            if busy
+            else f"run: {stop}"
+        )
+        raise typer.Exit(1)
+
+
+def _fault(application: Application) -> str:
+    """Why a running server works on nothing: a query is answered, and its tasks may have nobody who runs them."""
+    from pyspark.errors import PySparkException
+
+    from backfill_assets.lakehouse.engine.session import open_session
+
+    settings = application.settings.model_copy(update={"query_timeout": _TASK})
+    try:
+        with open_session(settings, application.ids.new("status")) as session:
+            session.range(0, 2, 1, 2).agg({"id": "sum"}).collect()
+    except QueryTimeoutError:
+        return f"no: no task has run within {format_duration(_TASK)}"
+    except (EngineError, PySparkException) as error:
+        return f"no: {str(error).strip().splitlines()[0]}"
+    return ""
 
 
 def sql(

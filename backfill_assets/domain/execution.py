@@ -26,13 +26,13 @@ from backfill_assets.domain.errors import MisfitError
 from backfill_assets.domain.fields import Period
 from backfill_assets.domain.names import NAME_PATTERN
 from backfill_assets.domain.sizes import SIZE_PATTERN, format_size, parse_size
+from backfill_assets.domain.spark_settings import OF_SPEED, is_of_speed
 from backfill_assets.domain.windows import WINDOW_PATTERN, TimeWindow, covers_the_day, parse_window
 
+STORED = "stored"
+"""The context of validation of what was stored by an earlier version."""
 MOST_AT_ONCE = 100
 MOST_IN_A_BATCH = 10_000
-_SETTING = "spark.sql."
-_TIME_ZONE = "spark.sql.session.timeZone"  # every session has UTC, or days would move
-_SECRET = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
 _PACE = r"\s*(\d{1,4}) batch(?:es)? per (second|minute|hour|day|\d{1,6}\s*[smhd])\s*"
 
 
@@ -76,18 +76,16 @@ def _compute(value: str) -> str:
     return value
 
 
-def _session_settings(value: object) -> dict[str, str]:
+def _session_settings(value: object, info: ValidationInfo) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("write a mapping from setting to value, such as {spark.sql.shuffle.partitions: 8}")  # noqa: TRY004  # pydantic reports no other
     faults: list[tuple[tuple[str, ...], str]] = []
     for name, setting in value.items():
         where = f"execution.spark.{name}"
-        if not str(name).startswith(_SETTING) or name == _TIME_ZONE:
-            text = f"{where}: only settings of a session can be set, which begin with {_SETTING}, and not {_TIME_ZONE}"
-            faults.append(((str(name),), f"{text}; drop it"))
-        elif _SECRET.search(str(name)):
-            text = f"{where}: it looks like a secret, and this file, its plan and the ledger are read by many; drop it, and "
-            faults.append(((str(name),), f"{text}let whoever runs Spark set it there"))
+        # What the ledger holds can be read for ever; a session takes only what may be set.
+        if not is_of_speed(str(name)) and info.context != STORED:
+            text = f"{where}: a campaign may set only what decides how fast Spark is, not which rows it finds; drop it"
+            faults.append(((str(name),), f"{text} (docs/backfill-yaml.md lists what there is, such as {OF_SPEED[0]})"))
         elif not isinstance(setting, (str, int, float)):
             faults.append(((str(name),), f"{where}: write a text, a number, true or false"))
     if faults:

@@ -27,7 +27,7 @@ from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.contract import Clause, Contract
 from backfill_assets.domain.days import MOST_DAYS, day_range
 from backfill_assets.domain.errors import MisfitError
-from backfill_assets.domain.execution import Budget, Canary, Execution, MinProgress, Window
+from backfill_assets.domain.execution import STORED, Budget, Canary, Execution, MinProgress, Window
 from backfill_assets.domain.expectations import ROW_CHANGE, Validation
 from backfill_assets.domain.fields import Day, Line, Name, Period, TimeZone, Who
 from backfill_assets.domain.names import NAME_PATTERN
@@ -293,4 +293,4 @@ class Specification(_Part):
         Raises:
             ValidationError: these are no values of a specification.
         """
-        return cls.model_validate_json(json.dumps(plain), strict=True)
+        return cls.model_validate_json(json.dumps(plain), strict=True, context=STORED)

@@ -168,6 +168,8 @@ def test_the_server_is_set_up_for_delta_and_small_machines(spark_settings: Setti
             "spark.sql.sources.partitionOverwriteMode": "static",
             "spark.sql.ansi.enabled": "true",
             "spark.scheduler.mode": "FAIR",
+            "spark.authenticate": "true",
+            "spark.network.crypto.enabled": "true",
         }
         assert {key: str(spark.conf.get(key)).lower() for key in expected} == {
             key: value.lower() for key, value in expected.items()

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from backfill_assets.domain.errors import EngineError, QueryTimeoutError, SessionTakenOverError
+from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
@@ -138,6 +139,26 @@ def test_an_error_of_the_work_itself_arrives_as_it_is(spark_settings: Settings) 
         open_session(spark_settings, "sql") as spark,
     ):
         spark.sql("SELECT 1 / 0").collect()
+
+
+def test_no_session_may_choose_a_setting_that_decides_which_rows_come_out(spark_settings: Settings) -> None:
+    loose = {
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.files.ignoreMissingFiles": "true",
+        "spark.sql.shuffle.partitions": "9",
+    }
+    with open_session(spark_settings, "loose", loose) as spark:
+        assert {name: spark.conf.get(name) for name in PINNED} == PINNED
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "9"
+
+
+def test_a_setting_that_the_server_refuses_is_named(spark_settings: Settings) -> None:
+    fixed = {"spark.sql.warehouse.dir": "/elsewhere"}
+    with (
+        pytest.raises(EngineError, match=r"refuses a setting that every session needs: .*spark\.sql\.warehouse\.dir"),
+        open_session(spark_settings, "refused", fixed),
+    ):
+        raise AssertionError("unreachable: the session was never ready")
 
 
 def test_sessions_of_two_threads_share_no_settings(spark_settings: Settings) -> None:

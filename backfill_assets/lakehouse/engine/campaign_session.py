@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from backfill_assets.domain.execution import Execution
+from backfill_assets.domain.spark_settings import is_of_speed
 from backfill_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,5 +25,6 @@ def campaign_session(settings: Settings, tag: str, execution: Execution | None) 
 
     conf: Mapping[str, str] | None = None
     if execution is not None:
-        settings, conf = settings.of_campaign(execution), execution.spark
+        settings = settings.of_campaign(execution)
+        conf = {name: value for name, value in execution.spark.items() if is_of_speed(name)}
     return open_session(settings, tag, conf)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from backfill_assets.domain.errors import EngineError
+from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.engine.registration import EngineFolder, write_private
 from backfill_assets.settings import Settings
 
@@ -46,6 +47,9 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.driver.memory": settings.spark_memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        # Whoever is on this machine may reach the ports of the driver; without the secret that Spark draws, nobody is heard.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
         "spark.jars.packages": DELTA_PACKAGE,
         "spark.local.dir": str(folder.scratch),
         "spark.ui.enabled": "false",
@@ -63,10 +67,8 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.sql.warehouse.dir": str(settings.warehouse),
         # Relative to the server's working folder, because Derby's URL cannot quote a path.
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore;create=true",
-        "spark.sql.session.timeZone": "UTC",
-        # Spark's own default, INT96, cannot be read by Arrow and Polars beyond the year 2262.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.sources.partitionOverwriteMode": "static",
+        # For clients of their own as well, such as somebody's notebook.
+        **PINNED,
         # Spark's and Delta's defaults are for clusters: with them a tiny write takes twenty seconds.
         "spark.sql.shuffle.partitions": "4",
         "spark.databricks.delta.snapshotPartitions": "2",

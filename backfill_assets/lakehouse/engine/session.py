@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, NoReturn, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
-from pyspark.sql.connect.proto import ExecutePlanRequest
+from pyspark.sql.connect.proto import ConfigRequest, ExecutePlanRequest, KeyValue
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.domain.durations import format_duration
@@ -24,6 +25,7 @@ from backfill_assets.domain.errors import (
     ServerLostError,
     SessionTakenOverError,
 )
+from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.engine.client import channel_builder, release_session, take_session
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.server import SparkServer
@@ -54,7 +56,7 @@ _GO_ON: Final = "What has passed its checks stays: start the rest again, a unit 
 def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Open a session of its own on the server, starting the embedded one if need be; ends with the block.
 
-    `conf` are Spark settings of this session alone.
+    `conf` are Spark settings of this session alone; those that decide which rows come out are `PINNED` whatever it says.
 
     `tag` names the work (run and step): what an older attempt with the same tag left running is
     interrupted first, and that attempt can do nothing more. If the block ends by any exception, a
@@ -74,8 +76,7 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
     failed = True
     try:
         keeper.start()
-        for name, value in {**(conf or {}), "spark.sql.session.timeZone": "UTC"}.items():
-            session.conf.set(name, value)
+        _set(session, {**(conf or {}), **PINNED})
         yield cast("SparkSession", session)
         failed = False
     except BaseException as error:
@@ -177,6 +178,19 @@ def _connect(endpoint: Endpoint, tag: str, operations: _Operations) -> ConnectSe
         # Ten minutes of retries are for networks; a server on this machine that does not answer is gone.
         session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=4000)])
     return session
+
+
+def _set(session: ConnectSession, conf: Mapping[str, str]) -> None:
+    # All in one call: to set them one by one takes one each.
+    pairs = [KeyValue(key=name, value=value) for name, value in conf.items()]
+    try:
+        session.client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
+    except PySparkException as error:
+        if "CONFIG" not in str(error.getCondition()):
+            raise
+        raise EngineError(
+            f"The Spark server refuses a setting that every session needs: {error}. Let whoever runs the server allow it"
+        ) from error
 
 
 def _interrupt(session: ConnectSession) -> None:

@@ -203,7 +203,7 @@ def test_what_a_release_or_a_landing_does_meanwhile_is_theirs_and_all_else_is_na
 
 def test_the_other_engine_differs_in_partitions_plan_and_order_whatever_a_campaign_sets() -> None:
     partitions = "spark.sql.shuffle.partitions"
-    for configured in ({}, {partitions: "7"}, {partitions: "200", "spark.sql.ansi.enabled": "false"}):
+    for configured in ({}, {partitions: "7"}, {partitions: "200", "spark.sql.broadcastTimeout": "600"}):
         first, again, other = ways_for(Execution(spark=configured))
         assert first.settings == again.settings == configured
         assert other.settings[partitions] not in {"4", "200", configured.get(partitions)}

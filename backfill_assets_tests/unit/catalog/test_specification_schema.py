@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from backfill_assets.catalog.schema import specification_schema, specification_schema_text
+from backfill_assets.domain.spark_settings import OF_SPEED, PINNED, is_of_speed
 from backfill_assets.domain.specification import Specification
 from backfill_assets_tests.unit.catalog.test_specifications import YAML
 
@@ -47,6 +48,12 @@ def test_the_reference_names_every_key() -> None:
     keys = {key for part in [schema, *schema["$defs"].values()] for key in part.get("properties", {})}
     assert {key for key in keys if f"`{key}`" not in reference} == set()
     assert set(Specification.model_fields) <= keys
+
+
+def test_the_reference_lists_what_a_campaign_may_set_of_spark_and_what_is_pinned() -> None:
+    reference = (DOCS / "backfill-yaml.md").read_text(encoding="utf-8")
+    assert [name for name in (*OF_SPEED, *PINNED) if f"`{name}`" not in reference] == []
+    assert [name for name in PINNED if is_of_speed(name)] == []
 
 
 def test_the_example_of_the_reference_is_the_one_that_is_proven() -> None:

@@ -149,8 +149,10 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
         ("{net_revenue:", "{row_count: any, net_revenue:", 20, "row_count contradict each other; keep one"),
         ("{net_revenue:", "{daily_sales: {quantity: any}, net_revenue:", 21, "the target's quantity stands outside as well"),
         ("{net_revenue:", "{daily_margins: {}, net_revenue:", 21, "expected_change.daily_margins names no metric"),
-        ("compute: backfill", "spark: {spark.master: local}", 18, "execution.spark.spark.master: only settings of a session"),
-        ("compute: backfill", "spark: {spark.sql.session.timeZone: CET}", 18, "and not spark.sql.session.timeZone"),
+        ("compute: backfill", "spark: {spark.master: local}", 18, "execution.spark.spark.master: a campaign may set only what"),
+        ("compute: backfill", "spark: {spark.sql.session.timeZone: CET}", 18, "spark.sql.session.timeZone: a campaign may"),
+        ("compute: backfill", "spark: {spark.sql.files.ignoreMissingFiles: true}", 18, "not which rows it finds; drop it"),
+        ("compute: backfill", "spark: {spark.sql.legacy.sizeOfNull: true}", 18, "such as spark.sql.shuffle.partitions"),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_refused_with_a_remedy(old: str, new: str, line: int, message: str) -> None:

@@ -178,7 +178,7 @@ def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[Sp
         for metric in specification.validation.changes(name, target):
             yield from _unknown_fault(loaded, (METRIC_CHANGE, name, metric), metric_names(dataset))
         for column, change in specification.validation.row_changes(name, target).items():
-            yield from _unknown_fault(loaded, (ROW_CHANGE, name, column), tuple(dataset.compared))
+            yield from _unknown_fault(loaded, (ROW_CHANGE, name, column), tuple(dataset.promisable))
             yield from _band_fault(loaded, (ROW_CHANGE, name, column), dataset, change)
 
 
@@ -199,9 +199,9 @@ def _band_fault(
     loaded: LoadedSpecification, place: tuple[str, str, str], dataset: Dataset, change: Change
 ) -> Iterator[SpecificationFault]:
     path, column = _written(loaded, place), place[2]
-    if column in dataset.compared:
+    if column in dataset.promisable:
         try:
-            row_change(column, dataset.compared[column], change, shown_key(path))
+            row_change(column, dataset.promisable[column], change, shown_key(path))
         except ContractError as error:
             yield loaded.fault(path, str(error))
 

@@ -130,6 +130,7 @@ class Checks(BaseModel):
     source_freshness: Freshness = Freshness()
     row_count: ChangeConfig = ChangeConfig()
     schema_contract: CheckConfig = CheckConfig()
+    keys_change: CheckConfig = CheckConfig()
     rows_change: CheckConfig = CheckConfig()
     columns_change: ColumnsChange = ColumnsChange()
     seams: Seams = Seams()

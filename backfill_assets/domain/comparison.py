@@ -22,6 +22,8 @@ class RowCounts:
 
     `columns` counts, of the changed rows, those in which each column differs (beyond its own tolerance); columns without
     a difference lack. `beyond` counts by column the rows whose change lies outside of what the contract promises of rows.
+    Of the rows added and removed, `explained_added` and `explained_removed` have keys that came with a delivery that the published
+    day was not built from.
     """
 
     added: int = 0
@@ -30,6 +32,8 @@ class RowCounts:
     unchanged: int = 0
     columns: Mapping[str, int] = field(default_factory=dict)
     beyond: Mapping[str, int] = field(default_factory=dict)
+    explained_added: int = 0
+    explained_removed: int = 0
 
     @property
     def differing(self) -> int:
@@ -66,13 +70,14 @@ class Compared:
     """What verdicts need to know of comparisons of one day; a part is absent where there was nothing to compare.
 
     `rows` is absent where nothing is published of the day yet, `seams` has the steps to neighbouring days that the day has
-    to answer for.
+    to answer for. `upstream_moved` says that its upstreams hold something else than what the published day was built from.
     """
 
     rows: RowCounts | None = None
     schema: SchemaChange = SchemaChange()
     golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
     seams: tuple[Seam, ...] = ()
+    upstream_moved: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.consistency import is_numeric
@@ -18,8 +18,15 @@ _EXACT = re.compile(_NUMBER, re.ASCII)
 _BAND = re.compile(rf"{_NUMBER}\s*(?:to|\.\.)\s*{_NUMBER}", re.ASCII)
 _SHOWN = 60
 _Subject = tuple[str, str]
+ADDED, REMOVED = "added", "removed"
+KEY_CHANGES = (ADDED, REMOVED)
+"""The names under which a contract speaks of rows that come and go by key."""
+OF_ROWS = "rows"
+"""Stands for the type of a column where rows are counted."""
 ROUNDING = Decimal("1e-9")
 """Relative slack for the rounding of floating-point sums; not a tolerance that anybody may widen."""
+_DIGITS = 100
+"""More than a figure of 38 digits times a share of 18 needs: Python's own 28 would round it."""
 
 
 @dataclass(frozen=True)
@@ -37,29 +44,48 @@ class Change:
         low, high = (f"{value * 100:+.9f}".rstrip("0").rstrip(".") + "%" for value in (self.low, self.high))
         return low if self.low == self.high else f"{low} to {high}"
 
-    def allows(self, old: Decimal | None, new: Decimal | None) -> bool:
-        """Whether `new` lies in the band around `old` (up to `ROUNDING`).
+    def allows(self, old: Decimal | None, new: Decimal | None, *, floating: bool = False) -> bool:
+        """Whether `new` lies in the band around `old`; nothing (no row, or only nulls) is only as much as nothing.
+
+        `floating` says that one of them is a sum of floating-point numbers: such sums may differ by `ROUNDING`. Exact figures
+        have no slack; a share of one that falls between two such figures allows both: half of 5 rows are 2 or 3.
+        A figure that is no finite number is in no band but any: it says nothing of the rows behind it.
 
         The relative change is new/old - 1, also for a negative `old`: a sum that was doubled is halved by -50 %,
         whatever its sign.
         """
         if self == ANY:
             return True
-        if old is None or new is None or old.is_nan() or new.is_nan():
-            return (old is None or old.is_nan()) and (new is None or new.is_nan()) and self.low <= 0 <= self.high
-        if old.is_infinite() or new.is_infinite():
-            return old == new and self.low <= 0 <= self.high
-        slack = ROUNDING * max(abs(old), abs(new))
-        low, high = self._edges(old)
-        return low - slack <= new <= high + slack
+        if old is None or new is None:
+            return old is new and self.low <= 0 <= self.high
+        if not (old.is_finite() and new.is_finite()):
+            return False
+        with localcontext(prec=_DIGITS):
+            low, high = self._edges(old)
+            if floating:
+                slack = ROUNDING * max(abs(old), abs(new))
+                return low - slack <= new <= high + slack
+            if self.low == self.high:
+                digit = Decimal(1).scaleb(min(_exponent(old), _exponent(new)))
+                low, high = low.quantize(digit, ROUND_FLOOR), high.quantize(digit, ROUND_CEILING)
+            return low <= new <= high
 
     def edges(self, old: Decimal | None) -> tuple[Decimal, Decimal] | None:
         """The lowest and the highest figure that it allows; none where anything will do, or there is nothing to go by."""
-        return None if self == ANY or old is None or not old.is_finite() else self._edges(old)
+        if self == ANY or old is None or not old.is_finite():
+            return None
+        with localcontext(prec=_DIGITS):
+            return self._edges(old)
 
     def _edges(self, old: Decimal) -> tuple[Decimal, Decimal]:
         one, other = old + old * self.low, old + old * self.high
         return min(one, other), max(one, other)
+
+
+def _exponent(figure: Decimal) -> int:
+    """That of the last digit of a finite figure: -2 for 4.50."""
+    exponent = figure.as_tuple().exponent
+    return min(exponent, 0) if isinstance(exponent, int) else 0
 
 
 UNCHANGED = Change(Decimal(0), Decimal(0))
@@ -93,7 +119,8 @@ def parse_change(text: object, where: str) -> Change:
 class Clause:
     """Changes expected on some days of a dataset; no days means every day of the unit, no dataset each of it.
 
-    `metrics` speak of figures of the whole day, `rows` by column of each row that both sides have.
+    `metrics` speak of figures of the whole day, `rows` by column of each row that both sides have, and of the rows added and
+    removed by key (`KEY_CHANGES`).
     """
 
     days: tuple[dt.date, ...]
@@ -144,7 +171,8 @@ class Contract:
         return [
             {
                 **({"dataset": c.dataset} if c.dataset else {}),
-                "days": [str(d) for d in c.days],
+                # No key means every day; an empty list is refused, for somebody may have meant none.
+                **({"days": [str(d) for d in c.days]} if c.days else {}),
                 "metrics": _texts(c.metrics),
                 # Only where there are any: contracts of before rows could be promised keep their hashes.
                 **({"rows": _texts(c.rows)} if c.rows else {}),
@@ -188,6 +216,12 @@ def row_change(column: str, kind: str, text: object, where: str) -> Change:
         ContractError: the text is no change, or a band of a column without numbers.
     """
     change = parse_change(text, where)
+    if kind == OF_ROWS:
+        if change != ANY and change.low < 0:
+            raise ContractError(
+                f"{where}: rows {column} are counted, and never fewer than none; write {column}: 5% or 0% to 5%"
+            )
+        return change
     if change not in (ANY, UNCHANGED) and not is_numeric(kind):
         raise ContractError(f"{where}: a {kind} such as {column} changes by no percentage; write any or unchanged")
     return change
@@ -214,7 +248,8 @@ def _clause(entry: object, known: tuple[Sequence[str], Mapping[str, str]], where
         raise ContractError(f"{where}.rows: unknown column {unknown[0][:_SHOWN]!r}; {has}")
     changes = {str(m): parse_change(text, f"{where}.metrics.{m}") for m, text in named.items()}
     rows = {str(c): row_change(str(c), columns[c], text, f"{where}.rows.{c}") for c, text in promised.items()}
-    return Clause(_days(entry.get("days"), f"{where}.days"), changes, rows=rows)
+    days = _days(entry["days"], f"{where}.days") if "days" in entry else ()
+    return Clause(days, changes, rows=rows)
 
 
 def _named(entry: Mapping[str, object], key: str, what: str, where: str) -> Mapping[str, object]:
@@ -234,7 +269,9 @@ def _holds(clause: Clause, day: dt.date) -> bool:
 
 def _days(value: object, where: str) -> tuple[dt.date, ...]:
     if value in (None, []):
-        return ()
+        raise ContractError(
+            f"{where}: names no day; name the days, or leave `days` out to mean every day of the launch"
+        )
     try:
         if isinstance(value, Mapping) and set(value) == {"start", "end"}:
             first, last = parse_day(str(value["start"])), parse_day(str(value["end"]))

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.consumers import Consumer
+from backfill_assets.domain.contract import KEY_CHANGES, OF_ROWS
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.domain.fields import Day, Distance, Duration, Name, TimeZone
@@ -188,6 +189,14 @@ class Dataset(Part):
         """The types of the columns that are compared row by row: all but those that rows are matched by."""
         match = {self.partition_column, *self.key}
         return {name: column.type for name, column in self.columns.items() if name not in match}
+
+    @property
+    def promisable(self) -> dict[str, str]:
+        """What a contract may promise of rows, with its type: each compared column, and the rows added and removed by key.
+
+        A column that is called `added` or `removed` is meant before the rows are.
+        """
+        return self.compared | {name: OF_ROWS for name in KEY_CHANGES if name not in self.columns}
 
     @property
     def told_apart_by(self) -> tuple[str, ...]:

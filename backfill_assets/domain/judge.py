@@ -6,18 +6,18 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 from backfill_assets.domain.bands import band_of
 from backfill_assets.domain.checks_config import CheckConfig, Severity
 from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.contract import Change, Contract
 from backfill_assets.domain.dataset import Dataset, OnMissing
-from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.domain.days import ONE_DAY, format_days
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.golden import golden_check
-from backfill_assets.domain.judge_rows import judge_compared, judge_golden
+from backfill_assets.domain.judge_rows import judge_compared, judge_golden, promised_keys
 from backfill_assets.domain.measurement import (
     ROW_COUNT,
     DayMeasurement,
@@ -28,6 +28,8 @@ from backfill_assets.domain.measurement import (
 )
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import Check, CheckKind, Finding, Verdict
+
+_NO_NUMBER: Final = "NaN says nothing of the rows behind it: let the model write a number or null in its place"
 
 
 def checks_of(dataset: Dataset) -> tuple[Check, ...]:
@@ -52,6 +54,9 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
     text = "every row that stays keeps what must not change, and moves no further than promised"
     checks += [
         _check("schema_contract", CheckKind.schema, "", c.schema_contract, "columns are kept or added, never changed"),
+        _check(
+            "keys_change", CheckKind.keys, "", c.keys_change, "no row goes and another comes in its place unexplained"
+        ),
         _check("rows_change", CheckKind.rows, "", c.rows_change, text),
         _check("columns_change", CheckKind.columns, "", c.columns_change, "no other column changes unannounced"),
         _check("seams", CheckKind.seams, "", c.seams, "no unusual step to a neighbouring day is brought in"),
@@ -98,7 +103,14 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
     """
     verdicts = []
     for declared in checks_of(dataset):
-        check = _in_force(declared, measured.day, contract)
+        check = _in_force(declared, dataset, measured.day, contract)
+        if (
+            check.kind is CheckKind.keys
+            and compared.upstream_moved
+            and not promised_keys(dataset, measured.day, contract)
+        ):
+            # Which keys another upstream content explains cannot be told: people are asked to look, and nothing is stopped.
+            check = replace(check, severity=Severity.warn, blocks=False)
         f = _judge_one(check, dataset, (measured, compared), contract)
         verdict = Verdict(
             check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
@@ -111,16 +123,18 @@ def _check(name: str, kind: CheckKind, subject: str, config: CheckConfig, text: 
     return Check(name, kind, subject, config.severity, config.blocks, text)
 
 
-def _in_force(check: Check, day: dt.date, contract: Contract) -> Check:
+def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract) -> Check:
     promised = check.kind is CheckKind.change and contract.expected(check.subject, day) is not None
-    promised = promised or (check.kind is CheckKind.rows and bool(contract.expected_rows(day)))
+    rows = contract.expected_rows(day)
+    promised = promised or (check.kind is CheckKind.rows and bool(rows.keys() & dataset.compared.keys()))
+    promised = promised or (check.kind is CheckKind.keys and bool(promised_keys(dataset, day, contract)))
     return replace(check, severity=Severity.error, blocks=True) if promised else check
 
 
 def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
     m, compared = seen
     match check.kind:
-        case CheckKind.schema | CheckKind.rows | CheckKind.columns | CheckKind.seams:
+        case CheckKind.schema | CheckKind.keys | CheckKind.rows | CheckKind.columns | CheckKind.seams:
             return judge_compared(check.kind, dataset, m, contract, compared)
         case CheckKind.golden:
             return judge_golden(check.subject, dataset.golden[check.subject], compared)
@@ -136,10 +150,10 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
             limit = dataset.checks.rules[check.subject].max_failing
             return _none_of(m.shadow.counts.get(f"rule:{check.subject}", 0), "failing rows", limit)
         case CheckKind.reconciliation:
-            return _reconciliation(check.subject, dataset, m, m.staging.metrics, "staging")
+            return _reconciliation(check.subject, dataset, m, "")
         case CheckKind.upstream_total:
             upstream = dataset.checks.reconciliation.totals[check.subject].upstream
-            return _reconciliation(check.subject, dataset, m, _upstream_totals(m), upstream)
+            return _reconciliation(check.subject, dataset, m, upstream)
         case origin:
             return _judge_origin(origin, dataset, m)
 
@@ -177,15 +191,19 @@ def _not_null(dataset: Dataset, m: DayMeasurement) -> Finding:
 
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
-    if m.source.rows:
-        return Finding(True, "a delivery", f"{m.source.deliveries} deliveries")
     tolerated = dataset.landing.on_missing is OnMissing.pass_
+    absent = [one.day for one in m.source.faulty_before if not one.rows]
+    behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
+    if m.source.rows:
+        found = f"{m.source.deliveries} deliveries"
+        return Finding(tolerated or not absent, "a delivery", f"{found}, {behind}" if behind else found)
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     notes = [
         "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
     ]
     if m.source.rows_read:
         notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for its own")
+    notes += [behind] if behind else []
     return Finding(tolerated, "a delivery", found, note="; ".join(notes))
 
 
@@ -201,7 +219,14 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
     limit = dataset.checks.corrupt_rows.max_rows
     bad = m.source.corrupt_rows + m.source.outside_rows
     found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows_read} rows"
-    return Finding(bad <= limit, "no such rows", found, f"{limit} rows" if limit else "")
+    # The limit is one day's, also of a day that is only looked back at.
+    before = [one for one in m.source.faulty_before if one.bad_rows > limit]
+    if before:
+        days = format_days((one.day for one in before), most=3)
+        found += (
+            f"; {number_of(sum(one.bad_rows for one in before), 'such row')} of {days}, which the day looks back at"
+        )
+    return Finding(bad <= limit and not before, "no such rows", found, f"{limit} rows" if limit else "")
 
 
 def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
@@ -230,9 +255,9 @@ def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared]
     if measure_of(metric, dataset) in compared.schema.added and not promised:
         return Finding(True, str(band), found, note="the column is new: nothing of it is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
-    return Finding(
-        band.allows(old, new), str(band), _delta(old, new), "" if promised else format_percent(tolerance), origin
-    )
+    allowed = band.allows(old, new, floating=metric in {*m.published.floating, *m.shadow.floating})
+    note = f"{origin}; {_NO_NUMBER}" if not allowed and _is_no_number(old, new) else origin
+    return Finding(allowed, str(band), _delta(old, new), "" if promised else format_percent(tolerance), note)
 
 
 def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> Finding:
@@ -243,19 +268,27 @@ def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> Finding:
     return Finding(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
 
 
-def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, totals: Figures, origin: str) -> Finding:
+def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, upstream: str) -> Finding:
+    """Compare with the total of an upstream, or with that of staging where there is no name."""
     tolerance = dataset.checks.reconciliation.tolerance
-    old, new = totals.get(metric), m.shadow.metrics.get(metric)
-    passed = Change(-tolerance, tolerance).allows(old, new)
-    return Finding(
-        passed, f"{_figure(old)} as in {origin}", _figure(new), format_percent(tolerance) if tolerance else ""
+    totals, floating = (
+        (_upstream_totals(m), m.upstream.floating) if upstream else (m.staging.metrics, m.staging.floating)
     )
+    old, new = totals.get(metric), m.shadow.metrics.get(metric)
+    passed = Change(-tolerance, tolerance).allows(old, new, floating=metric in {*floating, *m.shadow.floating})
+    expected = f"{_figure(old)} as in {upstream or 'staging'}"
+    note = _NO_NUMBER if not passed and _is_no_number(old, new) else ""
+    return Finding(passed, expected, _figure(new), format_percent(tolerance) if tolerance else "", note)
 
 
 def _upstream_totals(m: DayMeasurement) -> Figures:
     # A day without a row has no group to count in, and is one of no rows all the same; of all else it has nothing.
     totals = m.upstream.totals
     return {**totals, ROW_COUNT: totals.get(ROW_COUNT) or Decimal(0)}
+
+
+def _is_no_number(*figures: Decimal | None) -> bool:
+    return any(one is not None and not one.is_finite() for one in figures)
 
 
 def _figure(value: Decimal | None) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Literal, assert_never
 
 from backfill_assets.domain.comparison import Compared, RowCounts, SchemaChange
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
+from backfill_assets.domain.contract import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.expectations import ROW_CHANGE
 from backfill_assets.domain.golden import Golden
@@ -17,7 +18,7 @@ from backfill_assets.domain.measurement import DayMeasurement, measure_of, metri
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import CheckKind, Finding
 
-RowCheck = Literal[CheckKind.schema, CheckKind.rows, CheckKind.columns, CheckKind.seams]
+RowCheck = Literal[CheckKind.schema, CheckKind.keys, CheckKind.rows, CheckKind.columns, CheckKind.seams]
 """The kinds of checks that are judged by comparisons."""
 
 
@@ -51,6 +52,12 @@ def promised_rows(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping
     return named | exact
 
 
+def promised_keys(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping[str, Change]:
+    """What the contract says of the rows that are added or removed by key on a day, as shares of the published rows."""
+    promises = contract.expected_rows(day)
+    return {name: promises[name] for name in KEY_CHANGES if name in promises and name not in dataset.columns}
+
+
 def broken_promises(promises: Mapping[str, Change], rows: RowCounts) -> Mapping[str, int]:
     """By column the rows that break what is promised of them."""
     counted = {c: rows.columns if change == UNCHANGED else rows.beyond for c, change in promises.items()}
@@ -73,15 +80,18 @@ def judge_compared(
             return _schema(dataset, compared.schema)
         case CheckKind.seams:
             return judge_seams(compared.seams)
-        case CheckKind.rows | CheckKind.columns:
+        case CheckKind.keys | CheckKind.rows | CheckKind.columns:
             promises = promised_rows(dataset, m.day, contract)
-            about_rows = kind is CheckKind.rows
+            about_rows, keys = kind is CheckKind.rows, promised_keys(dataset, m.day, contract)
             expected = _promise(promises) if about_rows else "no change of columns that nobody speaks of"
+            expected = _promise_of_keys(keys) if kind is CheckKind.keys else expected
             if not m.published.rows:
                 return Finding(True, expected, "no row", note="nothing is published to compare with")
             rows = compared.rows
             if rows is None:
                 return Finding(False, expected, "rows that were not compared", note="the key has another type now")
+            if kind is CheckKind.keys:
+                return _keys(dataset, keys, m.published.rows, rows)
             bad = broken_promises(promises, rows) if about_rows else unnamed_changes(dataset, m.day, contract, rows)
             slack = ", ".join(f"{dataset.columns[c].tolerance.normalize():f} in {c}" for c in _rounded(dataset))
             return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad))
@@ -107,6 +117,49 @@ def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:
     note = "" if counts.mismatches or counts.equal else "neither has a row of the day"
     passed = counts.mismatches <= golden.max_mismatches
     return Finding(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
+
+
+def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows: RowCounts) -> Finding:
+    """Whether rows came and others went, beyond what is explained, promised or tolerated.
+
+    How many more came than went, or the other way round, is the row count's matter. A promise for one side excuses nothing on
+    the other.
+    """
+    counts = {ADDED: (rows.added, rows.explained_added), REMOVED: (rows.removed, rows.explained_removed)}
+    open_rows = {name: count - explained for name, (count, explained) in counts.items()}
+    limit = int(dataset.checks.row_count.tolerance * published)
+    if promises:
+        kept = [
+            promises[name].allows(Decimal(published), Decimal(published + count))
+            if name in promises
+            else open_rows[name] <= limit
+            for name, (count, _) in counts.items()
+        ]
+        passed = all(kept)
+    else:
+        # Each side against all of the other: explained rows are no excuse for unexplained ones in their place.
+        passed = min(open_rows[ADDED], rows.removed) <= limit and min(open_rows[REMOVED], rows.added) <= limit
+    explained = rows.explained_added + rows.explained_removed
+    of = f", {explained} of them with keys of newer deliveries" if explained else ""
+    found = f"{rows.added} added and {rows.removed} removed of {number_of(published, 'row')}{of}"
+    remedy = (
+        f"if it is meant, promise it: rows: {{{ADDED}: …, {REMOVED}: …}} in the expected change, or {ROW_CHANGE}: "
+        f"{{{ADDED}: …, {REMOVED}: …}} in a specification"
+    )
+    if all(name in dataset.columns for name in KEY_CHANGES):
+        remedy = (
+            "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; columns have those names"
+        )
+    return Finding(
+        passed, _promise_of_keys(promises), found, number_of(limit, "row") if limit else "", "" if passed else remedy
+    )
+
+
+def _promise_of_keys(promises: Mapping[str, Change]) -> str:
+    if promises:
+        others = [f"no unexplained row {name}" for name in KEY_CHANGES if name not in promises]
+        return ", ".join([*(f"rows {name}: {change}" for name, change in promises.items()), *others])
+    return "no row that goes while another comes, unless newer deliveries have their keys"
 
 
 def _must_stay(measure: str, dataset: Dataset) -> bool:

@@ -14,7 +14,7 @@ from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
 from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.metric_changes import MetricChange
 from backfill_assets.domain.names import in_words, number_of
-from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay
+from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay, RowTotals
 from backfill_assets.domain.series import Series
 from backfill_assets.domain.units import UnitState
 
@@ -38,6 +38,7 @@ class Grounds:
     series: Sequence[Series]
     reaches: Sequence[Reach]
     releases: Sequence[Made]
+    rows: Sequence[RowTotals] = ()
     pending: str = ""
     proofs: Mapping[str, int] = field(default_factory=dict)
     golden: int = 0
@@ -112,7 +113,7 @@ def _made(grounds: Grounds, kind: str, verb: str) -> str:
 
 def _good(grounds: Grounds) -> str:
     """What went well: days and checks, how far the metrics moved, files outside, certificates, golden sources."""
-    parts = [_passed(grounds.days), _moves(grounds.series)]
+    parts = [_passed(grounds.days), _moves(grounds.series), _came_and_went(grounds.rows)]
     if grounds.reaches and all(reach.held for reach in grounds.reaches):
         parts.append("no file of another day is touched")
     if grounds.proofs:
@@ -120,6 +121,16 @@ def _good(grounds: Grounds) -> str:
     if grounds.golden:
         parts.append(f"{number_of(grounds.golden, 'golden source')} {'agrees' if grounds.golden == 1 else 'agree'}")
     return "; ".join(filter(None, parts))
+
+
+def _came_and_went(rows: Sequence[RowTotals]) -> str:
+    """How many rows came and went by key, where both happened: no metric need tell of it."""
+    both = [one for one in rows if one.counts.added and one.counts.removed]
+    several = len({one.dataset for one in rows}) > 1
+    return ", ".join(
+        f"{f'{one.dataset}: ' if several else ''}{number_of(one.counts.removed, 'row')} removed and {one.counts.added:,} added"
+        for one in both
+    )
 
 
 def _proven(grounds: Grounds) -> str:

@@ -71,6 +71,7 @@ def level_of(check: Check) -> Level:
             | CheckKind.reference
             | CheckKind.rule
             | CheckKind.schema
+            | CheckKind.keys
         ):
             return Level.structural
         case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:

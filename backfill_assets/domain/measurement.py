@@ -18,12 +18,21 @@ Figures = Mapping[str, Decimal | None]
 
 
 @dataclass(frozen=True)
+class SourceDay:
+    """What was delivered for a day that another one looks back at: its rows, and those unreadable or of another day."""
+
+    day: dt.date
+    rows: int
+    bad_rows: int
+
+
+@dataclass(frozen=True)
 class SourceState:
     """What was delivered for a business day.
 
     `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
     day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
-    `rows_read`, those of later days included.
+    `rows_read`, those of later days included. `faulty_before` are the days looked back at without a row, or with bad ones.
     """
 
     deliveries: int = 0
@@ -32,21 +41,27 @@ class SourceState:
     outside_rows: int = 0
     delivered_at: dt.datetime | None = None
     rows_read: int = 0
+    faulty_before: tuple[SourceDay, ...] = ()
 
 
 @dataclass(frozen=True)
 class UpstreamState:
-    """What the upstreams hold for a day: their rows on the day itself, and the totals to compare with."""
+    """What the upstreams hold for a day: their rows on the day itself, and the totals to compare with.
+
+    `floating` names the totals that are floating-point numbers, in order of name.
+    """
 
     rows: Mapping[str, int] = field(default_factory=dict)
     totals: Figures = field(default_factory=dict)
+    floating: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Side:
     """One side (shadow, published or staging) of one day.
 
-    `metrics` are comparable between sides (see `metric_names`); `counts` are rows that break a rule, by
+    `metrics` are comparable between sides (see `metric_names`), `floating` names those of them that are floating-point numbers,
+    in order of name; `counts` are rows that break a rule, by
     `duplicate_keys`, `nulls:<column>`, `rule:<name>`, `unmatched:<check>`, `checked:<check>`;
     `fingerprint` is an order-independent hash over the business columns, empty for no rows.
     """
@@ -54,6 +69,7 @@ class Side:
     metrics: Figures = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = ""
+    floating: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -25,6 +25,7 @@ class CheckKind(StrEnum):
     reconciliation = "reconciliation"
     upstream_total = "upstream_total"
     schema = "schema"
+    keys = "keys"
     rows = "rows"
     columns = "columns"
     seams = "seams"

@@ -112,7 +112,8 @@ class Content:
 class StagedDay:
     """What a staged day was built from, and how many delivered rows of that delivery day belong to no day it may bring.
 
-    `inputs` is the digest of the deliveries and references, `code` the fingerprint of the dataset's code.
+    `inputs` is the digest of the deliveries and references, `code` the fingerprint of the dataset's code. `files` is the digest of
+    the files that hold the day in the table `place` below staging: what another process, or a backup, puts there has others.
     """
 
     dataset: str
@@ -120,6 +121,8 @@ class StagedDay:
     inputs: str
     code: str
     outside_rows: int = 0
+    place: str = ""
+    files: str = ""
 
 
 @dataclass(frozen=True)

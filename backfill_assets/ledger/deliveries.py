@@ -39,7 +39,7 @@ class DeliveryRows(Rows):
         """Record what days were staged from, replacing what was known."""
         rows = [vars(day) for day in staged]
         with self._database.write() as connection:
-            upsert(connection, staged_days, rows, replace=["inputs", "code", "outside_rows"])
+            upsert(connection, staged_days, rows, replace=["inputs", "code", "outside_rows", "place", "files"])
 
     def staged(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, StagedDay]:
         """What days were staged from."""

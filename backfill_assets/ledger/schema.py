@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -140,6 +141,8 @@ staged_days = Table(
     Column("inputs", String(64), nullable=False),
     Column("code", String(64), nullable=False),
     Column("outside_rows", BigInteger, nullable=False),
+    Column("place", Text, nullable=False, server_default=text("''")),
+    Column("files", String(64), nullable=False, server_default=text("''")),
 )
 
 attempts = Table(

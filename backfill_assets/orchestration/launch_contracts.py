@@ -78,7 +78,7 @@ def as_tag(given: Mapping[str, object]) -> str:
 
 def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Declared:
     parsed = [
-        parse_contract(value, metric_names(datasets[name]), where.format(name), name, datasets[name].compared)
+        parse_contract(value, metric_names(datasets[name]), where.format(name), name, datasets[name].promisable)
         for name, value in given.items()
     ]
     return Declared(Contract(tuple(clause for contract in parsed for clause in contract.clauses)), frozenset(given))

@@ -52,7 +52,7 @@ def built(
 ) -> Unit:
     """Land, build and judge the days of a dataset in a unit of their own, which stays open."""
     dataset = application.dataset(name)
-    contract = parse_contract(expected, metric_names(dataset), dataset=name, columns=dataset.compared)
+    contract = parse_contract(expected, metric_names(dataset), dataset=name, columns=dataset.promisable)
     unit = opened(application, {name: days}, contract)
     build(application, spark, unit)
     return unit

@@ -46,6 +46,7 @@ FAULTS = (
     Fault("null in a required column", Level.structural, "not_null", value=("quantity", "IF(n = 1, NULL, quantity)")),
     Fault("time zone shifted at midnight", Level.structural, "corrupt_rows", day_of="to_date(sold_at)"),
     Fault("sign flipped in one store", Level.aggregate, "revenue_change", value=("revenue", _FLIPPED)),
+    Fault("rows under other keys", Level.structural, "keys_change", value=("basket", "IF(n <= 6, -basket, basket)")),
     Fault("change that nobody declared", Level.aggregate, "tax_change", value=("rate", "rate * 0.99")),
     Fault("right in total, wrong per row", Level.row, "rows_change", value=("revenue", _NEXT)),
     Fault("two errors that cancel out in the sum", Level.row, "rows_change", value=("revenue", _CANCELLING)),
@@ -91,7 +92,7 @@ numbered AS (
 ),
 valued AS (
     SELECT
-        day, n, basket, product, household, store, department, category, brand,
+        day, n, {column("basket", "long")}, product, household, store, department, category, brand,
         {column("quantity", "long")}, {column("revenue", "decimal(12, 2)")}, {column("rate", "decimal(18, 8)")}
     FROM numbered
 ),

@@ -11,10 +11,20 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.basis_ports import ContentFingerprints
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.inputs import Deliveries, by_delivery_day, fact_inputs, origins, staged_inputs
+from backfill_assets.domain.inputs import (
+    Deliveries,
+    by_delivery_day,
+    deliveries_of,
+    fact_inputs,
+    origin,
+    origins,
+    staged_inputs,
+)
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import UNKNOWN_ORIGIN, Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
@@ -46,12 +56,40 @@ class CurrentBasis:
         known = self._known(dataset, found.fact_delivery_days(tuple(days)))
         return {day: origins(found, day, known) for day in days}
 
+    def newer(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[Delivery, ...]]:
+        """The deliveries behind each day that its published content was not built from; none where that is not known.
+
+        Those of days that a day looks back at are left out: they have no row of the day.
+        """
+        found = self.datasets[dataset].dataset
+        if found.source is None or not days:
+            return {}
+        # Where somebody else has written the files, such as a compaction, it is found out which content they have.
+        self._published.of(dataset, days)
+        active = self.tables[dataset].active(days)
+        contents = self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
+        built = {day: set(one.deliveries) for day, one in contents.items() if one.deliveries is not None}
+        known = self._known(dataset, found.delivery_days(tuple(days)))
+        return {
+            day: tuple(one for one in deliveries_of(found, day, known) if origin(one) not in own)
+            for day, own in built.items()
+        }
+
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.
 
         Content, not files: an upstream that was compacted, or built again with the same result, moves nothing.
         """
         return self._upstream(dataset, days, lambda name, wanted: self._contents(name, wanted, unit))
+
+    def upstream_moved(self, dataset: str, built: Mapping[dt.date, str]) -> frozenset[dt.date]:
+        """The days of which the published content was built from other upstream content than that of these digests."""
+        if not self.datasets[dataset].dataset.upstream or not built:
+            return frozenset()
+        active = self.tables[dataset].active(built)
+        contents = self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
+        known = {day: one.upstream for day, one in contents.items() if one.upstream != UNKNOWN_ORIGIN}
+        return frozenset(day for day, upstream in known.items() if upstream != built[day])
 
     def supposed_upstream(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """The same of what is published, without reading a row, for looks that must be quick; see `Contents.supposed`."""

@@ -21,9 +21,16 @@ def compared_days(
     rows: RowDifferences,
     golden: Mapping[dt.date, Mapping[str, GoldenCounts]],
     seams: Mapping[dt.date, tuple[Seam, ...]],
+    moved: Collection[dt.date],
 ) -> Mapping[dt.date, Compared]:
-    """What verdicts need of comparisons, by day; `golden` has the counts by golden source, of all days."""
-    return {day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ())) for day, counts in golden.items()}
+    """What verdicts need of comparisons, by day; `golden` has the counts by golden source, of all days.
+
+    `moved` are days whose upstreams hold something else than what the published content was built from.
+    """
+    return {
+        day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ()), day in moved)
+        for day, counts in golden.items()
+    }
 
 
 def sampled_rows(

@@ -60,8 +60,8 @@ class LateDeliveries:
         newest = max(published)
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
         known = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(watched))))
-        new = self._new(loaded, dataset.delivery_days(tuple(watched)), known)
-        files = {day: [f for d in dataset.delivery_days((day,)) for f in new.get(d, ())] for day in watched}
+        new = self._new(loaded, dataset.fact_delivery_days(tuple(watched)), known)
+        files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in watched}
         late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known, active)
         days = tuple(sorted(published_among(self.ledger, table, name, late)))
         waits = self._waits(name, days)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,8 @@ from backfill_assets.campaigns.building.comparing import compared_days, sampled_
 from backfill_assets.campaigns.building.neighbours import Neighbours
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.errors import UnitError
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state
 from backfill_assets.domain.judge import judge
@@ -34,9 +36,12 @@ from backfill_assets.lakehouse.road import (
     discover,
     golden_counts,
     golden_samples,
+    held_in_staging,
     land,
+    lost_from_raw,
     measure,
     measure_upstreams,
+    require_raw,
     row_differences,
     sample,
     stage,
@@ -44,6 +49,7 @@ from backfill_assets.lakehouse.road import (
 )
 
 Days = tuple[dt.date, ...]
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -71,39 +77,53 @@ class Road:
         return UpstreamPlaces(self.ledger, self.datasets)
 
     def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
-        """Land the deliveries from which these business days are built; known ones are skipped.
+        """Land the deliveries from which these business days are built, those of the days that they look back at included.
+
+        Known ones are skipped, but for days of which raw has lost rows.
 
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
         """
+        return self._land(spark, name, self.datasets[name].dataset.fact_delivery_days(days))
+
+    def _land(self, spark: SparkSession, name: str, window: Days) -> Landed:
         loaded = self.datasets[name]
-        window = loaded.dataset.delivery_days(days)
-        known = {(d.day, d.path, d.fingerprint) for d in self.ledger.deliveries(name, window)}
-        found = discover(loaded, self.layout, window)
-        files = tuple(f for f in found if (f.day, f.path, f.fingerprint) not in known)
-        new = land(spark, loaded, self.layout, files, self.clock.now()) if files else ()
+        known = {(d.day, d.path, d.fingerprint): d for d in self.ledger.deliveries(name, window)}
+        lost = lost_from_raw(loaded, self.layout, known.values())
+        files = []
+        for file in discover(loaded, self.layout, window):
+            before = known.get((file.day, file.path, file.fingerprint))
+            if before is None or file.day in lost:
+                # What is landed again keeps its place in the order of deliveries.
+                files.append(file if before is None else replace(file, delivered_at=before.delivered_at))
+        rows = {(d.path, d.fingerprint): d.rows for d in known.values()}
+        landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
+        new = tuple(d for d in landed if (d.day, d.path, d.fingerprint) not in known)
         self.ledger.add_deliveries(new)
-        return Landed(tuple(new), self.ledger.deliveries(name, window))
+        return Landed(new, self.ledger.deliveries(name, window))
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
         """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
+            SourceError: raw has fewer rows than were landed.
         """
         stale = self.days_to_stage(name, days)
         if not stale:
             return {}
         loaded = self.datasets[name]
-        inputs = self.basis.staged_inputs(name, stale)
+        require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
+        inputs, code = self.basis.staged_inputs(name, stale), loaded.code_version
         counts = stage(spark, loaded, self.layout, stale)
         self.ledger.add_staged(
-            StagedDay(name, d, inputs[d], loaded.code_version, counts[d].outside_rows) for d in stale
+            StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
+            for day, found in counts.items()
         )
-        return {day: counts[day].rows for day in stale}
+        return {day: found.rows for day, found in counts.items()}
 
     def days_to_land(self, name: str, days: Days) -> Days:
-        """The days behind which lie files that have not landed.
+        """The days behind which lie files that have not landed, or that raw has lost.
 
         A file that has path, size and time of last change of a delivery is taken for it, and not read.
 
@@ -111,19 +131,28 @@ class Road:
             SourceError: a file fits two days at once.
             LayoutError: a link leads out of the sources folder.
         """
-        loaded = self.datasets[name]
-        window = loaded.dataset.delivery_days(days)
-        known = self.ledger.deliveries(name, window)
-        landed = {(d.day, d.path, d.fingerprint) for d in known}
+        dataset = self.datasets[name].dataset
+        new = self._not_landed(name, dataset.fact_delivery_days(days))
+        return tuple(day for day in days if new.intersection(dataset.fact_delivery_days((day,))))
+
+    def _not_landed(self, name: str, window: Days) -> frozenset[dt.date]:
+        """The delivery days with files that have not landed, or that raw has lost."""
+        loaded, known = self.datasets[name], self.ledger.deliveries(name, window)
+        lost = lost_from_raw(loaded, self.layout, known)
+        landed = {(d.day, d.path, d.fingerprint) for d in known if d.day not in lost}
         found = discover(loaded, self.layout, window, known)
-        new = {f.day for f in found if (f.day, f.path, f.fingerprint) not in landed}
-        return tuple(day for day in days if new & set(loaded.dataset.delivery_days((day,))))
+        return frozenset(f.day for f in found if (f.day, f.path, f.fingerprint) not in landed)
 
     def days_to_stage(self, name: str, days: Days) -> Days:
-        """The days that are not staged as their deliveries, references and code are now."""
-        code = self.datasets[name].code_version
+        """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""
+        if not days:
+            return ()
+        loaded = self.datasets[name]
         inputs, staged = self.basis.staged_inputs(name, days), self.ledger.staged(name, days)
-        return tuple(d for d in days if d not in staged or (staged[d].inputs, staged[d].code) != (inputs[d], code))
+        held = held_in_staging(loaded, self.layout, staged.values())
+        now = {day: (inputs[day], loaded.code_version, held.get(day)) for day in days}
+        good = {day for day, one in staged.items() if (one.inputs, one.code, one.files) == now[day]}
+        return tuple(day for day in days if day not in good)
 
     def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
         """The days without good evidence, or whose shadow the disk has lost; all others need no work, whatever launched it."""
@@ -164,20 +193,33 @@ class Road:
 
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
-            EvidenceError: an upstream that the unit holds has not passed its checks.
+            EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days again and again.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
-        inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
-        # After the digest of the inputs: what lands between the two makes the evidence stale.
-        deliveries = self.basis.deliveries(name, days)
-        if loaded.staging is not None:
-            self.stage(spark, name, loaded.dataset.with_lookback(days))
-        target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
-        tables = upstream_tables(spark, self.layout, self.sources.of(unit, name, days))
-        build_shadow(spark, loaded, self.layout, target, tables)
+        read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
+        if loaded.dataset.lookback_days and self.days_to_land(name, days):
+            # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
+            self.land(spark, name, days)
+        for _ in range(_TRIES):
+            # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
+            inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
+            # After the digest of the inputs: what lands between the two makes the evidence stale.
+            deliveries = self.basis.deliveries(name, days)
+            self.stage(spark, name, read)
+            staged = self._staged_by_this_code(name, read)
+            target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
+            tables = upstream_tables(spark, self.layout, self.sources.of(unit, name, days))
+            build_shadow(spark, loaded, self.layout, target, tables)
+            # File names never repeat: the same files before and after mean that nobody has replaced them in between.
+            if staged.keys() == set(read) and self._staged_by_this_code(name, read) == staged:
+                break
+        else:
+            raise EvidenceError(
+                f"{name} {format_days(days)}: staging changed {_TRIES} times while its shadow was built; let other launches of "
+                "these days end, and launch again"
+            )
         files = self.tables[name].shadow_files(attempt.folder, days)
         at, contract = self.clock.now(), unit.contract.of(name).hash
         pending = [
@@ -191,6 +233,14 @@ class Road:
         ]  # fmt: skip
         self.ledger.add_evidence(attempt.number, pending)
 
+    def _staged_by_this_code(self, name: str, days: Days) -> Mapping[dt.date, str]:
+        """By day the digest of its staged files; days lack that are not there as this code has staged them last."""
+        loaded, staged = self.datasets[name], self.ledger.staged(name, days)
+        held = held_in_staging(loaded, self.layout, staged.values())
+        return {
+            d: one.files for d, one in staged.items() if (one.code, one.files) == (loaded.code_version, held.get(d))
+        }
+
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
         """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
 
@@ -199,11 +249,15 @@ class Road:
 
         Raises:
             UnitError: the attempt has no shadow yet.
+            EvidenceError: other code has staged the days meanwhile.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         pending = self._pending(unit, attempt)
+        own = days if loaded.staging is not None else ()
+        if len(self._staged_by_this_code(name, own)) < len(own):
+            self.stage(spark, name, own)
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
         active = self.tables[name].active(days)
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
@@ -213,9 +267,11 @@ class Road:
         source, contract = self._source(name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         seams = Neighbours(self.ledger, self.datasets, self.layout).seams(spark, unit, name, sides)
-        question = Question(attempt.folder, attempt.number, sides, contract)
+        newer = self.basis.newer(name, [day for day in days if sides[day].published.rows])
+        question = Question(attempt.folder, attempt.number, sides, contract, newer)
         with row_differences(spark, loaded, self.layout, question) as rows:
-            compared = compared_days(schema, rows, golden, seams)
+            moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
+            compared = compared_days(schema, rows, golden, seams, moved)
             evidence = []
             for day in days:
                 side = sides[day]
@@ -226,6 +282,10 @@ class Road:
                 judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
                 evidence.append(replace(judged, compared=compared[day]))
             samples = sampled_rows(loaded.dataset, contract, rows, evidence)
+        if len(self._staged_by_this_code(name, own)) < len(own):
+            raise EvidenceError(
+                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
+            )
         apart = golden_samples(spark, loaded, self.layout, shadow, _failed(evidence))
         done = self._with_samples(spark, attempt, evidence, {**samples, **apart})
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
@@ -234,8 +294,8 @@ class Road:
 
     def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         dataset = self.datasets[name].dataset
-        deliveries = by_delivery_day(self.ledger.deliveries(name, dataset.delivery_days(days)))
-        staged = self.ledger.staged(name, days)
+        deliveries = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
+        staged = self.ledger.staged(name, dataset.with_lookback(days))
         return {day: source_state(dataset, day, deliveries, staged) for day in days}
 
     def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,13 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.domain.health_ports import WrittenReports
+from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import Delivery
 
 REPORTS = "reports"
 """Stands for the folder of reports where a table's folder is named otherwise."""
@@ -117,7 +120,7 @@ class FilesExam:
         if table.layer != "raw":
             return True
         # Of a dataset that is not loaded nobody knows on which days something may have been landed.
-        return table.dataset in self.datasets and not any(True for _ in self._lacking(table))
+        return table.dataset in self.datasets and not lost_days(self._deliveries(table), table.rows)
 
     def _lost(self, table: StoredTable) -> Iterator[Finding]:
         if not table.lost:
@@ -151,25 +154,22 @@ class FilesExam:
     def _landed(self, table: StoredTable) -> Iterator[Finding]:
         if table.dataset not in self.datasets or table.damaged or table.fault:
             return
-        lacking = sorted(self._lacking(table))
+        deliveries = self._deliveries(table)
+        lacking = lost_days(deliveries, table.rows)
         if lacking:
             what = f"raw/{table.dataset} {format_days(lacking)}: raw has fewer rows than the ledger says were landed"
-            yield Finding(Gravity.error, what, "restore raw from a backup of the ledger's time, or later")
-        known = self._rows_landed(table)
-        over = sorted(day for day, rows in table.rows.items() if rows > known.get(day, 0))
+            remedy = "launch raw of these days if their files are still there; otherwise restore raw from a backup"
+            yield Finding(Gravity.error, what, f"{remedy} of the ledger's time, or later")
+        known = Counter[dt.date]()
+        for delivery in deliveries:
+            known[delivery.day] += delivery.rows
+        over = sorted(day for day, rows in table.rows.items() if rows > known[day])
         if over and table.written_at is not None and table.written_at < self.settled:
             what = f"raw/{table.dataset} {format_days(over)}: raw has rows that the ledger does not know as landed"
             yield Finding(Gravity.warning, what, "launch raw of these days: it puts the same files in their place")
 
-    def _lacking(self, table: StoredTable) -> Iterator[dt.date]:
-        landed = self._rows_landed(table)
-        return (day for day, rows in landed.items() if table.rows.get(day, 0) < rows)
-
-    def _rows_landed(self, table: StoredTable) -> Mapping[dt.date, int]:
-        rows: dict[dt.date, int] = {}
-        for delivery in self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows}):
-            rows[delivery.day] = rows.get(delivery.day, 0) + delivery.rows
-        return rows
+    def _deliveries(self, table: StoredTable) -> tuple[Delivery, ...]:
+        return self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows})
 
     def days(self, name: str) -> tuple[dt.date, ...]:
         """The days that a dataset has had until now; none where it is not loaded."""

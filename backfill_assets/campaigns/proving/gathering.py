@@ -114,10 +114,9 @@ def _total(counts: Sequence[RowCounts]) -> RowCounts:
     for one in counts:
         columns.update(one.columns)
         beyond.update(one.beyond)
-    added, removed, changed, unchanged = (
-        sum(getattr(one, name) for one in counts) for name in ("added", "removed", "changed", "unchanged")
-    )
-    return RowCounts(added, removed, changed, unchanged, dict(columns), dict(beyond))
+    names = ("added", "removed", "changed", "unchanged", "explained_added", "explained_removed")
+    totals = {name: sum(getattr(one, name) for one in counts) for name in names}
+    return RowCounts(columns=dict(columns), beyond=dict(beyond), **totals)
 
 
 def current(comparisons: Mapping[DatasetDay, DayComparison], evidence: _Known) -> tuple[DayComparison, ...]:

@@ -49,7 +49,7 @@ from backfill_assets.domain.levels import (
 )
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay
+from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay, RowTotals
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Series, series_of
 from backfill_assets.domain.units import Unit, UnitState
@@ -120,7 +120,7 @@ class _Reviewing:
         campaign, attempts = self.campaign, ledger.attempts(unit.id)
         judgement = judge_unit(
             Grounds(
-                unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.pending,
+                unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.rows, self.pending,
                 {p.certificate.dataset: len(p.certificate.days) for p in self.proofs if p.passed},
                 sum(not one.counts.mismatches for one in self.agreements),
                 self.obstacles.refusals, self.obstacles.later,
@@ -138,7 +138,7 @@ class _Reviewing:
             series=self.series,
             seams=self.seams,
             days=self.days,
-            rows=row_totals(self.evidence),
+            rows=self.rows,
             largest=largest_changes(self.comparisons),
             attributions=attribute(self.comparisons),
             certificates=self.proofs,
@@ -224,6 +224,11 @@ class _Reviewing:
     def comparisons(self) -> tuple[DayComparison, ...]:
         """The rows behind the differences, of the rows that the evidence speaks of."""
         return current(self.reviews.ledger.comparisons(self.unit.id), self.evidence)
+
+    @cached_property
+    def rows(self) -> tuple[RowTotals, ...]:
+        """What happened to the rows."""
+        return row_totals(self.evidence)
 
     @cached_property
     def proofs(self) -> tuple[Proof, ...]:

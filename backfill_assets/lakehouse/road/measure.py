@@ -26,7 +26,7 @@ from backfill_assets.lakehouse.road.fingerprint import (
 from backfill_assets.lakehouse.road.matching import is_checked, is_unmatched, with_matches
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.spark_sql import figure, is_numeric, is_true, renamed
+from backfill_assets.lakehouse.road.spark_sql import figures_of, is_numeric, is_true, renamed
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import is_table, read_days
 
@@ -205,13 +205,15 @@ def _sides(dataset: Dataset, *passes: tuple[DataFrame, list[Column]]) -> dict[dt
 
 
 def _side(values: Mapping[str, Any], dataset: Dataset) -> Side:
-    figures = {k.removeprefix(_METRIC): figure(v) for k, v in values.items() if k.startswith(_METRIC)}
+    metrics = {k.removeprefix(_METRIC): v for k, v in values.items() if k.startswith(_METRIC)}
     for key in [k for k in values if k.startswith(_PERCENTILES)]:
         found = values[key] or [None] * len(PERCENTILES)
         for prefix, value in zip(PERCENTILES, found, strict=True):
-            figures[f"{prefix}_{key.removeprefix(_PERCENTILES)}"] = figure(value)
+            metrics[f"{prefix}_{key.removeprefix(_PERCENTILES)}"] = value
+    figures, floating = figures_of(metrics)
     return Side(
         metrics={name: figures.get(name) for name in metric_names(dataset)},
+        floating=floating,
         counts={k.removeprefix(_COUNT): v for k, v in values.items() if k.startswith(_COUNT)},
         fingerprint=fingerprint_of(values) if "fingerprint:rows" in values else "",
     )

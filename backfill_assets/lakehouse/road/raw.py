@@ -15,7 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout, below
@@ -35,6 +37,7 @@ from backfill_assets.lakehouse.road.tables import (
     read_days,
     read_table,
     replace_where,
+    rows_by_day,
 )
 from backfill_assets.lakehouse.spark_errors import room_for
 
@@ -124,9 +127,17 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
 
 
 def land(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, files: Sequence[SourceFile], now: dt.datetime
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    files: Sequence[SourceFile],
+    now: dt.datetime,
+    rows: Mapping[tuple[str, str], int] | None = None,
 ) -> tuple[Delivery, ...]:
     """Append files to raw in one commit and say what each held; those that are in it already are only counted.
+
+    `rows` says how many rows a file had when it was landed before, by path and fingerprint: where raw has fewer by now, it is
+    landed again.
 
     Raises:
         SourceError: a file cannot be read as the dataset declares it; nothing is written then.
@@ -137,21 +148,55 @@ def land(
     days = sorted({f.day for f in files})
     if is_table(path):
         _require_same_types(loaded.dataset, read_table(spark, path), path)
-    counts = _landed(spark, path, days)
+    counts, before = _landed(spark, path, days), rows or {}
     if any((f.path, f.fingerprint) in counts for f in files):
         # Whoever landed them may have died before they were on the disk.
         keep(path, files_of_days(path, DELIVERY_DAY, days))
-    fresh = [f for f in files if (f.path, f.fingerprint) not in counts and f.size and orders[f.path]]
+    keys = {f: (f.path, f.fingerprint) for f in files}
+    short = {f for f, key in keys.items() if key not in counts or counts[key][0] < before.get(key, 0)}
+    fresh = [f for f in files if f in short and f.size and orders[f.path]]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]
         remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
-            rows = delivered_rows(spark, loaded.dataset.landing, found, now)
+            read = delivered_rows(spark, loaded.dataset.landing, found, now)
             # On the disk for good: the ledger will say that these deliveries are there.
             with kept(path):
-                replace_where(rows, path, DELIVERY_DAY, _exactly(fresh))
+                replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
+
+
+def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
+    """The delivery days of which raw has fewer rows than were landed, by its log alone."""
+    deliveries, path = tuple(known), layout.raw_path(loaded.name)
+    days = {delivery.day for delivery in deliveries if delivery.rows}
+    return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
+
+
+def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:
+    """Refuse to read raw where it has fewer rows than were landed.
+
+    Raises:
+        SourceError: names the days, and the files that are not among the sources any more.
+    """
+    deliveries = tuple(known)
+    lost = lost_from_raw(loaded, layout, deliveries)
+    if not lost:
+        return
+    there = {(f.day, f.path, f.fingerprint) for f in discover(loaded, layout, lost)}
+    gone = sorted({d.path for d in deliveries if d.day in lost and (d.day, d.path, d.fingerprint) not in there})
+    what = f"{layout.raw_path(loaded.name)}: raw has fewer rows of {format_days(lost)} than were landed"
+    if not gone:
+        raise SourceError(
+            f"{what}; launch raw of these days: the files are still there, and are landed again. If that was done, they are read "
+            "otherwise by now: set source in dataset.yaml back to what it was, or restore raw from a backup"
+        )
+    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    raise SourceError(
+        f"{what}, and {gone[0]}{more} {'are' if more else 'is'} not among the sources any more as landed then; "
+        "restore raw from a backup that has them, or put the files back and launch raw of these days"
+    )
 
 
 def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:

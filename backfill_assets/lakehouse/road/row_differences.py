@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import reduce
+from operator import and_
 from typing import Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -15,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.comparison import DayComparison, RowCounts
 from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
@@ -31,7 +34,7 @@ from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, cou
 from backfill_assets.lakehouse.road.samples import Samples
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.shares import CAME, LEFT, MOVED, Shadow, Slices, lone_files, shares_of
-from backfill_assets.lakehouse.road.spark_sql import figure, in_days
+from backfill_assets.lakehouse.road.spark_sql import equal_keys, figure, in_days
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import read_days
 
@@ -42,12 +45,16 @@ _Days = tuple[dt.date, ...]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be compared: the shadow of an attempt with what is published, given what was measured and promised."""
+    """What is to be compared: the shadow of an attempt with what is published, given what was measured and promised.
+
+    `newer` are the deliveries that the published days were not built from.
+    """
 
     folder: str
     attempt: int
     measured: Mapping[dt.date, Sides]
     contract: Contract
+    newer: Mapping[dt.date, Collection[Delivery]] = field(default_factory=dict)
 
     @property
     def replaced(self) -> _Days:
@@ -110,10 +117,36 @@ def row_differences(
     with ExitStack() as kept:
         rows, tallies = _matched(pair, question, bands, kept)
         joined = _Joined(rows, pair, bands)
-        counts |= {day: counts_of(tally, measured[day].published.rows) for day, tally in tallies.items()}
+        explained = _explained(spark, loaded, layout, joined, question)
+        counts |= {
+            day: replace(
+                counts_of(tally, measured[day].published.rows),
+                explained_added=explained.get((day, ADDED), 0),
+                explained_removed=explained.get((day, REMOVED), 0),
+            )
+            for day, tally in tallies.items()
+        }
         slices = _slices(spark, loaded, layout, pair, tallies) if tallies else None
         comparisons = _comparisons(joined, question, tallies, slices) if slices else ()
         yield RowDifferences(counts, comparisons, joined)
+
+
+def _explained(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, joined: _Joined, question: Question
+) -> Mapping[tuple[dt.date, str], int]:
+    """By day and status the added and removed rows whose key came with a newer delivery."""
+    match, day = joined.pair.shape.match, joined.pair.shape.partition
+    came = [(own, d.path, d.delivered_at) for own in question.moved for d in question.newer.get(own, ())]
+    if not came:
+        return {}
+    files = spark.createDataFrame(came, f"{day} date, _source_file string, _delivered_at timestamp")
+    staged = read_staged(spark, loaded, layout, {own for own, _, _ in came})
+    keys = staged.join(F.broadcast(files), files.columns, "left_semi").select(*match).distinct()
+    rows = joined.rows.where(F.col(STATUS).isin(ADDED, REMOVED))
+    mine, theirs = ({f.name: f.dataType for f in frame.schema.fields} for frame in (rows, keys))
+    same = (equal_keys(rows[name], keys[name], of_one_type=mine[name] == theirs[name]) for name in match)
+    counted = rows.join(keys, reduce(and_, same), "left_semi").groupBy(day, STATUS).count().collect()
+    return {(own, status): count for own, status, count in counted}
 
 
 def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> tuple[DataFrame, Mapping[dt.date, Row]]:

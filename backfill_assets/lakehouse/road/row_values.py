@@ -35,6 +35,8 @@ Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
 """By column the promises about each row, with the days on which they hold."""
 
 _LESS_THAN_ONE: Final = Decimal("0.999999")
+_STEP_OF_A_DOUBLE: Final = 1e-15
+"""Relative; exact numbers are compared as doubles as well."""
 _CHANGED_IN: Final = "changed:"
 _BEYOND: Final = "beyond:"
 
@@ -148,7 +150,8 @@ def is_outside(name: str, change: Change, kind: T.DataType, tolerance: Decimal) 
     factors = [1 + change.low, 1 + change.high]
     edges = [old * F.lit(float(factor)) for factor in factors]
     step = _last_digit(kind) * max(Decimal(1), *(abs(factor) for factor in factors)) * _LESS_THAN_ONE
-    slack = F.greatest(F.abs(old), F.abs(new)) * F.lit(rounding_of(kind)) + F.lit(float(max(tolerance, step)))
+    rounding = rounding_of(kind) if is_float(kind) else _STEP_OF_A_DOUBLE
+    slack = F.greatest(F.abs(old), F.abs(new)) * F.lit(rounding) + F.lit(float(max(tolerance, step)))
     inside = (new >= F.least(*edges) - slack) & (new <= F.greatest(*edges) + slack)
     finite = (F.abs(old) < F.lit(float("inf"))) & (F.abs(new) < F.lit(float("inf")))
     return ~F.coalesce(finite & inside, F.lit(False))

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.domain.comparison import DELIVERY_FILE, Share
-from backfill_assets.lakehouse.road.spark_sql import figure, in_days
+from backfill_assets.lakehouse.road.spark_sql import equal_keys, figure, in_days
 
 MOVED: Final = "moved:"
 """Prefix of the columns that hold how far a row moves a measure."""
@@ -126,16 +126,8 @@ def _looked_up(frame: DataFrame, match: tuple[str, ...], staged: DataFrame) -> D
     kinds, own = ({f.name: f.dataType for f in one.schema.fields} for one in (staged, frame))
     files = staged.select(*(F.col(n).alias(f"_staged:{n}") for n in match), F.col("_source_file").alias(_FILE))
 
-    def equal(name: str) -> Column:
-        mine, theirs = F.col(name), F.col(f"_staged:{name}")
-        # A model may give a key another type: its text stays comparable, and text that is no number breaks nothing.
-        return (
-            mine.eqNullSafe(theirs)
-            if kinds[name] == own[name]
-            else mine.cast("string").eqNullSafe(theirs.cast("string"))
-        )
-
-    joined = frame.join(files, reduce(Column.__and__, map(equal, match)), "left")
+    same = (equal_keys(F.col(n), F.col(f"_staged:{n}"), of_one_type=kinds[n] == own[n]) for n in match)
+    joined = frame.join(files, reduce(Column.__and__, same), "left")
     return joined.drop(*(f"_staged:{name}" for name in match))
 
 

@@ -124,11 +124,25 @@ def renamed(
         raise kind(f"{text.rstrip('. ')}; {remedy}" if remedy else text) from None
 
 
+def equal_keys(mine: Column, theirs: Column, *, of_one_type: bool) -> Column:
+    """Whether two parts of keys are equal, nulls included; where a model gives them another type, by their text.
+
+    Text that is no number breaks nothing so.
+    """
+    return mine.eqNullSafe(theirs) if of_one_type else mine.cast("string").eqNullSafe(theirs.cast("string"))
+
+
+def figures_of(values: Mapping[str, object]) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
+    """The figures by name, and the names of those that Spark computed in floating point, in order."""
+    floating = sorted(name for name, value in values.items() if isinstance(value, float))
+    return {name: figure(value) for name, value in values.items()}, tuple(floating)
+
+
 def figure(value: object) -> Decimal | None:
     """A number as Spark returns it, as the exact figure that it shows; null for nothing."""
     if value is None:
         return None
     if isinstance(value, float):
-        # Infinities cannot be compared by differences: like NaN, they only equal themselves.
+        # Infinities cannot be compared by differences: like NaN, they equal nothing.
         return Decimal(repr(value)) if math.isfinite(value) else Decimal("NaN")
     return Decimal(str(value))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +16,14 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, Deduplicate
 from backfill_assets.domain.errors import ModelError, SourceError
+from backfill_assets.domain.work import StagedDay
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
 from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
-from backfill_assets.lakehouse.road.tables import is_table, read_days, rows_by_day, write_days
+from backfill_assets.lakehouse.road.tables import digests_by_day, is_table, read_days, rows_by_day, write_days
 from backfill_assets.lakehouse.spark_errors import room_for
 
 LINEAGE: Final = "_lineage"
@@ -42,10 +43,15 @@ _KEPT: Final = {DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "
 
 @dataclass(frozen=True)
 class StagedCounts:
-    """Rows of one business day, and rows delivered on that day that belong to no day it may bring."""
+    """Rows of one business day, and rows delivered on that day that belong to no day it may bring.
+
+    `files` is the digest of the files that hold the day in the table `place` below staging.
+    """
 
     rows: int
     outside_rows: int
+    place: str = field(default="", compare=False)
+    files: str = field(default="", compare=False)
 
 
 def stage(
@@ -68,9 +74,21 @@ def stage(
         outside = _outside_by_day(rows, loaded, days)
         # On the disk for good: the ledger will say that these days are staged.
         with kept(path):
-            write_days(_own(rows, dataset, days), path, dataset.partition_column, days)
+            files = write_days(_own(rows, dataset, days), path, dataset.partition_column, days)
     counts = rows_by_day(path, dataset.partition_column, days)
-    return {day: StagedCounts(counts[day], outside.get(day, 0)) for day in days}
+    return {day: StagedCounts(counts[day], outside.get(day, 0), path.name, files[day]) for day in days}
+
+
+def held_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]) -> Mapping[dt.date, str]:
+    """By day the digest of the files that hold it now, in the table where it was staged; days without a table lack."""
+    places: dict[str, list[dt.date]] = {}
+    for one in staged:
+        places.setdefault(one.place, []).append(one.day)
+    found: dict[dt.date, str] = {}
+    for place, days in places.items():
+        if place:
+            found |= digests_by_day(layout.staging_path(loaded.name) / place, loaded.dataset.partition_column, days)
+    return found
 
 
 def as_they_are(table: DataFrame) -> DataFrame:

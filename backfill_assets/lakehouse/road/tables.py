@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.domain.canonical import digest
+from backfill_assets.lakehouse.published.log import LOG, actions, commits
 from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
 from backfill_assets.lakehouse.spark_errors import room_for
@@ -24,6 +28,8 @@ _PLAIN: Final = {
 """What a remote server may switch on by default, and delta-rs or a swap of files cannot do with."""
 _RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _TRIES: Final = 5
+_WRITES: Final = itertools.count()
+"""Numbers the writes of this process."""
 
 
 def is_table(path: Path) -> bool:
@@ -78,8 +84,25 @@ def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mappin
     return counts
 
 
-def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> None:
+def digests_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+    """By day the digest of the files that a table has for it, as `write_days` gives it; none where there is no table."""
+    if not is_table(path):
+        return {}
+    table, files = DeltaTable(path), dict[dt.date, list[str]]()
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # Such a vector takes rows out of a file that keeps its name; `write_days` makes none.
+        return {}
+    files = {day: [] for day in days}
+    for add in add_actions(table, "path", "partition"):
+        if (day := add["partition"][partition]) in files:
+            files[day].append(add["path"])
+    return {day: digest(sorted(own)) for day, own in files.items()}
+
+
+def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
     """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table.
+
+    Gives by day the digest of the files that this very commit has brought, whatever others write meanwhile.
 
     Days that `frame` has no row of end up empty. It must not have rows of other days: Delta refuses them, but only where
     there is a table already.
@@ -87,21 +110,30 @@ def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt
     Raises:
         StorageError: the disk is full; the table is what it was.
     """
-    replace_where(frame, path, partition, days_condition(partition, days))
+    commit = replace_where(frame, path, partition, days_condition(partition, days))
+    files: dict[str, list[str]] = {}
+    for add in actions(commit, "add") if commit is not None else ():
+        files.setdefault(add["partitionValues"][partition], []).append(add["path"])
+    return {day: digest(sorted(files.get(day.isoformat(), []))) for day in days}
 
 
-def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> None:
+def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> Path | None:
     """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table.
+
+    Gives the file of the commit; none where no row was removed or added, for then Delta makes no commit.
 
     Raises:
         StorageError: the disk is full; the table is what it was.
     """
-    # Spark's default, INT96, is unknown to many readers and has no statistics.
-    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     rows = frame.repartition(partition)
+    # Told by it and not by its version: others may commit in between.
+    mark = f"{cast('ConnectSession', frame.sparkSession).session_id} {os.getpid()} {next(_WRITES)}"
+
+    before = max((version for version, _ in commits(path / LOG)), default=-1)
 
     def write() -> None:
-        writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", condition)
+        writer = rows.write.format("delta").mode("overwrite")
+        writer = writer.option("replaceWhere", condition).option("userMetadata", mark)
         if is_table(path):
             writer.option("mergeSchema", "true").save(str(path))
         else:
@@ -109,6 +141,12 @@ def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) 
 
     with room_for(path):
         retried(write)
+    newer = (file for version, file in reversed(commits(path / LOG)) if version > before)
+    return next((file for file in newer if _mark_of(file) == mark), None)
+
+
+def _mark_of(commit: Path) -> object:
+    return next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
 
 
 def retried(write: Callable[[], None]) -> None:

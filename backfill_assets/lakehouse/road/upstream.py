@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.checks_config import Total
 from backfill_assets.domain.errors import DatasetError
-from backfill_assets.domain.measurement import Figures, UpstreamState
+from backfill_assets.domain.measurement import UpstreamState
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.spark_sql import figure, renamed, struct_of
+from backfill_assets.lakehouse.road.spark_sql import figures_of, renamed, struct_of
 from backfill_assets.lakehouse.road.tables import is_table, read_days
 
 PUBLISHED: Final = ""
@@ -71,14 +71,17 @@ def measure_upstreams(
     """
     rows: dict[str, dict[dt.date, int]] = {}
     totals: dict[dt.date, dict[str, Decimal | None]] = {day: {} for day in days}
+    floating: dict[dt.date, list[str]] = {day: [] for day in days}
     for upstream in upstreams:
         name = upstream.loaded.name
         wanted = {m: t for m, t in loaded.dataset.checks.reconciliation.totals.items() if t.upstream == name}
         measured = _measured(spark, loaded, layout, (upstream, wanted))
         rows[name] = {day: count for day, (count, _) in measured.items()}
         for day in days:
-            totals[day] |= measured[day][1] if day in measured else dict.fromkeys(wanted)
-    return {day: UpstreamState(rows_on(day, rows), totals[day]) for day in days}
+            figures, rounded = figures_of(measured[day][1]) if day in measured else (dict.fromkeys(wanted), ())
+            totals[day] |= figures
+            floating[day] += rounded
+    return {day: UpstreamState(rows_on(day, rows), totals[day], tuple(sorted(floating[day]))) for day in days}
 
 
 def rows_on(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
@@ -91,13 +94,11 @@ def _measured(
     loaded: LoadedDataset,
     layout: Layout,
     what: tuple[UpstreamDays, Mapping[str, Total]],
-) -> Mapping[dt.date, tuple[int, Figures]]:
+) -> Mapping[dt.date, tuple[int, Mapping[str, object]]]:
     upstream, totals = what
     partition = upstream.loaded.dataset.partition_column
     grouped = read_upstream(spark, layout, upstream).groupBy(partition)
     with renamed(DatasetError, f"{loaded.folder / 'dataset.yaml'}: checks.reconciliation.totals"):
         columns = [F.expr(total.sql).alias(_TOTAL + metric) for metric, total in totals.items()]
         rows = grouped.agg(F.count("*").alias(_ROWS), *columns).collect()
-    return {
-        row[partition]: (int(row[_ROWS]), {metric: figure(row[_TOTAL + metric]) for metric in totals}) for row in rows
-    }
+    return {row[partition]: (int(row[_ROWS]), {metric: row[_TOTAL + metric] for metric in totals}) for row in rows}

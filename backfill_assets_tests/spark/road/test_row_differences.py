@@ -93,7 +93,7 @@ class ComparedDays:
 
     def promised(self, *rows: tuple[tuple[dt.date, ...], Mapping[str, str]]) -> Contract:
         promises = [{"days": [str(day) for day in days], "rows": dict(bands)} for days, bands in rows]
-        return parse_contract(promises, [], columns=self.by_file.dataset.compared)
+        return parse_contract(promises, [], columns=self.by_file.dataset.promisable)
 
 
 def delivered(kit: Kit) -> None:

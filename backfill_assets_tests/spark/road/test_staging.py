@@ -11,6 +11,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
 from backfill_assets.lakehouse.road import StagedCounts, stage
 from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets.lakehouse.road.tables import digests_by_day
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
 
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
@@ -34,6 +35,15 @@ def staged(module_kit: Kit) -> Staged:
     kit.deliver(D2, f"{D2},1,first,1,1", part="-a")
     kit.deliver(D2, f"{D2},1,second,1,1", part="-b")
     return Staged(kit, loaded, kit.stage(loaded, D1, D2, D3))
+
+
+def test_a_staged_day_names_the_files_that_hold_it(staged: Staged) -> None:
+    folder = staged.kit.staging_folder(staged.loaded)
+    held = digests_by_day(folder, "day", (D1, D2, D3))
+    assert {day: (one.place, one.files) for day, one in staged.counts.items()} == {
+        day: (folder.name, files) for day, files in held.items()
+    }
+    assert len(set(held.values())) == 3
 
 
 def test_the_newest_delivery_of_a_key_wins_and_its_own_duplicates_stay(staged: Staged) -> None:

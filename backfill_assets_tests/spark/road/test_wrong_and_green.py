@@ -5,11 +5,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import shutil
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
 from backfill_assets.application import Application
+from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
-from backfill_assets_tests.harness.without_dagster import built, judged
-from backfill_assets_tests.spark.road.kit import D1, D2, TRIPS, Kit
+from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
+from backfill_assets_tests.spark.road.kit import D1, D2, FACT, STAGING, TRIPS, Kit, values
 
 
 def verdict(evidence: DayEvidence, check: str) -> Verdict:
@@ -26,3 +37,114 @@ def test_the_file_of_the_next_day_does_not_stand_in_for_that_of_a_day(kit: Kit) 
     assert present.found == "none"
     assert "files of later days, with 1 row, do not stand in" in present.note
     assert not any(v.refuses for v in evidence[D2].verdicts)
+
+
+BY_KIND: dict[str, object] = {"key": ["day", "kind"], "measures": {"fee": {}}, "checks": {}}
+
+
+def test_rows_that_come_under_other_keys_are_refused_unless_they_are_promised(kit: Kit) -> None:
+    kit.dataset(**BY_KIND)
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,2.00")
+    publish(Application(kit.settings), kit.spark, "trips", (D1,))
+    kit.dataset(fact="SELECT day, id, upper(kind) AS kind, amount, fee FROM staging", **BY_KIND)
+    application = Application(kit.settings)
+    unit = built(application, kit.spark, "trips", (D1,))
+    day = judged(application, unit, "trips")[D1]
+    assert [v.check for v in day.verdicts if v.refuses] == ["keys_change"]
+    assert verdict(day, "keys_change").found == "2 added and 2 removed of 2 rows"
+    sentence = application.reviews.of(unit.id).judgement.sentence
+    assert "structural check keys_change of trips fails" in sentence
+    application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    promised = {"rows": {"added": "100%", "removed": "100%"}}
+    unit = built(application, kit.spark, "trips", (D1,), promised)
+    day = judged(application, unit, "trips")[D1]
+    assert day.passed
+    assert "2 rows removed and 2 added" in application.reviews.of(unit.id).judgement.sentence
+
+
+def test_rows_that_come_and_go_with_a_newer_delivery_need_no_promise(kit: Kit) -> None:
+    kit.dataset(fact=f"{FACT} WHERE amount > 0", **BY_KIND)
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,2.00")
+    application = Application(kit.settings)
+    publish(application, kit.spark, "trips", (D1,))
+    kit.deliver(D1, f"{D1},2,b,-1,2.00", f"{D1},3,c,10,2.00", part="-late", hour=1)
+    keys = verdict(judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1], "keys_change")
+    assert (keys.passed, keys.found) == (
+        True,
+        "1 added and 1 removed of 2 rows, 2 of them with keys of newer deliveries",
+    )
+
+
+ROLLING = """
+SELECT day, id, kind, amount, CAST(sum(fee) OVER (
+    ORDER BY day RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW
+) AS decimal(12, 2)) AS fee FROM staging
+"""
+
+
+def test_what_a_day_looks_back_at_is_landed_with_it_or_missed_by_name(kit: Kit) -> None:
+    kit.dataset(fact=ROLLING, lookback_days=1)
+    kit.deliver(D2, f"{D2},1,a,50,20.00")
+    application = Application(kit.settings)
+    unit = built(application, kit.spark, "trips", (D2,))
+    present = verdict(judged(application, unit, "trips")[D2], "source_present")
+    assert (present.refuses, present.found) == (True, f"1 deliveries, none for {D1}, which the day looks back at")
+    kit.deliver(D1, f"{D1},1,a,50,10.00")
+    assert application.road.days_to_land("trips", (D2,)) == (D2,)
+    # A launch of the shadow alone.
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D2,), unit.id, dt.timedelta(minutes=10))
+    application.road.build(kit.spark, unit, attempt)
+    application.road.validate(kit.spark, unit, attempt)
+    evidence = judged(application, unit, "trips")[D2]
+    assert [v for v in evidence.verdicts if v.refuses] == []
+    assert evidence.measured.shadow.metrics["fee"] == Decimal("30.00")
+
+
+def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> None:
+    loaded = kit.dataset()
+    file = kit.deliver(D1, f"{D1},1,a,10,1.00")
+    application = Application(kit.settings)
+    application.road.land(kit.spark, "trips", (D1,))
+    known = application.ledger.deliveries("trips", [D1])
+    # Raw from a backup of before.
+    shutil.rmtree(kit.layout.raw_path("trips"))
+    os.utime(file, (1, 1))
+    assert application.road.days_to_land("trips", (D1,)) == (D1,)
+    with pytest.raises(SourceError, match="has fewer rows of 2024-02-28 than were landed; launch raw of these days"):
+        application.road.stage(kit.spark, "trips", (D1,))
+    assert application.road.land(kit.spark, "trips", (D1,)).new == ()
+    assert values(kit.raw(loaded), "id", "_delivered_at") == [(1, known[0].delivered_at.replace(tzinfo=None))]
+    assert judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1].passed
+    shutil.rmtree(kit.layout.raw_path("trips"))
+    shutil.rmtree(kit.layout.staging_path("trips"))
+    file.write_text("another one")
+    with pytest.raises(SourceError, match=rf"trips/{D1}.csv is not among the sources any more as landed then; restore"):
+        application.road.stage(kit.spark, "trips", (D1,))
+
+
+def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(kit: Kit) -> None:
+    kit.dataset(staging=STAGING.replace("fee", "fee * 2 AS fee"))
+    old = Application(kit.settings)
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.dataset()
+    application = Application(kit.settings)
+    unit = opened(application, {"trips": (D1,)})
+    others = iter(range(2))
+
+    def stages(_call: str) -> None:
+        if next(others, None) is not None:
+            old.road.stage(kit.spark, "trips", (D1,))
+
+    busy = between(application.ledger, {"add_staged"}, after=stages)
+    road = replace(application.road, ledger=busy)
+    road.land(kit.spark, "trips", (D1,))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
+    road.build(kit.spark, unit, attempt)
+    road.validate(kit.spark, unit, attempt)
+    evidence = judged(application, unit, "trips")[D1]
+    assert (next(others, None), evidence.measured.shadow.metrics["fee"]) == (None, Decimal("1.00"))
+    others = iter(range(3))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
+    shutil.rmtree(kit.layout.staging_path("trips"))
+    with pytest.raises(EvidenceError, match="staging changed 3 times while its shadow was built"):
+        road.build(kit.spark, unit, attempt)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.domain.work import StagedDay
-from backfill_assets.lakehouse.road import raw
-from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets.lakehouse.road import discover, raw
+from backfill_assets.lakehouse.road.tables import digests_by_day
+from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.unit.campaigns.test_late_deliveries import Desk
 
 D1, D2, D3 = (day(i) for i in range(1, 4))
@@ -46,12 +50,44 @@ def test_to_see_that_a_file_has_landed_it_is_not_read(desk: Desk, monkeypatch: p
     assert road(desk).days_to_land("sales", (D1, D2)) == ()
 
 
+def stage(desk: Desk) -> Path:
+    """Stage both days, as rows that nobody reads."""
+    place = layout(desk.folder).staging_path("sales") / "a"
+    write_deltalake(place, rows_of({D1: [1], D2: [2]}), partition_by=["day"])
+    inputs, code = desk.basis.staged_inputs("sales", (D1, D2)), desk.loaded["sales"].code_version
+    files = digests_by_day(place, "day", (D1, D2))
+    desk.world.ledger.add_staged(StagedDay("sales", d, inputs[d], code, 0, "a", files[d]) for d in (D1, D2))
+    return place
+
+
+def test_days_that_somebody_else_has_staged_or_a_backup_has_brought_back_are_staged_again(desk: Desk) -> None:
+    desk.land(D1, D2)
+    place = stage(desk)
+    write_deltalake(place, rows_of({D2: [3]}), mode="overwrite", predicate=f"day = '{D2}'")
+    assert road(desk).days_to_stage("sales", (D1, D2)) == (D2,)
+    shutil.rmtree(place)
+    assert road(desk).days_to_stage("sales", (D1, D2)) == (D1, D2)
+
+
+def test_days_of_which_raw_has_lost_rows_are_to_be_landed_again(desk: Desk) -> None:
+    desk.land(D1, D2)
+    known = desk.world.ledger.deliveries("sales", (D1, D2))
+    home = layout(desk.folder).raw_path("sales")
+    desk.deliver(D3)
+    (file,) = discover(desk.loaded["sales"], layout(desk.folder), (D3,))
+    landed = replace(
+        known[0], day=D3, path=file.path, fingerprint=file.fingerprint, delivered_at=file.delivered_at, rows=2
+    )
+    desk.world.ledger.add_deliveries([landed])
+    assert road(desk).days_to_land("sales", (D1, D2, D3)) == (D3,)
+    write_deltalake(home, pa.table({"_delivery_day": [D3] * 2, "id": [1, 2]}), partition_by=["_delivery_day"])
+    assert road(desk).days_to_land("sales", (D1, D2, D3)) == ()
+
+
 def test_days_are_to_be_staged_again_when_deliveries_or_code_have_moved(desk: Desk) -> None:
     desk.land(D1, D2)
     assert road(desk).days_to_stage("sales", (D1, D2)) == (D1, D2)
-    inputs = desk.basis.staged_inputs("sales", (D1, D2))
-    code = desk.loaded["sales"].code_version
-    desk.world.ledger.add_staged(StagedDay("sales", d, inputs[d], code) for d in (D1, D2))
+    stage(desk)
     assert road(desk).days_to_stage("sales", (D1, D2)) == ()
     desk.deliver(D2, "id\n2\n")
     desk.land(D2)

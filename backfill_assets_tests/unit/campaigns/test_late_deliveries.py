@@ -62,7 +62,7 @@ class Desk:
         files = discover(self.loaded["sales"], layout(self.folder), self.loaded["sales"].dataset.delivery_days(days))
         now = self.world.clock.now()
         self.world.ledger.add_deliveries(
-            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 1, 0) for f in files
+            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 0, 0) for f in files
         )
 
 
@@ -152,6 +152,19 @@ def test_files_that_are_known_are_not_read_again(desk: Desk, monkeypatch: pytest
     # Whoever lands them reads them.
     desk.land(D1)
     assert read[1:] == [f"{D1}.csv"]
+
+
+def test_a_file_that_a_later_day_looks_back_at_makes_both_days_late(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.says(lookback_days=1)
+    for date in (D1, D2, D3):
+        desk.deliver(date)
+    desk.land(D1, D2, D3)
+    desk.world.released({D1: [1], D2: [2], D3: [3]})
+    assert desk.late.of("sales") == ()
+    desk.deliver(D1, "id\n2\n")
+    assert [(late.day, late.files) for late in desk.late.of("sales")] == [(d, (f"x/{D1}.csv",)) for d in (D1, D2)]
+    desk.world.close()
 
 
 def test_a_claim_is_passed_only_if_every_dataset_of_the_group_says_so(desk: Desk) -> None:

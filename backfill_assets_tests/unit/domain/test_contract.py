@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from decimal import Decimal
+from decimal import Decimal, localcontext
 
 import pytest
 from hypothesis import given
@@ -99,6 +99,8 @@ def test_days_are_a_range_or_a_list(days: object) -> None:
         ("fare -1%", "write a mapping from metric to change"),
         ([{"days": ["1 Jan"], "metrics": {"fare": "1%"}}], r"\[0\].days: day '1 Jan' is not an ISO date"),
         ([{"days": "2024-01-01", "metrics": {"fare": "1%"}}], "write a list of ISO dates or"),
+        ([{"days": [], "metrics": {"fare": "1%"}}], r"\[0\].days: names no day; name the days, or leave `days` out"),
+        ([{"days": None, "metrics": {"fare": "1%"}}], r"\[0\].days: names no day"),
         ([{"days": {"start": "2024-01-02"}, "metrics": {"fare": "1%"}}], "write a list of ISO dates or"),
         ([{"days": {"start": "2024-01-02", "end": "2024-01-01"}, "metrics": {"fare": "1%"}}], "the range is empty"),
     ],
@@ -127,9 +129,9 @@ def test_a_metric_may_be_called_rows() -> None:
     assert parse_contract({"rows": "-50%"}, ["rows"]).clauses[0].metrics.keys() == {"rows"}
 
 
-def test_a_contract_without_rows_keeps_the_hash_that_it_had() -> None:
+def test_a_contract_says_only_what_was_said() -> None:
     contract = parse_contract({"fare": "-1%"}, METRICS)
-    assert contract.to_plain() == [{"days": [], "metrics": {"fare": "-1%"}}]
+    assert contract.to_plain() == [{"metrics": {"fare": "-1%"}}]
     assert parse_contract({"metrics": {"fare": "-1%"}}, METRICS).hash == contract.hash
 
 
@@ -158,7 +160,10 @@ day_sets = st.lists(st.sampled_from([d.isoformat() for d in DAYS]), max_size=3)
 
 @given(st.lists(st.tuples(day_sets, st.sets(st.sampled_from(METRICS), min_size=1)), min_size=2, max_size=4))
 def test_a_metric_expected_twice_for_one_day_is_refused(clauses: list[tuple[list[str], set[str]]]) -> None:
-    value = [{"days": days, "metrics": dict.fromkeys(sorted(metrics), "1%")} for days, metrics in clauses]
+    value = [
+        {"metrics": dict.fromkeys(sorted(metrics), "1%")} | ({"days": days} if days else {})
+        for days, metrics in clauses
+    ]
     every = [d.isoformat() for d in DAYS]
     claims = [(m, d) for days, metrics in clauses for m in metrics for d in (set(days) or every)]
     if len(set(claims)) == len(claims):
@@ -193,21 +198,49 @@ def test_a_negative_sum_that_was_doubled_is_halved_by_minus_fifty_percent() -> N
 @given(st.floats(-1e12, 1e12), st.integers(0, 20))
 def test_the_order_of_a_floating_sum_is_no_change(value: float, steps: int) -> None:
     moved = Decimal(value) * (1 + Decimal(steps) * Decimal("1e-16"))
-    assert UNCHANGED.allows(Decimal(value), moved)
+    assert UNCHANGED.allows(Decimal(value), moved, floating=True)
+
+
+def test_exact_figures_have_no_slack_and_floating_ones_have() -> None:
+    old, new = Decimal("5000000000.00"), Decimal("5000000004.99")
+    assert UNCHANGED.allows(old, new, floating=True)
+    assert not UNCHANGED.allows(old, new)
+
+
+@given(st.decimals(-(10**34), 10**34, places=4), st.integers(1, 10**6))
+def test_not_even_the_last_of_thirty_eight_digits_moves_unnoticed(old: Decimal, steps: int) -> None:
+    with localcontext(prec=60):
+        moved = old + Decimal(steps).scaleb(-4)
+        assert UNCHANGED.allows(old, old)
+        assert not UNCHANGED.allows(old, moved)
+        # An edge of a band is exact, too: from 38 digits up to one step beyond it.
+        doubled = Change(Decimal(0), Decimal(1))
+        assert doubled.allows(old, 2 * old)
+        assert not doubled.allows(old, 2 * old + (Decimal("0.0001") if old >= 0 else Decimal("-0.0001")))
+
+
+@pytest.mark.parametrize(("old", "halves"), [("5", "2 3"), ("-5", "-2 -3"), ("3.01", "1.50 1.51"), ("4", "2")])
+def test_a_share_that_falls_between_two_figures_allows_both_and_no_other(old: str, halves: str) -> None:
+    halved, step = parse_change("-50%", "x"), Decimal("0.01" if "." in old else "1")
+    allowed = [Decimal(text) for text in halves.split()]
+    assert all(halved.allows(Decimal(old), figure) for figure in allowed)
+    assert not halved.allows(Decimal(old), max(allowed) + step)
+    assert not halved.allows(Decimal(old), min(allowed) - step)
 
 
 NAN, INFINITE = Decimal("NaN"), Decimal("Infinity")
 
 
 @pytest.mark.parametrize("value", [None, NAN, INFINITE, -INFINITE])
-def test_values_without_a_size_are_only_allowed_to_stay(value: Decimal | None) -> None:
+def test_only_nothing_may_stay_as_it_is_and_what_is_no_number_fits_no_band(value: Decimal | None) -> None:
     halved = parse_change("-50%", "x")
-    assert UNCHANGED.allows(value, value)
+    assert UNCHANGED.allows(value, value) is (value is None)
     assert not halved.allows(value, value)
     for change in (UNCHANGED, halved, Change(Decimal(-1), Decimal(1))):
         assert not change.allows(value, Decimal(1))
         assert not change.allows(Decimal(1), value)
     assert not UNCHANGED.allows(INFINITE, -INFINITE)
+    assert parse_change("any", "x").allows(value, value)
 
 
 def test_nothing_grows_out_of_zero() -> None:

@@ -49,7 +49,15 @@ def verdicts(measured: DayMeasurement, dataset: Dataset | None = None) -> dict[s
 def test_a_dataset_without_a_source_has_the_checks_of_its_upstream_instead() -> None:
     names = [check.name for check in checks_of(totals())]
     first = ["unique_key", "not_null", "upstream_present", "row_count_change", "fare_change"]
-    assert names == [*first, "schema_contract", "rows_change", "columns_change", "seams", "reconciles_fare"]
+    assert names == [
+        *first,
+        "schema_contract",
+        "keys_change",
+        "rows_change",
+        "columns_change",
+        "seams",
+        "reconciles_fare",
+    ]
 
 
 def test_a_day_that_agrees_with_its_upstream_passes() -> None:

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.inputs import by_delivery_day, deliveries_of, fact_inputs, source_state, staged_inputs
-from backfill_assets.domain.measurement import SourceState
+from backfill_assets.domain.inputs import (
+    by_delivery_day,
+    deliveries_of,
+    fact_inputs,
+    lost_days,
+    source_state,
+    staged_inputs,
+)
+from backfill_assets.domain.measurement import SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
 
@@ -78,6 +85,28 @@ def test_the_state_of_the_source_sums_the_deliveries_and_takes_the_newest_time()
     assert (state.deliveries, state.rows, state.corrupt_rows, state.outside_rows, state.rows_read) == (2, 10, 2, 4, 10)
     assert state.delivered_at == NOON + dt.timedelta(hours=3)
     assert source_state(late(0), DAYS[9], deliveries, {}) == SourceState()
+
+
+def test_days_looked_back_at_count_where_they_lack_a_delivery_or_have_bad_rows() -> None:
+    described = late(0).model_copy(update={"lookback_days": 2})
+    known = by_delivery_day([delivered(DAYS[1]), replace(delivered(DAYS[2]), corrupt_rows=0)])
+    staged = {DAYS[1]: StagedDay("trips", DAYS[1], "i", "c", outside_rows=4)}
+    assert source_state(described, DAYS[2], known, staged).faulty_before == (
+        SourceDay(DAYS[0], 0, 0),
+        SourceDay(DAYS[1], 5, 5),
+    )
+    # The corrected file of a path takes the place of the cut one.
+    good = by_delivery_day(
+        [delivered(DAYS[0]), *(replace(delivered(day, "g", hours=1), corrupt_rows=0) for day in DAYS[:3])]
+    )
+    assert source_state(described, DAYS[2], good, {}).faulty_before == ()
+
+
+def test_raw_has_lost_what_it_has_fewer_rows_of_than_were_landed() -> None:
+    known = [delivered(DAYS[0]), delivered(DAYS[0], "g"), delivered(DAYS[1])]
+    assert lost_days(known, {DAYS[0]: 10, DAYS[1]: 5}) == set()
+    assert lost_days(known, {DAYS[0]: 9, DAYS[1]: 7}) == {DAYS[0]}
+    assert lost_days(known, {}) == {DAYS[0], DAYS[1]}
 
 
 def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:

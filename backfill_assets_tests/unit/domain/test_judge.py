@@ -11,7 +11,15 @@ import pytest
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.judge import checks_of, judge
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, measure_of, metric_names
+from backfill_assets.domain.measurement import (
+    NOTHING,
+    DayMeasurement,
+    Side,
+    SourceDay,
+    SourceState,
+    measure_of,
+    metric_names,
+)
 from backfill_assets_tests.unit.domain.kit import (
     DAY,
     GOOD,
@@ -29,6 +37,12 @@ NAN = Decimal("NaN")
 INFINITE = Decimal("Infinity")
 
 
+def floating(metric: str, value: Decimal, side: str) -> DayMeasurement:
+    """One figure of a side as Spark's floating-point arithmetic gives it."""
+    measured = with_metric(metric, value, side)
+    return replace(measured, **{side: replace(getattr(measured, side), floating=(metric,))})
+
+
 def source(**changes: object) -> DayMeasurement:
     return replace(GOOD, source=replace(GOOD.source, **changes))
 
@@ -36,7 +50,7 @@ def source(**changes: object) -> DayMeasurement:
 def test_a_good_day_passes_every_check_once() -> None:
     verdicts = judge(dataset(), GOOD, Contract(), SAME)
     assert [v.check for v in verdicts] == [c.name for c in checks_of(dataset())]
-    assert len({v.check for v in verdicts}) == len(verdicts) == 20
+    assert len({v.check for v in verdicts}) == len(verdicts) == 21
     assert [str(v) for v in verdicts if not v.passed] == []
     assert {v.day for v in verdicts} == {DAY}
 
@@ -61,6 +75,7 @@ def test_a_good_day_passes_every_check_once() -> None:
         ("fare_change", with_metric("fare", INFINITE), "250.5 → Infinity"),
         ("reconciles_row_count", with_metric("row_count", Decimal(99)), "99"),
         ("reconciles_fare", with_metric("fare", NAN, "staging"), "250.5"),
+        ("reconciles_fare", with_metric("fare", Decimal("250.5000000000001"), "staging"), "250.5"),
         ("reconciles_fare", with_metric("fare", None, "staging"), "250.5"),
         ("reference_cities", shadow(unmatched__cities=11), "11 of 100 without a match (11.00%)"),
         ("rule_fare_is_positive", shadow(rule__fare_is_positive=1), "1 failing row"),
@@ -83,17 +98,37 @@ def test_a_bad_figure_fails_its_check_and_blocks(check: str, measured: DayMeasur
         ("fare_change", with_metric("fare", Decimal("245.49"))),
         ("reference_cities", shadow(unmatched__cities=0, checked__cities=0)),
         ("rule_lenient", shadow(rule__lenient=2)),
-        ("reconciles_fare", with_metric("fare", Decimal("250.5000000000001"), "staging")),
+        ("reconciles_fare", floating("fare", Decimal("250.5000000000001"), "staging")),
+        ("reconciles_fare", floating("fare", Decimal("250.5000000000001"), "shadow")),
     ],
 )
 def test_a_figure_at_its_limit_passes(check: str, measured: DayMeasurement) -> None:
     assert verdict(check, measured).passed
 
 
-def test_figures_without_a_value_equal_each_other_and_nothing_else() -> None:
+def test_a_day_answers_for_the_days_that_it_looks_back_at() -> None:
+    absent, bad = SourceDay(DAY - dt.timedelta(2), 0, 0), SourceDay(DAY - dt.timedelta(1), 5, 2)
+    short = source(faulty_before=(absent, bad))
+    present, corrupt = verdict("source_present", short), verdict("corrupt_rows", short)
+    assert (present.refuses, present.found) == (True, "1 deliveries, none for 2024-03-28, which the day looks back at")
+    assert (corrupt.refuses, corrupt.found.partition("; ")[2]) == (
+        True,
+        "2 such rows of 2024-03-29, which the day looks back at",
+    )
+    tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
+    assert verdict("source_present", short, tolerant).passed
+    # Each day has the limit for itself.
+    assert verdict("corrupt_rows", source(faulty_before=(replace(bad, bad_rows=1),))).passed
+
+
+def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -> None:
     for value in (None, NAN, INFINITE):
         both = replace(with_metric("fare", value), published=with_metric("fare", value, "published").published)
-        assert verdict("fare_change", both).passed, value
+        staged = replace(both, staging=with_metric("fare", value, "staging").staging)
+        for check in ("fare_change", "reconciles_fare"):
+            found = verdict(check, staged)
+            assert found.passed is (value is None), (check, value)
+            assert ("let the model write a number or null" in found.note) is (value is not None)
 
 
 def test_the_days_end_is_that_of_its_time_zone() -> None:

@@ -26,7 +26,7 @@ def trips(**changes: object) -> Dataset:
 
 
 def contract(value: object) -> Contract:
-    return parse_contract(value, metric_names(trips()), columns=trips().compared)
+    return parse_contract(value, metric_names(trips()), columns=trips().promisable)
 
 
 def changed(beyond: Mapping[str, int] | None = None, **columns: int) -> Compared:

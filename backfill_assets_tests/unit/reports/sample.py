@@ -130,6 +130,7 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
         series,
         (reach,),
         made,
+        row_totals(evidence),
         pending,
         {"daily_sales": len(proof.certificate.days)} if proof.passed else {},
         int(not wish.unbooked),

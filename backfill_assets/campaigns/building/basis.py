@@ -24,7 +24,7 @@ from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import UNKNOWN_ORIGIN, Delivery
+from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content, Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
@@ -66,8 +66,7 @@ class CurrentBasis:
             return {}
         # Where somebody else has written the files, such as a compaction, it is found out which content they have.
         self._published.of(dataset, days)
-        active = self.tables[dataset].active(days)
-        contents = self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
+        contents = self._known_contents(dataset, days)
         built = {day: set(one.deliveries) for day, one in contents.items() if one.deliveries is not None}
         known = self._known(dataset, found.delivery_days(tuple(days)))
         return {
@@ -86,10 +85,13 @@ class CurrentBasis:
         """The days of which the published content was built from other upstream content than that of these digests."""
         if not self.datasets[dataset].dataset.upstream or not built:
             return frozenset()
-        active = self.tables[dataset].active(built)
-        contents = self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
+        contents = self._known_contents(dataset, built)
         known = {day: one.upstream for day, one in contents.items() if one.upstream != UNKNOWN_ORIGIN}
         return frozenset(day for day, upstream in known.items() if upstream != built[day])
+
+    def _known_contents(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, Content]:
+        active = self.tables[dataset].active(days)
+        return self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
 
     def supposed_upstream(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """The same of what is published, without reading a row, for looks that must be quick; see `Contents.supposed`."""

@@ -84,10 +84,8 @@ class Road:
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
         """
-        return self._land(spark, name, self.datasets[name].dataset.fact_delivery_days(days))
-
-    def _land(self, spark: SparkSession, name: str, window: Days) -> Landed:
         loaded = self.datasets[name]
+        window = loaded.dataset.fact_delivery_days(days)
         known = {(d.day, d.path, d.fingerprint): d for d in self.ledger.deliveries(name, window)}
         lost = lost_from_raw(loaded, self.layout, known.values())
         files = []
@@ -131,17 +129,14 @@ class Road:
             SourceError: a file fits two days at once.
             LayoutError: a link leads out of the sources folder.
         """
-        dataset = self.datasets[name].dataset
-        new = self._not_landed(name, dataset.fact_delivery_days(days))
-        return tuple(day for day in days if new.intersection(dataset.fact_delivery_days((day,))))
-
-    def _not_landed(self, name: str, window: Days) -> frozenset[dt.date]:
-        """The delivery days with files that have not landed, or that raw has lost."""
-        loaded, known = self.datasets[name], self.ledger.deliveries(name, window)
+        loaded = self.datasets[name]
+        window = loaded.dataset.fact_delivery_days(days)
+        known = self.ledger.deliveries(name, window)
         lost = lost_from_raw(loaded, self.layout, known)
         landed = {(d.day, d.path, d.fingerprint) for d in known if d.day not in lost}
         found = discover(loaded, self.layout, window, known)
-        return frozenset(f.day for f in found if (f.day, f.path, f.fingerprint) not in landed)
+        new = {f.day for f in found if (f.day, f.path, f.fingerprint) not in landed}
+        return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def days_to_stage(self, name: str, days: Days) -> Days:
         """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""

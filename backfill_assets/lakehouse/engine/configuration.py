@@ -14,6 +14,8 @@ from backfill_assets.settings import Settings
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The Delta JAR that belongs to the pinned pyspark and delta-spark; change all three together."""
+DELTA_JAR: Final = f"{DELTA_PACKAGE.replace(':', '_', 1).replace(':', '-', 1)}.jar"
+"""Its file among the JARs that Spark has downloaded."""
 
 _TOKEN_KEY: Final = "spark.connect.authenticate.token"  # noqa: S105  # a setting's name
 _SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"

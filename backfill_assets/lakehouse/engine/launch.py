@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import psutil
+from filelock import FileLock, Timeout
 
 import backfill_assets
 from backfill_assets.domain.errors import PortTakenError, ServerStartError
 from backfill_assets.lakehouse.engine.client import Answer, ask
 from backfill_assets.lakehouse.engine.configuration import (
+    DELTA_JAR,
     server_command,
     server_configuration,
     server_environment,
@@ -42,6 +46,40 @@ _TELLING: Final = ("ERROR", "Exception", "Error:", "UNRESOLVED", "not found", "C
 
 # The shell leaves at once, so the program belongs to no process of ours and cannot become its zombie.
 _DETACH: Final = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
+
+
+@contextmanager
+def downloads_alone(cache: Path | None = None) -> Iterator[None]:
+    """Start one server at a time while Delta's JARs are not in Spark's `cache`: two downloads at once break each other.
+
+    Raises:
+        ServerStartError: another start of this user holds the lock for longer than a start may take.
+    """
+    folder = cache or _home() / ".ivy2.5.2"
+    if (folder / "jars" / DELTA_JAR).is_file():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "backfill_assets.lock", timeout=START_SECONDS)
+    try:
+        lock.acquire()
+    except Timeout as timeout:
+        raise ServerStartError(
+            f"Another process has been starting a Spark server for {START_SECONDS} s and holds {lock.lock_file}, so that only one "
+            "downloads Delta's JARs; let it end, or end it, and try again."
+        ) from timeout
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _home() -> Path:
+    """The home folder as Java knows it: that of the user, whatever HOME says."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
 
 
 def start_server(settings: Settings, folder: EngineFolder) -> Registration:

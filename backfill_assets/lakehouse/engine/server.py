@@ -12,7 +12,12 @@ from typing import Final
 from backfill_assets.domain.errors import EngineError, ForeignServerError
 from backfill_assets.lakehouse.engine.client import Answer, ask
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
-from backfill_assets.lakehouse.engine.launch import start_server, start_watcher, wait_until_ready
+from backfill_assets.lakehouse.engine.launch import (
+    downloads_alone,
+    start_server,
+    start_watcher,
+    wait_until_ready,
+)
 from backfill_assets.lakehouse.engine.registration import EngineFolder, Registration
 from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS, RemoteNote, same_server
 from backfill_assets.settings import Settings
@@ -188,15 +193,16 @@ class SparkServer:
         return start_watcher(self._settings, self.folder, registration)
 
     def _started(self) -> Registration:
-        registration = start_server(self._settings, self.folder)
-        try:
-            registration = start_watcher(self._settings, self.folder, registration)
-            wait_until_ready(self.folder, registration)
-            # Once more: a remote one writes its note first and looks for a registration then.
-            self._refuse_second(_EMBEDDED)
-        except BaseException:
-            self._end(registration)
-            raise
+        with downloads_alone():
+            registration = start_server(self._settings, self.folder)
+            try:
+                registration = start_watcher(self._settings, self.folder, registration)
+                wait_until_ready(self.folder, registration)
+                # Once more: a remote one writes its note first and looks for a registration then.
+                self._refuse_second(_EMBEDDED)
+            except BaseException:
+                self._end(registration)
+                raise
         return registration
 
     def _end(self, registration: Registration) -> None:

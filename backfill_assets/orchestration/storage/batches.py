@@ -13,9 +13,11 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterEventType as Kind
-from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS
+from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, JobFailureData
+from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.tags import BACKFILL_ID_TAG, WILL_RETRY_TAG
 from sqlalchemy import Connection
 
 from backfill_assets.orchestration.storage.check_rows import Row, evaluated_row, planned_rows, upsert
@@ -95,6 +97,7 @@ class BatchedEvents(SqlEventLogStorage):
             return
         if batch is None or (event.is_dagster_event and not _fits(event)):
             self.flush()
+            self._announce_retry(event)
             if not event.run_id and _kind(event) is Kind.ASSET_CHECK_EVALUATION and _fits(event):
                 # Dagster itself stores one such result per partition, and refuses the second for ever.
                 self._write([_Entry(event)])
@@ -107,6 +110,22 @@ class BatchedEvents(SqlEventLogStorage):
         batch.entries.append(_Entry(event))
         if len(batch.entries) >= _SIZE or time.monotonic() - batch.since >= _SECONDS:
             self._flush(batch)
+
+    def _announce_retry(self, event: dg.EventLogEntry) -> None:
+        """Mark the run of a backfill that is going to be retried before anybody can see that it has failed.
+
+        Dagster marks it afterwards. A backfill that looks in between takes the failure for the last word and ends, and a run
+        of a backfill that has ended is not retried (dagster-io/dagster#34204).
+        """
+        if _kind(event) is not Kind.RUN_FAILURE or not self.has_instance or not self._instance.run_retries_enabled:
+            return
+        run = self._instance.get_run_by_id(event.run_id)
+        if run is None or BACKFILL_ID_TAG not in run.tags:
+            return
+        data = event.get_dagster_event().event_specific_data
+        reason = data.failure_reason if isinstance(data, JobFailureData) else None
+        if auto_reexecution_should_retry_run(self._instance, run.with_status(dg.DagsterRunStatus.FAILURE), reason):
+            self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: "true"})
 
     def store_event_batch(self, events: Sequence[dg.EventLogEntry]) -> None:
         """Store events together; should this raise, Dagster stores them one by one: only what is missing by then."""

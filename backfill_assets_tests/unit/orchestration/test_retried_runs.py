@@ -1,0 +1,81 @@
+"""A run of a backfill that is going to be retried is marked so before anybody can see that it has failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.events import DagsterEvent, JobFailureData, RunFailureReason
+from dagster._core.execution.asset_backfill import backfill_runs_are_complete
+from dagster._core.storage.runs import SqliteRunStorage
+from dagster._core.storage.tags import BACKFILL_ID_TAG, WILL_RETRY_TAG
+
+from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, stock_sqlite
+
+BACKFILL = "abcdefgh"
+
+
+class _Runs(SqliteRunStorage):
+    """Dagster's own; just after a failure is stored, the backfill daemon takes a look."""
+
+    look: Callable[[str], None]
+
+    def handle_run_event(self, run_id: str, event: DagsterEvent, *rest: Any) -> None:
+        super().handle_run_event(run_id, event, *rest)
+        if event.is_run_failure:
+            self.look(run_id)
+
+
+@dg.job
+def nothing() -> None:
+    """A job without a step."""
+
+
+@pytest.fixture
+def instances(tmp_path: Path) -> Iterator[Callable[[Mapping[str, Any]], dg.DagsterInstance]]:
+    made: list[dg.DagsterInstance] = []
+
+    def open_one(storage: Mapping[str, Any]) -> dg.DagsterInstance:
+        retries = {"enabled": True, "max_retries": 1, "retry_on_asset_or_op_failure": False}
+        config = {"storage": storage, "telemetry": {"enabled": False}, "run_retries": retries}
+        (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        made.append(dg.DagsterInstance.from_config(str(tmp_path)))
+        made[0].run_storage.__class__ = _Runs
+        return made[0]
+
+    yield open_one
+    for instance in made:
+        instance.dispose()
+
+
+def over_at_once(instance: dg.DagsterInstance, reason: RunFailureReason | None) -> bool:
+    """Whether the daemon takes a backfill for done that looks in the moment in which its only run fails."""
+    looks: list[bool] = []
+    runs = instance.run_storage
+    assert isinstance(runs, _Runs)
+    runs.look = lambda _: looks.append(backfill_runs_are_complete(BACKFILL, instance, logging.getLogger()))
+    run = instance.create_run_for_job(nothing, tags={BACKFILL_ID_TAG: BACKFILL})
+    instance.report_run_failed(run, job_failure_data=JobFailureData(error=None, failure_reason=reason))
+    return looks == [True]
+
+
+def test_a_backfill_waits_for_the_retry_of_a_worker_that_died(instances: Any, tmp_path: Path) -> None:
+    assert not over_at_once(instances(batched_sqlite(tmp_path)), None)
+
+
+def test_with_the_storage_of_dagster_it_does_not_wait(instances: Any, tmp_path: Path) -> None:
+    """As soon as this fails, Dagster has mended it (dagster-io/dagster#34204): what our storage does about it can go."""
+    assert over_at_once(instances(stock_sqlite(tmp_path)), None)
+
+
+def test_what_is_not_retried_is_not_waited_for(instances: Any, tmp_path: Path) -> None:
+    instance = instances(batched_sqlite(tmp_path))
+
+    assert over_at_once(instance, RunFailureReason.STEP_FAILURE)
+    (run,) = instance.get_runs()
+    assert run.tags[WILL_RETRY_TAG] == "false"

@@ -118,9 +118,9 @@ class _Reading:
         """Why the file must not import that name; None if it may."""
         own = self.home is not None and self.home.name.partition(".")[0] == OWN
         top = name.partition(".")[0]
-        if top in GIVEN and (file := _shadow(top)):
-            return f"{file} of the project has the name of a module of the standard library or of Spark; rename it"
-        if not own and top in _BY_NAME:
+        if top in sys.stdlib_module_names and (file := _shadow(top)):
+            return f"{file} of the project has the name of a module of the standard library; rename it"
+        if not own and top in _BY_NAME and not name.startswith("importlib.metadata"):
             return "it loads modules and files by names that the code version cannot know; write import statements"
         return None if own or top in GIVEN else _MAY
 
@@ -167,7 +167,7 @@ def _chain(name: str) -> tuple[_Module, ...]:
 
 
 def _shadow(name: str) -> Path | None:
-    """The file of the project that Python takes, or has taken, for a module of the standard library or for Spark."""
+    """The file of the project that Python takes, or has taken, for a module of the standard library."""
     found = _top(name)
     taken = getattr(sys.modules.get(name), "__file__", None)
     files = [found.file if found is not None else None, Path(taken) if taken else None]
@@ -224,9 +224,9 @@ def is_installed(file: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def in_library(file: str) -> bool:
-    """Whether a file is of the standard library; code that was made from text in memory counts, too."""
+    """Whether a file is of the standard library."""
     place = Path(file).resolve()
-    return file.startswith("<") or (place.is_relative_to(_LIBRARY) and _INSTALLED.isdisjoint(place.parts))
+    return place.is_relative_to(_LIBRARY) and _INSTALLED.isdisjoint(place.parts)
 
 
 def _content(file: Path) -> bytes:

@@ -31,8 +31,8 @@ from backfill_assets.domain.errors import ModelError
 _NUMBERS: Final = itertools.count(1)
 _WATCHED: Final = {"open": 0, "os.system": 0, "socket.connect": 1, "sqlite3.connect": 0, "subprocess.Popen": 0}
 """Events of `sys.audit` by which code asks for what is no part of it, and which of their arguments names it."""
-_SOURCES: Final = {"linecache", "tokenize"}
-"""Modules that read source for tracebacks and warnings."""
+_READERS: Final = {"importlib.metadata", "linecache", "tokenize"}
+"""Modules that read versions of what is installed, and source for tracebacks and warnings."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ class _HashedCode:
         self.builtins = {**vars(builtins), "__import__": self.import_}
 
     def run(self, model: Model) -> ModuleType:
-        return self._run("", ModuleSource(model.path, model.text.encode()))
+        return self._run("", ModuleSource(model.path, b""), model.text)
 
     def forget(self) -> None:
         for name in [self.home, *(f"{self.home}.{name}" for name in self.loaded)]:
@@ -117,7 +117,8 @@ class _HashedCode:
         if top not in GIVEN and package.partition(".")[0] != OWN and not is_installed(_place(top) or "/"):
             raise self._unknown(full)
         module = __import__(full, None, None, fromlist or ())
-        if top in GIVEN and not is_installed(place := _place(top) or "<built-in>"):
+        place = _place(top) if top in sys.stdlib_module_names else None
+        if place is not None and not is_installed(place):
             what = f"imports {full}, and Python has taken the project's {place} for it; rename that"
             raise self.refuse(sys._getframe(), what)  # noqa: SLF001  # as below
         return module
@@ -150,7 +151,7 @@ class _HashedCode:
             elif any(place.is_dir() or place.with_suffix(".py").is_file() for place in on_disk):
                 raise self._unknown(child)
 
-    def _run(self, name: str, source: ModuleSource) -> ModuleType:
+    def _run(self, name: str, source: ModuleSource, text: str | None = None) -> ModuleType:
         own_name = f"{self.home}.{name}" if name else self.home
         module = ModuleType(own_name)
         package = name if source.folders else name.rpartition(".")[0]
@@ -161,9 +162,9 @@ class _HashedCode:
         if source.file is not None:
             module.__file__ = file = str(source.file)
             try:
-                code = compile(source.content, file, "exec", dont_inherit=True)
-                lines = decode_source(source.content).splitlines(keepends=True)
-                linecache.cache[file] = (len(source.content), None, lines, file)  # for tracebacks
+                code = compile(source.content if text is None else text, file, "exec", dont_inherit=True)
+                shown = decode_source(source.content) if text is None else text
+                linecache.cache[file] = (len(shown), None, shown.splitlines(keepends=True), file)  # for tracebacks
                 exec(code, module.__dict__)  # noqa: S102  # that is what a model is
             except BaseException:
                 del sys.modules[own_name], self.loaded[name]
@@ -208,7 +209,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as above
     while frame is not None and (code := _code_of(frame)) is None:
-        if not in_library(frame.f_code.co_filename) or frame.f_globals.get("__name__") in _SOURCES:
+        file = frame.f_code.co_filename
+        if not (file.startswith("<") or in_library(file)) or frame.f_globals.get("__name__") in _READERS:
             return
         frame = frame.f_back
     if frame is None or code is None or (event == "open" and _comes_with_python(os.fsdecode(asked))):
@@ -221,9 +223,11 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _code_of(frame: FrameType) -> _HashedCode | None:
-    """Whose code runs in a frame, or for whom a module is imported there; None for all code that is no model's."""
-    importing = frame.f_code is _IMPORT
-    found = frame.f_locals.get("self") if importing else getattr(frame.f_builtins.get("__import__"), "__self__", None)
+    """Whose code runs in a frame, or for whom a module of Python's is imported there; None for all code that is no model's."""
+    if frame.f_code is _IMPORT and frame.f_locals["top"] in sys.stdlib_module_names:
+        found = frame.f_locals["self"]
+    else:
+        found = getattr(frame.f_builtins.get("__import__"), "__self__", None)
     return found if isinstance(found, _HashedCode) else None
 
 

@@ -150,13 +150,13 @@ def test_nothing_is_left_from_one_run_to_the_next(tmp_path: Path, project: Proje
 
 
 def test_a_file_of_the_project_with_the_name_of_a_module_of_python_is_refused(tmp_path: Path, project: Project) -> None:
-    home = project({"tabnanny.py": "RATE = 1\n", "trip_rates.py": "import tabnanny\n", "pyspark/__init__.py": ""})
-    folder = python_dataset(tmp_path / "datasets", "import trip_rates, pyspark\ndef fact(staging): ...")
+    home = project({"tabnanny.py": "RATE = 1\n", "trip_rates.py": "import tabnanny\n", "pyclbr/__init__.py": ""})
+    folder = python_dataset(tmp_path / "datasets", "import trip_rates, pyclbr\ndef fact(staging): ...")
     found = [str(fault) for fault in faults(folder)]
     assert len(found) == 2
     assert found[0].endswith(
-        f"fact.py:1: imports pyspark; {home}/pyspark/__init__.py of the project has the name of a module of the standard "
-        "library or of Spark; rename it"
+        f"fact.py:1: imports pyclbr; {home}/pyclbr/__init__.py of the project has the name of a module of the standard "
+        "library; rename it"
     )
     assert f"trip_rates.py:1: imports tabnanny; {home}/tabnanny.py" in found[1]
 
@@ -373,6 +373,30 @@ def fact(staging):
 """
     with pytest.warns(UserWarning, match="seen"):
         assert run_text(text) == (2024, True)
+
+
+def test_a_model_is_the_text_that_was_read_and_a_module_what_its_encoding_says(project: Project, run_text: Run) -> None:
+    home = project({})
+    (home / "trip_latin.py").write_bytes("# coding: latin-1\nCITY = 'Köln'\n".encode("latin-1"))
+    text = "# coding: latin-1\nimport trip_latin\ndef fact(staging): return trip_latin.CITY, 'Köln'\n"
+    assert run_text(text) == ("Köln", "Köln")
+
+
+def test_a_package_may_ask_for_its_version(project: Project, run_text: Run) -> None:
+    project({"tripkit/__init__.py": "from importlib.metadata import version\nV = version('pyspark')\n"})
+    assert run_text("import tripkit\ndef fact(staging): return tripkit.V.partition('.')[0]") == "4"
+
+
+def test_spark_may_lie_wherever_python_finds_it(
+    project: Project, run_text: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    home = project({"pyspark/__init__.py": "", "pyspark/rates.py": "RATE = 7\n"})
+    text = "def fact(staging):\n    from pyspark import rates\n    return rates.RATE, rates.__file__\n"
+    assert run_text(text) == (7, str(home / "pyspark" / "rates.py"))
+    for name in ("pyspark", "pyspark.rates"):
+        del sys.modules[name]
 
 
 def test_a_traceback_shows_the_line_that_ran(tmp_path: Path, project: Project) -> None:

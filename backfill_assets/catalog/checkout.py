@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from backfill_assets.catalog.code_version import normal
 from backfill_assets.catalog.faults import shown_path
 from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.loading import load_folder
@@ -35,11 +36,11 @@ class Checkout:
 def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
     """Load the folder of datasets as it is at a commit; the working folder stays as it is.
 
-    Modules that Python models import are those of this process, as everywhere: run it with the project of that commit.
+    Modules that Python models import are those that this process finds: run it with the project of that commit.
 
     Raises:
         DatasetError: there is no git, no repository around the folder, no such commit, or the folder is not in it, or leads
-            out of itself by a link.
+            out of itself by a link; or a module that a model imports is another one at that commit.
     """
     # Git would take what begins with a dash for an option, and a program that it runs cannot be given every text.
     if ref.startswith("-") or not ref.isprintable() or not 0 < len(ref) <= _LONGEST_REF:
@@ -58,7 +59,23 @@ def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
                 raise DatasetError(
                     f"{inside} at {ref!r} cannot be laid out: {in_one_line(error)}; name a commit without such files"
                 ) from error
-        yield Checkout(ref, commit, load_folder(Path(temporary, inside)))
+        catalog = load_folder(Path(temporary, inside))
+        _require_modules_of(commit, ref, home.resolve(), catalog)
+        yield Checkout(ref, commit, catalog)
+
+
+def _require_modules_of(commit: str, ref: str, home: Path, catalog: Catalog) -> None:
+    """Refuse models that would run with modules of another commit; modules outside of the repository are of none."""
+    models = [model for one in catalog.datasets.values() for model in (one.staging, one.fact) if model is not None]
+    modules = {module.file.resolve(): module for model in models for module in model.modules.values() if module.file}
+    for file, module in sorted(modules.items(), key=lambda found: found[0]):
+        if file.is_relative_to(home):
+            path = file.relative_to(home).as_posix()
+            refusal = (
+                f"models import {path}, which is another one at {ref!r}; check {ref} out, and run this with its project"
+            )
+            if normal(_run(home, "show", f"{commit}:{path}", refusal=refusal)) != normal(module.content):
+                raise DatasetError(refusal)
 
 
 def _lay_out(archive: tarfile.TarFile, folder: Path) -> None:

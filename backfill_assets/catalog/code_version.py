@@ -27,9 +27,10 @@ def code_version(files: Mapping[str, bytes], project: str) -> str:
 
     So a checkout with other line ends builds evidence that the first one's release accepts.
     """
-    contents = {name: hashlib.sha256(_normal(content)).hexdigest() for name, content in files.items()}
+    contents = {name: hashlib.sha256(normal(content)).hexdigest() for name, content in files.items()}
     return digest([contents, project])[:DIGITS]
 
 
-def _normal(content: bytes) -> bytes:
+def normal(content: bytes) -> bytes:
+    """A file as it counts: without a mark of its encoding, and with the line ends of Unix."""
     return content.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,20 +1,22 @@
 """Modules of the project that a Python model imports: found and read, never imported.
 
-An import counts wherever it stands in a file, in a function as well. A module that code loads by a name it makes up
-while it runs (`importlib.import_module`) cannot be seen.
+An import counts wherever it stands in a file, in a function as well. Modules that code loads by a name it makes up while
+it runs cannot be seen: what does that is refused, here by its name and otherwise by `running`.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Final
 
+from backfill_assets.catalog.loaded import ModuleSource
 from backfill_assets.catalog.reading import content_of
 from backfill_assets.domain.errors import DatasetError
 
@@ -23,18 +25,22 @@ _LONGEST_NAME: Final = 200
 """Of a module; file systems know no longer ones."""
 _BLOCKS: Final = ("body", "handlers", "orelse", "finalbody", "cases")
 """Where statements hold other statements, in the order of `ast`."""
-_GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
+GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
+"""What a model may import besides modules of its project."""
+_BY_NAME: Final = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"})
+_MAY: Final = "a model may import pyspark, the standard library and modules of its own project"
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
 
 
 @dataclass(frozen=True)
 class ForeignImport:
-    """An import of something that could change without any evidence becoming stale: where it stands, and its name."""
+    """An import of something that could change without any evidence becoming stale: where it stands, its name, and why."""
 
     file: Path
     line: int
     name: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,15 @@ class _Module:
         """What its relative imports start from."""
         return self.name if self.folders else self.name.rpartition(".")[0]
 
+    def read(self) -> ModuleSource:
+        return ModuleSource(self.file, _content(self.file) if self.file is not None else b"", self.folders)
+
 
 @dataclass(frozen=True)
 class Imports:
-    """What a model imports, directly or through others: project modules' contents by name, and what it must not."""
+    """What a model imports, directly or through others: the project's modules by name, and what it must not."""
 
-    modules: Mapping[str, bytes]
+    modules: Mapping[str, ModuleSource]
     foreign: tuple[ForeignImport, ...]
 
 
@@ -68,7 +77,7 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
     Raises:
         DatasetError: a module cannot be read; `args` are the message and no line.
     """
-    modules: dict[str, bytes] = {}
+    modules: dict[str, ModuleSource] = {}
     foreign: list[ForeignImport] = []
     left = [_Reading(tree, file, None, whole=True)]
     seen: set[tuple[str, bool]] = set()
@@ -80,15 +89,16 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
                 chains[name] = _chain(name)
             chain = chains[name]
             if not _is_project(chain):
-                if sure and reading.minds(name):
-                    foreign.append(ForeignImport(reading.file, line, name))
+                if sure and (why := reading.minds(name)):
+                    foreign.append(ForeignImport(reading.file, line, name, why))
                 continue
             for module in chain:
                 whole = module is chain[-1]
+                if module.name not in modules:
+                    modules[module.name] = module.read()
                 if module.file is not None and (module.name, whole) not in seen:
                     seen.add((module.name, whole))
-                    modules[module.name] = _content(module.file)
-                    left.append(_Reading(_parsed(modules[module.name]), module.file, module, whole))
+                    left.append(_Reading(_parsed(modules[module.name].content), module.file, module, whole))
     return Imports(modules, tuple(foreign))
 
 
@@ -104,10 +114,15 @@ class _Reading:
     home: _Module | None
     whole: bool
 
-    def minds(self, name: str) -> bool:
-        """Whether the file must not import that name."""
+    def minds(self, name: str) -> str | None:
+        """Why the file must not import that name; None if it may."""
         own = self.home is not None and self.home.name.partition(".")[0] == OWN
-        return not own and name.partition(".")[0] not in _GIVEN
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names and (file := _shadow(top)):
+            return f"{file} of the project has the name of a module of the standard library; rename it"
+        if not own and top in _BY_NAME and not name.startswith("importlib.metadata"):
+            return "it loads modules and files by names that the code version cannot know; write import statements"
+        return None if own or top in GIVEN else _MAY
 
     def statements(self) -> Iterator[ast.AST]:
         """All statements that may run, those of blocks as well; no import stands in an expression."""
@@ -141,7 +156,7 @@ def _base(node: ast.ImportFrom, home: _Module | None) -> str:
 def _chain(name: str) -> tuple[_Module, ...]:
     """The module of that name after the packages above it; empty where one of them is not found as a file or folder."""
     first, *others = name.split(".")
-    found = _top(first) if first not in _GIVEN else None
+    found = _top(first) if first not in GIVEN else None
     chain: list[_Module] = []
     while found is not None:
         chain.append(found)
@@ -151,15 +166,31 @@ def _chain(name: str) -> tuple[_Module, ...]:
     return ()
 
 
+def _shadow(name: str) -> Path | None:
+    """The file of the project that Python takes, or has taken, for a module of the standard library."""
+    found = _top(name)
+    taken = getattr(sys.modules.get(name), "__file__", None)
+    files = [found.file if found is not None else None, Path(taken) if taken else None]
+    return next((file for file in files if file is not None and not is_installed(str(file))), None)
+
+
 def _top(name: str) -> _Module | None:
-    try:
-        spec = importlib.util.find_spec(name) if name else None
-    except (ImportError, ValueError):  # a module without a specification, such as a script that runs
-        return None
+    spec = _spec(name) if name else None
     if spec is None or not (spec.origin is None or spec.origin.endswith(".py")):
         return None
     folders = tuple(Path(folder) for folder in spec.submodule_search_locations or ())
     return _Module(name, Path(spec.origin) if spec.origin else None, folders) if spec.origin or folders else None
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """What a new process would find, whatever this one has imported before."""
+    for finder in sys.meta_path:
+        try:
+            if spec := finder.find_spec(name, None):
+                return spec
+        except (ImportError, ValueError, AttributeError):  # of a finder that is none, or cannot say
+            continue
+    return None
 
 
 def _below(package: _Module, part: str) -> _Module | None:
@@ -182,8 +213,20 @@ def _is_project(chain: tuple[_Module, ...]) -> bool:
     top = chain[0]
     if top.name == OWN:
         return True
-    places = [place.resolve() for place in (top.file, *top.folders) if place is not None]
-    return not any(_INSTALLED & set(place.parts) or place.is_relative_to(_LIBRARY) for place in places)
+    return not any(is_installed(str(place)) for place in (top.file, *top.folders) if place is not None)
+
+
+@lru_cache(maxsize=4096)
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to Python or to an installed package, and not to the project."""
+    return in_library(file) or not _INSTALLED.isdisjoint(Path(file).resolve().parts)
+
+
+@lru_cache(maxsize=4096)
+def in_library(file: str) -> bool:
+    """Whether a file is of the standard library."""
+    place = Path(file).resolve()
+    return place.is_relative_to(_LIBRARY) and _INSTALLED.isdisjoint(place.parts)
 
 
 def _content(file: Path) -> bytes:

@@ -32,11 +32,24 @@ class Language(StrEnum):
 
 
 @dataclass(frozen=True)
+class ModuleSource:
+    """A module of the project as it was read: its file and content, and the folders of a package.
+
+    A namespace package has no file, and no content.
+    """
+
+    file: Path | None
+    content: bytes
+    folders: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class Model:
     """A staging or fact model: where it stands, its language, its text and the tables it asks for.
 
     `parameters` are the tables that a Python model's function takes, in order; SQL has none: it sees all. `modules` are
-    the contents of the project's modules that a Python model imports, directly or not, by name.
+    the project's modules that a Python model imports, directly or not, by name. Text and modules are what is hashed, and
+    nothing else ever runs.
     """
 
     layer: Layer
@@ -44,7 +57,7 @@ class Model:
     language: Language
     text: str
     parameters: tuple[str, ...] = ()
-    modules: Mapping[str, bytes] = field(default_factory=dict)
+    modules: Mapping[str, ModuleSource] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

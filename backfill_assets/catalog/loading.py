@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -72,7 +72,7 @@ def _loaded(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
     if dataset is None or faults or Layer.fact not in models:
         return tuple(faults[:MOST_FAULTS])
     try:
-        code = _code_files(folder, content) | _imported(models.values())
+        code = _code_files(folder, content) | _hashed(models.values())
     except DatasetError as error:
         return (DatasetFault(folder.name, folder, str(error.args[0])),)
     version = code_version(code, project_version())
@@ -186,9 +186,17 @@ def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
     return files
 
 
-def _imported(models: Iterable[Model]) -> dict[str, bytes]:
-    """The imported modules, under names that no file has."""
-    return {f"module {name}": content for model in models for name, content in model.modules.items()}
+def _hashed(models: Collection[Model]) -> dict[str, bytes]:
+    """What runs, as it was read to be run, under its name; modules have names that no file has.
+
+    Whatever is deployed while a folder is loaded, no text runs that does not count: each layer has read its own.
+    """
+    return {model.path.name: model.text.encode() for model in models} | {
+        f"{model.layer} imports {name}": module.content
+        for model in models
+        for name, module in model.modules.items()
+        if module.file is not None
+    }
 
 
 def _cases(folder: Path) -> tuple[Case, ...]:

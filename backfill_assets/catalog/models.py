@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backfill_assets.catalog.code_version import normal
 from backfill_assets.catalog.imports import ForeignImport, imports_of
 from backfill_assets.catalog.loaded import Language, Layer, Model
 from backfill_assets.catalog.reading import content_of, decoded
@@ -59,6 +60,8 @@ def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | t
         at, name = hidden
         message = f"this line holds {name}, which one cannot see; remove it"
         return (ModelFault(path, message, text.count("\n", 0, at) + 1),)
+    # As it is hashed: a line end in the text of a query is data.
+    text = normal(text.encode()).decode()
     if language is Language.sql:
         faults = tuple(ModelFault(path, message, line) for line, message in sql_faults(text))
         return faults or Model(layer, path, language, text)
@@ -127,5 +130,4 @@ def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[ModelF
 
 def _import_fault(found: ForeignImport) -> ModelFault:
     """An import outside the code version: what it brings could change without any evidence becoming stale."""
-    text = f"imports {found.name}; a model may import pyspark, the standard library and modules of its own project"
-    return ModelFault(found.file, text, found.line)
+    return ModelFault(found.file, f"imports {found.name}; {found.why}", found.line)

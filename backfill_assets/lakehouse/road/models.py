@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import Language, Model
+from backfill_assets.catalog.running import running
 from backfill_assets.domain.errors import BackfillError, ModelError
 from backfill_assets.lakehouse.road.spark_sql import quoted, renamed
 
@@ -74,10 +75,9 @@ def _python(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) 
     # Here, not above: it brings all of Spark's client, which takes a second, and commands that only look need none of it.
     from pyspark.errors.exceptions.connect import SparkConnectException  # noqa: PLC0415
 
-    module = ModuleType(f"{model.layer}_model")
     try:
-        exec(compile(model.text, str(model.path), "exec"), module.__dict__)  # noqa: S102 - that is what a model is
-        frame = _call(spark, model, _function(model, module), tables)
+        with running(model) as module:
+            frame = _call(spark, model, _function(model, module), tables)
     except BackfillError:
         raise
     except SparkConnectException as error:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 import os
 import shutil
+import sys
 from dataclasses import replace
 from decimal import Decimal
 
@@ -148,3 +150,33 @@ def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(
     shutil.rmtree(kit.layout.staging_path("trips"))
     with pytest.raises(EvidenceError, match="staging changed 3 times while its shadow was built"):
         road.build(kit.spark, unit, attempt)
+
+
+PYTHON_STAGING = "def staging(raw):\n    return raw.select('day', 'id', 'kind', 'amount', 'fee', '_lineage')\n"
+PYTHON_FACT = """
+from pyspark.sql import functions as F
+def fact(staging):
+    from trips_fees import factor
+    return staging.select('day', 'id', 'kind', 'amount', (F.col('fee') * factor()).cast('decimal(12, 2)').alias('fee'))
+"""
+
+
+def test_the_code_that_runs_is_the_code_that_evidence_names(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deploy(factor: int) -> None:
+        (kit.root / "trips_fees.py").write_text(f"def factor():\n    return {factor}\n")
+
+    monkeypatch.syspath_prepend(str(kit.root))
+    deploy(1)
+    # This process has the module as it was once.
+    importlib.import_module("trips_fees")
+    deploy(22)
+    kit.dataset(PYTHON_STAGING, PYTHON_FACT, "py", checks={})
+    kit.deliver(D1, f"{D1},1,a,50,1.00")
+    application = Application(kit.settings)
+    deploy(333)
+    evidence = judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1]
+    monkeypatch.delitem(sys.modules, "trips_fees")
+    assert evidence.measured.shadow.metrics["fee"] == Decimal("22.00")
+    assert evidence.basis.code == application.datasets["trips"].code_version
+    # Whoever loads the datasets now does not accept it.
+    assert Application(kit.settings).datasets["trips"].code_version != evidence.basis.code

@@ -48,6 +48,14 @@ def write_dataset(root: Path, name: str = "trips", yaml: str = YAML) -> Path:
     return folder
 
 
+def python_dataset(root: Path, text: str) -> Path:
+    """Write a dataset folder whose fact model is this Python; the folder."""
+    folder = write_dataset(root)
+    (folder / "fact.sql").unlink()
+    (folder / "fact.py").write_text(text, encoding="utf-8")
+    return folder
+
+
 def loaded(folder: Path) -> LoadedDataset:
     result = load_dataset(folder)
     assert isinstance(result, LoadedDataset), "\n".join(map(str, result))

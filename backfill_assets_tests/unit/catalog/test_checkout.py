@@ -58,6 +58,29 @@ def test_the_datasets_of_a_commit_are_loaded_and_the_working_folder_stays_as_it_
     assert git(datasets, "status", "--short").endswith("fact.sql")
 
 
+def test_models_whose_modules_are_others_at_that_commit_are_refused(
+    datasets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = datasets.parent / "sales_kit" / "rates.py"
+    module.parent.mkdir()
+    module.write_text("RATE = 1\n")
+    (datasets / "sales" / "fact.sql").unlink()
+    (datasets / "sales" / "fact.py").write_text("from sales_kit import rates\ndef fact(staging): return rates.RATE\n")
+    monkeypatch.syspath_prepend(str(datasets.parent))
+    git(datasets, "add", "-A", "sales")
+    git(datasets, "commit", "-qm", "imports what is not committed")
+    refused = r"models import models/sales_kit/rates\.py, which is another one at 'HEAD'; check HEAD out"
+    with pytest.raises(DatasetError, match=refused), datasets_at(datasets, "HEAD"):
+        pass
+    git(datasets, "add", "-A", "..")
+    git(datasets, "commit", "-qm", "the module")
+    with datasets_at(datasets, "HEAD") as checkout:
+        assert checkout.catalog.datasets["sales"].fact.modules["sales_kit.rates"].content == b"RATE = 1\n"
+    module.write_text("RATE = 2\n")
+    with pytest.raises(DatasetError, match=refused), datasets_at(datasets, "HEAD"):
+        pass
+
+
 @pytest.mark.parametrize("ref", ["no-such-branch", "HEAD:models"])
 def test_what_is_no_commit_is_refused(datasets: Path, ref: str) -> None:
     with pytest.raises(DatasetError, match=r"is no commit that this clone has"), datasets_at(datasets, ref):

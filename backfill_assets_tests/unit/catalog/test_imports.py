@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from backfill_assets.catalog.imports import imports_of
-from backfill_assets_tests.unit.catalog.kit import faults, loaded, write_dataset
+from backfill_assets_tests.unit.catalog.conftest import Project
+from backfill_assets_tests.unit.catalog.kit import faults, loaded, python_dataset
 
-Project = Callable[[Mapping[str, str]], Path]
 RUNS = "raise SystemExit('this was run')\n"
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Writes modules by path below a folder where Python looks for modules; the folder."""
-    home = tmp_path / "project"
-    home.mkdir()
-    monkeypatch.syspath_prepend(str(home))
-
-    def write(files: Mapping[str, str]) -> Path:
-        for path, text in files.items():
-            file = home / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        return home
-
-    return write
-
-
 def modules(text: str) -> set[str]:
-    return set(imports_of(ast.parse(text), Path("fact.py")).modules)
+    found = imports_of(ast.parse(text), Path("fact.py")).modules
+    return {name for name, module in found.items() if module.file is not None}
 
 
 def foreign(text: str) -> list[tuple[str, int, str]]:
     return [(f.file.name, f.line, f.name) for f in imports_of(ast.parse(text), Path("fact.py")).foreign]
-
-
-def python_dataset(root: Path, text: str) -> Path:
-    folder = write_dataset(root)
-    (folder / "fact.sql").unlink()
-    (folder / "fact.py").write_text(text, encoding="utf-8")
-    return folder
 
 
 def test_the_text_of_an_imported_helper_is_part_of_the_code_version(tmp_path: Path, project: Project) -> None:

@@ -140,8 +140,8 @@ class Application:
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Looks for source files that published days were not built from."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
+        """Looks for source files that published days were not built from, and for gaps."""
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.clock)
 
     @cached_property
     def road(self) -> Road:

@@ -11,7 +11,7 @@ from typing import Final
 from backfill_assets.domain.campaign import WORKING, Action, Campaign, CampaignState, JournalEntry
 from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY, runs_of_days
+from backfill_assets.domain.days import ONE_DAY, day_range, runs_of_days
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.release import Manifest
@@ -37,7 +37,8 @@ class Watermark:
     `newest` is the newest published day, `gap_free` the last one before the first gap, counted from the first published
     day; both are none while nothing is published. `due` is the newest day that should be there, none before the first
     one is. `lag_days` counts the days from `newest` to `due`, `lag_hours` since when the day after `newest` is due; both are
-    0 where nothing is late, and none while nothing is published.
+    0 where nothing is late, and none while nothing is published. `gaps` are the first and the last day of each run of days
+    that `gaps_of` names.
     """
 
     newest: dt.date | None
@@ -45,6 +46,7 @@ class Watermark:
     due: dt.date | None
     lag_days: int | None
     lag_hours: float | None
+    gaps: tuple[tuple[dt.date, dt.date], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,11 +189,24 @@ def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> 
     if not days:
         return Watermark(None, None, due, None, None)
     newest, (_, gap_free) = max(days), runs_of_days(days)[0]
+    gaps = tuple(runs_of_days(gaps_of(dataset, days, now)))
     if due is None or newest >= due:
-        return Watermark(newest, gap_free, due, 0, 0.0)
+        return Watermark(newest, gap_free, due, 0, 0.0, gaps)
     # A day becomes a partition when it is over, and as many days earlier as the offset says.
     since = dt.datetime.combine(newest + (2 - dataset.end_offset) * ONE_DAY, dt.time(), dataset.zone)
-    return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)))
+    return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)), gaps)
+
+
+def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
+    """The due days that are missing among these published days, from the first one on.
+
+    Where the history grows, up to the newest day that the daily pipeline takes at an aware moment; otherwise up to the newest
+    published one: how far a closed history is to be filled, nobody has said.
+    """
+    if not days:
+        return ()
+    newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
+    return tuple(sorted(set(day_range(min(days), newest)) - set(days)))
 
 
 def seconds_per_partition(

@@ -15,6 +15,7 @@ from dagster._core.test_utils import create_run_for_test
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.lakehouse.engine.remote_note import RemoteNote
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings
@@ -200,6 +201,39 @@ def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Applicatio
 def test_a_flood_of_late_days_is_run_in_portions(application: Application) -> None:
     days = [LateDay("rides", dt.date(2024, 3, i), ("f",), "d") for i in range(1, 20)]
     assert len(_look(application, *days).run_requests) == 5
+
+
+def test_a_gap_that_a_live_run_is_at_work_on_is_left_to_it(application: Application) -> None:
+    gap = LateDay("rides", dt.date(2024, 3, 1), ("rides/2024-03-01.csv",), "d1gest", gap=True)
+    vars(application)["late_deliveries"] = Late(gap)
+    definitions = definitions_of(application)
+    repository = definitions.get_repository_def()
+    tags = {"backfill_assets/live": "true", "dagster/partition": "2024-03-01"}
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, repository_def=repository) as context,
+    ):
+        sensor = definitions.resolve_sensor_def("late_deliveries")
+        daily = create_run_for_test(instance, job_name="live_rides", status=dg.DagsterRunStatus.STARTED, tags=tags)
+        assert not sensor.evaluate_tick(context).run_requests
+        # Refused for a claim, say.
+        instance.report_run_failed(daily)
+        (request,) = sensor.evaluate_tick(context).run_requests or []
+        assert (request.partition_key, request.run_key) == ("2024-03-01", "rides:2024-03-01:d1gest")
+
+
+def test_while_another_server_works_in_the_warehouse_late_days_wait_and_lose_no_try(application: Application) -> None:
+    application.settings.warehouse.mkdir(parents=True)
+    note = RemoteNote(application.settings.warehouse)
+    note.write("sc://elsewhere:15002")
+    data = _look(application, _late(1, "f"))
+    assert not data.run_requests
+    assert (
+        "1 day to run, waiting for the Spark server: The Spark server sc://elsewhere:15002 works in"
+        in data.skip_message
+    )
+    note.remove()
+    assert len(_look(application, _late(1, "f")).run_requests) == 1
 
 
 def _late(number: int, *files: str) -> LateDay:

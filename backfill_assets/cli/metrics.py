@@ -39,10 +39,10 @@ def _dataset(found: DatasetMetrics) -> tuple[object, ...]:
     mark, seconds, success = found.watermark, found.seconds_per_partition, found.last_success
     newest = f"{mark.newest or '-'}" + (f" (without gaps: {mark.gap_free})" if mark.gap_free != mark.newest else "")
     lag = "-" if mark.lag_days is None else f"{number_of(mark.lag_days, 'day')}, {mark.lag_hours:,} h"
-    duplicates = found.duplicate_keys_per_1000_rows
+    duplicates, days = found.duplicate_keys_per_1000_rows, number_of(found.doubled_days, "day")
     return (
         found.dataset, f"{found.published:,}", newest, mark.due or "-", lag,
-        "-" if duplicates is None else f"{duplicates:.3f}",
+        ("-" if duplicates is None else f"{duplicates:.3f}") + (f" (files doubled: {days})" if found.doubled_days else ""),
         f"{found.mismatches:,}",
         f"{seconds.p50:.2f} / {seconds.p95:.2f}" if seconds else "-",
         f"{success.at:%Y-%m-%d %H:%M}" if success else "-", f"{success.hours_ago:,}" if success else "-",

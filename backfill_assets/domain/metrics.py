@@ -13,7 +13,7 @@ from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY, day_range, runs_of_days
 from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.findings import DayFindings
+from backfill_assets.domain.findings import IDENTICAL_FILES, DayFindings
 from backfill_assets.domain.release import Manifest
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.units import Unit, UnitState
@@ -84,7 +84,8 @@ class DatasetMetrics:
 
     `published` counts the published days. `rows`, `duplicate_keys`, `golden_mismatches` and `failed_checks` are of those that
     a release of this project brought, as it was checked: rows on which a golden source does not agree, and failed verdicts of
-    other checks, which did not block. `open_units` are what people call them by.
+    other checks, which did not block. `doubled_days` are those into which a file was counted that was delivered twice.
+    `open_units` are what people call them by.
     """
 
     dataset: str
@@ -98,6 +99,7 @@ class DatasetMetrics:
     last_success: LastSuccess | None
     rollback_windows: tuple[RollbackWindow, ...]
     open_units: tuple[str, ...]
+    doubled_days: int = 0
 
     @property
     def duplicate_keys_per_1000_rows(self) -> float | None:
@@ -179,6 +181,7 @@ def dataset_metrics(published: Published, now: dt.datetime) -> DatasetMetrics:
         last_success=_last_success(published, now),
         rollback_windows=_rollback_windows(published, now),
         open_units=tuple(unit.handle for unit in published.units if unit.state is UnitState.open),
+        doubled_days=sum(IDENTICAL_FILES in f.tolerated for f in findings),
     )
 
 

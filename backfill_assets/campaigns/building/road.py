@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
-from backfill_assets.campaigns.building.neighbours import Neighbours
+from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
@@ -254,19 +254,21 @@ class Road:
         if len(self._staged_by_this_code(name, own)) < len(own):
             self.stage(spark, name, own)
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
-        active = self.tables[name].active(days)
+        active = self.tables[name].active({near for day in days for near in week_around(day)})
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
         shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
         upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
         source, contract = self._source(name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
-        seams = Neighbours(self.ledger, self.datasets, self.layout).seams(spark, unit, name, sides)
+        neighbours = Neighbours(self.ledger, self.datasets, self.layout)
+        seams = neighbours.seams(spark, unit, name, sides)
+        nulls = neighbours.null_rises(unit, name, {day: one.shadow_files for day, one in pending.items()}, active)
         newer = self.basis.newer(name, [day for day in days if sides[day].published.rows])
         question = Question(attempt.folder, attempt.number, sides, contract, newer)
         with row_differences(spark, loaded, self.layout, question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
-            compared = compared_days(schema, rows, golden, seams, moved)
+            compared = compared_days(schema, rows, golden, seams, moved, nulls)
             evidence = []
             for day in days:
                 side = sides[day]

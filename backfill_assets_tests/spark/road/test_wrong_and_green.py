@@ -20,7 +20,7 @@ from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
-from backfill_assets_tests.spark.road.kit import D1, D2, FACT, STAGING, TRIPS, Kit, values
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FACT, STAGING, TRIPS, Kit, values
 
 
 def verdict(evidence: DayEvidence, check: str) -> Verdict:
@@ -148,3 +148,28 @@ def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(
     shutil.rmtree(kit.layout.staging_path("trips"))
     with pytest.raises(EvidenceError, match="staging changed 3 times while its shadow was built"):
         road.build(kit.spark, unit, attempt)
+
+
+DOUBLING = """
+SELECT day, id, max(kind) AS kind, sum(amount) AS amount, CAST(sum(fee) AS decimal(12, 2)) AS fee
+FROM staging GROUP BY day, id
+"""
+
+
+def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warned_of(kit: Kit) -> None:
+    kit.dataset(fact=DOUBLING, add_up=True, checks={"reconciliation": {"metrics": ["amount"]}})
+    for day in (D1, D2, D3, D4):
+        kind = "" if day == D4 else "a"
+        kit.deliver(day, *(f"{day},{i},{kind},10,1.00" for i in range(12)))
+    kit.deliver(D1, *(f"{D1},{i},a,10,1.00" for i in range(12)), part="-again", hour=1)
+    application = Application(kit.settings)
+    evidence = judged(application, built(application, kit.spark, "trips", (D1, D2, D3, D4)), "trips")
+    warned = {day: [(v.check, v.found) for v in one.verdicts if not v.passed] for day, one in evidence.items()}
+    assert warned == {
+        D1: [("identical_files", f"trips/{D1}-again.csv = trips/{D1}.csv")],
+        D2: [],
+        D3: [],
+        D4: [("null_share", "kind 100% (was 0%)")],
+    }
+    assert evidence[D1].measured.shadow.metrics["fee"] == Decimal("24.00")
+    assert all(one.passed for one in evidence.values())

@@ -19,7 +19,7 @@ from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import SourceFile, discover
+from backfill_assets.lakehouse.road import SourceFile, discover, require_sources
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]
@@ -116,7 +116,10 @@ class LateDeliveries:
         deliveries = [d for found in known.values() for d in found]
         landed = {(d.day, d.path, d.fingerprint) for d in deliveries}
         new: dict[dt.date, list[SourceFile]] = {}
-        for file in discover(loaded, self.layout, window, deliveries):
+        found = discover(loaded, self.layout, window, deliveries)
+        if not found:
+            require_sources(loaded, self.layout, lambda: deliveries)
+        for file in found:
             if (file.day, file.path, file.fingerprint) not in landed:
                 new.setdefault(file.day, []).append(file)
         return new

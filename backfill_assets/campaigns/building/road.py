@@ -14,7 +14,7 @@ from backfill_assets.campaigns.building.comparing import compared_days, sampled_
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.days import format_days
+from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state
@@ -42,6 +42,7 @@ from backfill_assets.lakehouse.road import (
     measure,
     measure_upstreams,
     require_raw,
+    require_sources,
     row_differences,
     sample,
     stage,
@@ -50,6 +51,8 @@ from backfill_assets.lakehouse.road import (
 
 Days = tuple[dt.date, ...]
 _TRIES: Final = 3
+_AHEAD: Final = dt.timedelta(days=366)
+"""For so long ahead deliveries are looked for among the known ones."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Road:
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
         """
+        self.require_sources(name)
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
         known = {(d.day, d.path, d.fingerprint): d for d in self.ledger.deliveries(name, window)}
@@ -99,6 +103,20 @@ class Road:
         new = tuple(d for d in landed if (d.day, d.path, d.fingerprint) not in known)
         self.ledger.add_deliveries(new)
         return Landed(new, self.ledger.deliveries(name, window))
+
+    def require_sources(self, name: str) -> None:
+        """Refuse a mistyped path of the sources, under which there is no file for any day.
+
+        Raises:
+            SourceError: names the folder, and a file that was landed before.
+        """
+
+        def known() -> tuple[Delivery, ...]:
+            ever = day_range(dataset.start, self.clock.now().date() + _AHEAD)
+            return self.ledger.deliveries(name, ever)
+
+        dataset = self.datasets[name].dataset
+        require_sources(self.datasets[name], self.layout, known)
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
         """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.

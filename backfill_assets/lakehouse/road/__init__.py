@@ -5,7 +5,15 @@ from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
-from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land, lost_from_raw, require_raw
+from backfill_assets.lakehouse.road.raw import (
+    SourceFile,
+    delivered_sizes,
+    discover,
+    land,
+    lost_from_raw,
+    require_raw,
+    require_sources,
+)
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
@@ -44,6 +52,7 @@ __all__ = [
     "published_figures",
     "reference_fingerprints",
     "require_raw",
+    "require_sources",
     "row_differences",
     "run_model",
     "sample",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -100,6 +100,31 @@ def discover(
             with read_from(relative):
                 found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
     return tuple(found.values())
+
+
+def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], Iterable[Delivery]]) -> None:
+    """Refuse a wrong path of the sources, under which there is never anything to be landed.
+
+    `known` gives the deliveries of the dataset; it is asked only where no file fits any day.
+
+    Raises:
+        SourceError: there is no sources folder, or no file in it fits any day although deliveries are known.
+    """
+    if not layout.sources.is_dir():
+        raise SourceError(
+            f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; let BACKFILL_ASSETS_SOURCES "
+            "name the folder that files are delivered to, or create it"
+        )
+    pattern = loaded.dataset.landing.path
+    for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
+        if not _is_temporary(path.relative_to(layout.sources).as_posix()):
+            return
+    if delivery := next(iter(known()), None):
+        raise SourceError(
+            f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
+            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If all files were "
+            "removed on purpose, launch without raw: from staging on"
+        )
 
 
 def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> Mapping[dt.date, int]:

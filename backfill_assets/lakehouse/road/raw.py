@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import fnmatch
 import re
@@ -165,7 +166,7 @@ def land(
     landed again.
 
     Raises:
-        SourceError: a file cannot be read as the dataset declares it; nothing is written then.
+        SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch stays then.
         StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
     """
     orders = {f.path: columns_in(f.file, f.path, loaded.dataset.landing) for f in files}
@@ -188,8 +189,28 @@ def land(
             # On the disk for good: the ledger will say that these deliveries are there.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
+        _require_still(spark, loaded, path, fresh)
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
+
+
+def _require_still(spark: SparkSession, loaded: LoadedDataset, path: Path, files: Sequence[SourceFile]) -> None:
+    """Take files out of raw again that have changed while they were read: what is in raw is what their fingerprints say."""
+    moved = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            if sha256_of(file.file) == file.fingerprint:
+                continue
+        moved.append(file)
+    if not moved:
+        return
+    with kept(path):
+        replace_where(delivered_rows(spark, loaded.dataset.landing, [], _EPOCH), path, DELIVERY_DAY, _exactly(files))
+    more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+    raise SourceError(
+        f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Let files be delivered "
+        "under another name, such as with .part at its end, and renamed when they are whole; then launch again"
+    )
 
 
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:

@@ -18,9 +18,10 @@ from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
+from backfill_assets.lakehouse.road import discover, land
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FACT, STAGING, TRIPS, Kit, values
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FACT, NOW, STAGING, TRIPS, Kit, values
 
 
 def verdict(evidence: DayEvidence, check: str) -> Verdict:
@@ -173,3 +174,16 @@ def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warne
     }
     assert evidence[D1].measured.shadow.metrics["fee"] == Decimal("24.00")
     assert all(one.passed for one in evidence.values())
+
+
+def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_leaves_no_row(kit: Kit) -> None:
+    loaded = kit.dataset()
+    growing = kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.deliver(D2, f"{D2},1,a,10,1.00")
+    files = discover(loaded, kit.layout, [D1, D2])
+    with growing.open("a", encoding="utf-8") as file:
+        file.write(f"{D1},2,a,10,1.00\n")
+    with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
+        land(kit.spark, loaded, kit.layout, files, NOW)
+    assert kit.raw(loaded).count() == 0
+    assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]

@@ -72,7 +72,7 @@ def _show(found: Overview) -> None:
         if one["gaps"]:
             say(f"{one['dataset']}: due and not published: {one['gaps']}")
     if found["outdated"]:
-        rows = [(o.dataset, format_days(o.days, most=3), ", ".join(o.upstream)) for o in found["outdated"]]
+        rows = [(o.dataset, format_days(o.days, most=3), o.causes) for o in found["outdated"]]
         table(
             ("dataset", "outdated days", "built from an older"),
             rows,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
+from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.domain.dataset import LateData, Live, OnMissing
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.files import Format, Reference
@@ -221,6 +222,27 @@ def test_a_new_reference_is_no_late_delivery(desk: Desk, tmp_path: Path) -> None
     (layout(tmp_path).sources / "cities.csv").write_text("city\nRoma\n", encoding="utf-8")
     assert desk.basis.inputs("sales", [D1]) != inputs
     assert desk.days() == []
+
+
+def test_days_that_were_built_from_other_references_are_outdated(desk: Desk, tmp_path: Path) -> None:
+    cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
+    file = layout(tmp_path).sources / "cities.csv"
+    file.write_text("city\nParis\n", encoding="utf-8")
+    desk.says(references={"cities": cities})
+    outdated = OutdatedDays(desk.world.ledger, desk.loaded, desk.world.tables, desk.basis)
+    desk.world.released({D1: [1], D2: [2]})
+    # The third day was built before there was a reference.
+    assert (outdated.of("sales").days, outdated.of("sales").causes) == ((D3,), "reference file")
+    file.write_text("city\nRoma\n", encoding="utf-8")
+    assert outdated.of("sales").days == (D1, D2, D3)
+    desk.world.released({D1: [1]})
+    assert [one.days for one in outdated.all()] == [(D2, D3)]
+    # Another delivery is another matter: the day is late.
+    desk.deliver(D2, "id\n2\n")
+    desk.land(D2)
+    assert outdated.of("sales").days == (D3,)
+    file.unlink()
+    assert outdated.of("sales").days == ()
 
 
 def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
-from backfill_assets.lakehouse.road.staging import StagedCounts, held_in_staging, stage
+from backfill_assets.lakehouse.road.staging import StagedCounts, held_in_staging, stage, vacuum_staging
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, measure_upstreams, upstream_tables
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 
@@ -58,4 +58,5 @@ __all__ = [
     "sample",
     "stage",
     "upstream_tables",
+    "vacuum_staging",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,20 @@ def test_a_closed_history_has_a_live_job_but_no_schedule(tmp_path: Path) -> None
     environ = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_DATASETS": str(DATASETS)}
     definitions = definitions_of(Application(Settings.from_env(environ)))
     assert definitions.resolve_job_def("live_tickets")
-    assert not definitions.schedules
+    assert [schedule.name for schedule in definitions.schedules or ()] == ["daily_sweep"]
+
+
+def test_a_sweep_can_be_scheduled_and_is_off_at_first(application: Application) -> None:
+    definitions = definitions_of(application)
+    schedule = definitions.resolve_schedule_def("daily_sweep")
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.job.name, schedule.default_status) == ("sweep", dg.DefaultScheduleStatus.STOPPED)
+    orphan = application.layout.published_path("rides") / "_shadow" / "u_gone" / "1" / "x.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (1, 1))
+    assert definitions.resolve_job_def("sweep").execute_in_process().success
+    assert not orphan.exists()
 
 
 def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:

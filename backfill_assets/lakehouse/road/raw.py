@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import fnmatch
 import re
@@ -189,28 +188,38 @@ def land(
             # On the disk for good: the ledger will say that these deliveries are there.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
-        _require_still(spark, loaded, path, fresh)
+    _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
+    if fresh:
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
 
 
-def _require_still(spark: SparkSession, loaded: LoadedDataset, path: Path, files: Sequence[SourceFile]) -> None:
-    """Take files out of raw again that have changed while they were read: what is in raw is what their fingerprints say."""
-    moved = []
-    for file in files:
-        with contextlib.suppress(OSError):
-            if sha256_of(file.file) == file.fingerprint:
-                continue
-        moved.append(file)
+def _require_still(
+    spark: SparkSession, loaded: LoadedDataset, path: Path, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
+) -> None:
+    """Take out of raw again what was just landed, if one of the files has changed while they were read.
+
+    What the ledger will know of a file is what was seen of it: also that it was empty.
+    """
+    moved = [file for file in seen if not _is_still(file)]
     if not moved:
         return
-    with kept(path):
-        replace_where(delivered_rows(spark, loaded.dataset.landing, [], _EPOCH), path, DELIVERY_DAY, _exactly(files))
+    if landed:
+        with kept(path):
+            none = delivered_rows(spark, loaded.dataset.landing, [], _EPOCH)
+            replace_where(none, path, DELIVERY_DAY, _exactly(landed))
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
         f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Let files be delivered "
         "under another name, such as with .part at its end, and renamed when they are whole; then launch again"
     )
+
+
+def _is_still(file: SourceFile) -> bool:
+    try:
+        return file.file.stat().st_size == file.size and sha256_of(file.file) == file.fingerprint
+    except OSError:
+        return False
 
 
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:

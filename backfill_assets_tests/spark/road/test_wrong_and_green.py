@@ -186,4 +186,8 @@ def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_le
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
         land(kit.spark, loaded, kit.layout, files, NOW)
     assert kit.raw(loaded).count() == 0
+    # It was empty when it was looked at, and was not any more when it was hashed.
+    begun = replace(discover(loaded, kit.layout, [D1])[0], size=0)
+    with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
+        land(kit.spark, loaded, kit.layout, [begun], NOW)
     assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]

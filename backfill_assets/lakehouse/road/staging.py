@@ -159,7 +159,7 @@ def vacuum_staging(
     """
     root = layout.staging_path(loaded.name)
     tables = [path for path in sorted(root.iterdir()) if is_table(path)] if root.is_dir() else []
-    old = {path: DeltaTable(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True) for path in tables}
+    old = {path: _unneeded(path) for path in tables}
     if not any(old.values()):
         return 0
     # Through the one writer of the table; delta-rs has only looked.
@@ -168,6 +168,12 @@ def vacuum_staging(
             quoted = str(path).replace("`", "``")
             spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")
     return sum(map(len, old.values()))
+
+
+def _unneeded(path: Path) -> list[str]:
+    found = DeltaTable(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True)
+    # Checksums beside the files, which Spark leaves alone as well.
+    return [file for file in found if not file.rsplit("/", 1)[-1].startswith((".", "_"))]
 
 
 def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path:

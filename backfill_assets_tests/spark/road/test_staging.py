@@ -214,8 +214,8 @@ def test_old_files_of_staging_go_with_the_sweep_and_newer_ones_and_raw_stay(kit:
     (raw,) = kit.layout.raw_path(loaded.name).glob("*/*.parquet")
     copies = {"old.parquet": file, "new.parquet": file, "raw.parquet": raw}
     left = {name: Path(shutil.copy(path, path.with_name(name))) for name, path in copies.items()}
-    for name in ("old.parquet", "raw.parquet"):
-        os.utime(left[name], (1, 1))
+    for path in (left["old.parquet"], left["raw.parquet"], *file.parent.glob(".*.crc")):
+        os.utime(path, (1, 1))
     assert vacuum_staging(session, loaded, kit.layout) == 1
     assert [name for name, path in left.items() if path.exists()] == ["new.parquet", "raw.parquet"]
     assert values(kit.staged(loaded), "id") == [(1,)]

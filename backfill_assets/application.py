@@ -53,6 +53,7 @@ from backfill_assets.lakehouse.road import (
     SparkPreviews,
     SparkRecomputations,
     ensure_views,
+    vacuum_staging,
 )
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger import open_ledger
@@ -140,8 +141,8 @@ class Application:
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Looks for source files that published days were not built from."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout)
+        """Looks for source files that published days were not built from, and for gaps."""
+        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.clock)
 
     @cached_property
     def road(self) -> Road:
@@ -251,6 +252,12 @@ class Application:
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
         return Sweep(self.ledger, self.tables, self.clock, grace)
+
+    def vacuum_staging(self) -> Mapping[str, int]:
+        """Remove old files of staging, which the sweep leaves to Spark; by dataset how many."""
+        opened = partial(self.session, self.ids.new("vacuum"))
+        sourced = {name: loaded for name, loaded in self.datasets.items() if loaded.dataset.source is not None}
+        return {name: vacuum_staging(opened, loaded, self.layout) for name, loaded in sourced.items()}
 
     @cached_property
     def reconcile(self) -> Reconcile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from backfill_assets.domain.errors import NoticeError
 
 _WORTH_A_RETRY: Final = (429, 500, 502, 503, 504)
 _SUCCESS: Final = range(200, 300)
+_CALL: Final = re.compile(r"(?<!\w)@(?=(?:all|channel|everyone|here)\b)", re.IGNORECASE)
 _LOST: Final = frozenset({"ConnectionError", "ConnectTimeout"})
 """Errors that are worth another try; a receiver that says nothing is not asked again: it may have taken the notice."""
 _NO_ANSWER: Final = "no answer in time"
@@ -46,7 +48,7 @@ class Webhook:
     patience: float = 10.0
 
     def send(self, webhook: str, text: str) -> None:
-        """Post `{"text": …}` to the URL in the environment variable `webhook`.
+        """Post `{"text": …}` to the URL in the environment variable `webhook`, escaped as Slack wants it.
 
         Raises:
             NoticeError: the variable is not set or no http(s) URL, nobody answers in time, or the answer is no success.
@@ -54,7 +56,7 @@ class Webhook:
         url = self.environ.get(webhook, "").strip()
         if not url:
             raise NoticeError(f"the environment variable {webhook} is not set; put the webhook's URL into it")
-        answer = self._insist(url, text)
+        answer = self._insist(url, escaped(text))
         if answer.error:
             raise NoticeError(
                 f"the webhook of {webhook} could not be reached ({answer.error}); check the URL in that variable"
@@ -83,6 +85,16 @@ class Webhook:
         if not answer.told.wait(seconds):
             return _Answer(error=_NO_ANSWER)
         return answer
+
+
+def escaped(text: str) -> str:
+    """The text as it is to be read: it makes no link, no mention and no call of a channel, whoever wrote a part of it.
+
+    Slack asks for `&`, `<` and `>` as entities: `<!channel>` and `<https://…|text>` are commands there. Receivers that speak
+    its language call a channel by `@all` as well.
+    """
+    entities = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _CALL.sub("@ ", entities)
 
 
 def _post(url: str, text: str, seconds: float, answer: _Answer) -> None:

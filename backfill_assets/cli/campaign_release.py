@@ -149,7 +149,8 @@ def _change(change: DayChange) -> tuple[object, ...]:
     )
     return (
         change.day, change.release, change.kind.value, change.by, change.approved_by or "-",
-        f"{change.at:%Y-%m-%d %H:%M}", f"{_some(change.rows_before)} → {_some(change.rows_after)}", measures, change.reason,
+        f"{change.at:%Y-%m-%d %H:%M}", f"{_some(change.rows_before)} → {_some(change.rows_after)}", measures,
+        "; ".join(filter(None, [change.reason, f"ends the hold of {change.repairs}" if change.repairs else ""])),
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def refresh(
         application.dataset(dataset)
     outdated = [o for o in application.outdated.all() if not dataset or o.dataset == dataset]
     if not outdated:
-        say("nothing is outdated: every published day was built from what is published of its upstreams")
+        say("nothing is outdated: every published day was built from its upstreams and references as they are now")
         return
     plans = application.relaunches.of_outdated(outdated)
     names = application.catalog.upstream_first(name for plan in plans for name in plan.datasets)

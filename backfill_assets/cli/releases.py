@@ -16,6 +16,7 @@ from backfill_assets.cli.status import Json
 from backfill_assets.domain.dataset import Publication
 from backfill_assets.domain.days import checked_range, format_days
 from backfill_assets.domain.errors import CampaignError, EvidenceError, RollbackError
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.release import DaySwap
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.work import ReleaseRecord
@@ -164,14 +165,19 @@ def sweep(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Remove shadow files that no reader, no release in its window and no open unit needs."""
-    sweeper = Application.from_env().sweep(timedelta(minutes=grace))
+    """Remove shadow files that no reader, no release in its window and no open unit needs, and old files of staging."""
+    application = Application.from_env()
+    sweeper = application.sweep(timedelta(minutes=grace))
     swept = sweeper.plan() if dry_run else sweeper.execute()
+    staging = {} if dry_run else application.vacuum_staging()
     if json:
         as_json(swept)
         return
     for item in swept:
         say(item.listed("would go" if dry_run else "are gone"))
+    for name, count in staging.items():
+        if count:
+            say(f"{name}: {number_of(count, 'old file')} of staging gone")
 
 
 def needs_approval(application: Application, unit: str) -> bool:

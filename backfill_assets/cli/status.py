@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import date
 from typing import Annotated, TypedDict
 
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.campaigns.conducting.certified import certificates_of
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
@@ -15,6 +17,7 @@ from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, explain_faults
+from backfill_assets.domain.metrics import gaps_of
 from backfill_assets.domain.units import Unit, UnitState
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -64,9 +67,12 @@ def overview(application: Application) -> Overview:
 
 def _show(found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
-    table(about_datasets, [tuple(d.values()) for d in found["datasets"]], "Datasets")
+    table(about_datasets, [tuple(v for k, v in d.items() if k != "gaps") for d in found["datasets"]], "Datasets")
+    for one in found["datasets"]:
+        if one["gaps"]:
+            say(f"{one['dataset']}: due and not published: {one['gaps']}")
     if found["outdated"]:
-        rows = [(o.dataset, format_days(o.days, most=3), ", ".join(o.upstream)) for o in found["outdated"]]
+        rows = [(o.dataset, format_days(o.days, most=3), o.causes) for o in found["outdated"]]
         table(
             ("dataset", "outdated days", "built from an older"),
             rows,
@@ -82,6 +88,7 @@ def _dataset(application: Application, name: str) -> dict[str, object]:
     published = application.tables[name]
     active = published.active() if published.exists() else {}
     days = [day for day, files in active.items() if files]
+    gaps = _gaps(application, name, days)
     return {
         "dataset": name,
         "published_days": format_days(days, most=3),
@@ -89,7 +96,15 @@ def _dataset(application: Application, name: str) -> dict[str, object]:
         "rows": sum(f.rows or 0 for files in active.values() for f in files),
         "on_hold": format_days((h.target[1] for h in application.ledger.holds(name)), most=3),
         "version": published.version(),
+        "gaps": format_days(gaps, most=10) if gaps else "",
     }
+
+
+def _gaps(application: Application, name: str, days: Sequence[date]) -> Sequence[date]:
+    """The due days without content; those that were released without a row have one."""
+    missing = gaps_of(application.dataset(name), days, application.clock.now())
+    shown = published_among(application.ledger, application.tables[name], name, missing)
+    return [day for day in missing if day not in shown]
 
 
 def _unit(application: Application, unit: Unit) -> dict[str, object]:

@@ -195,8 +195,10 @@ def _publish_again(story: _Story) -> None:
     stage.run("approve", CAMPAIGN, "--by", APPROVER, "--evidence", story.evidence, "--reason", "the auditors are done")
     stage.run("publish", CAMPAIGN, "--outside-window", "the auditors are done")
     story.require(story.published(UPSTREAM), (*_DAYS, LIVE), "net revenue and margin without tax")
-    tell("The rollback put its days on hold, so that no live run would publish them again; now they may be:")
-    stage.run("hold", "lift", DATASET, str(FIRST), str(LAST))
+    tell(
+        "The rollback put its days on hold, so that no live run would publish them again; the publication has ended that:"
+    )
+    stage.run("hold", "list", DATASET)
 
 
 def _close(story: _Story) -> None:

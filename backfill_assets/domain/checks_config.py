@@ -117,6 +117,23 @@ class Seams(CheckConfig):
     severity: Severity = Severity.warn
 
 
+class IdenticalFiles(CheckConfig):
+    """Files of equal content under several names whose rows add up; a warning unless said otherwise."""
+
+    severity: Severity = Severity.warn
+
+
+class NullShare(CheckConfig):
+    """Columns that are null far more often than they were; a warning unless said otherwise."""
+
+    severity: Severity = Severity.warn
+    # In a year of real flights all days stay below 24 points, but the two of a blizzard.
+    max_rise: Percent = Field(
+        default=Decimal("0.25"),
+        description="By how many points the share of nulls of a column may rise, as a percentage.",
+    )
+
+
 class Checks(BaseModel):
     """All checks of a dataset; those not named keep their strict defaults."""
 
@@ -134,6 +151,8 @@ class Checks(BaseModel):
     rows_change: CheckConfig = CheckConfig()
     columns_change: ColumnsChange = ColumnsChange()
     seams: Seams = Seams()
+    identical_files: IdenticalFiles = IdenticalFiles()
+    null_share: NullShare = NullShare()
     reconciliation: Reconciliation = Reconciliation()
     references: dict[Name, ReferenceCheck] = Field(default_factory=dict)
     rules: dict[Name, Rule] = Field(default_factory=dict)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from backfill_assets.domain.null_shares import NullRise
 from backfill_assets.domain.seams import Seam
 
 DELIVERY_FILE = "delivery file"
@@ -71,6 +72,7 @@ class Compared:
 
     `rows` is absent where nothing is published of the day yet, `seams` has the steps to neighbouring days that the day has
     to answer for. `upstream_moved` says that its upstreams hold something else than what the published day was built from.
+    `null_rises` are columns that are null more often than before.
     """
 
     rows: RowCounts | None = None
@@ -78,6 +80,7 @@ class Compared:
     golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
     seams: tuple[Seam, ...] = ()
     upstream_moved: bool = False
+    null_rises: tuple[NullRise, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Live(Part):
         default="03:00", description="Time of day in the dataset's time zone; a release group goes with its latest."
     )
     watch_days: Annotated[int, Field(ge=1, le=366)] = Field(
-        default=30, description="How many published days back new deliveries are noticed and run."
+        default=30, description="How many days back new deliveries of published days, and gaps, are noticed and run."
     )
 
 
@@ -229,6 +229,10 @@ class Dataset(Part):
         """The newest day that is a partition at an aware moment; before `start` as long as there is none."""
         newest = now.astimezone(self.zone).date() + (self.end_offset - 1) * ONE_DAY
         return newest if self.end is None else min(newest, self.end)
+
+    def live_day(self, moment: dt.datetime) -> dt.date:
+        """The partition of the daily pipeline at an aware moment: yesterday, or the newest one where `end_offset` is negative."""
+        return moment.astimezone(self.zone).date() - ONE_DAY + min(0, self.end_offset) * ONE_DAY
 
     def check_days(self, days: tuple[dt.date, ...]) -> None:
         """Refuse days outside the dataset's history.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -128,13 +128,15 @@ def faults_of(
     if lacking:
         faults.append(DayFault(dataset, date, Fault.incomplete, ", ".join(lacking)))
     faults += [DayFault(dataset, date, Fault.failed, str(v)) for v in evidence.verdicts if v.refuses]
-    moved: Mapping[Fault, tuple[str, str]] = {
+    moved: dict[Fault, tuple[str, str]] = {
         Fault.inputs_moved: (evidence.basis.inputs, now.inputs),
         Fault.upstream_moved: (evidence.basis.upstream, now.upstream),
         Fault.code_moved: (evidence.basis.code, now.code),
         Fault.contract_moved: (evidence.basis.contract, now.contract),
-        Fault.published_moved: (evidence.basis.published, now.published),
     }
+    if evidence.verdicts:
+        # Before its checks nothing has been compared with what is published, and nothing can have moved.
+        moved[Fault.published_moved] = (evidence.basis.published, now.published)
     faults += [DayFault(dataset, date, fault) for fault, (then, today) in moved.items() if then != today]
     return tuple(faults)
 

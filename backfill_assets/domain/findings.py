@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+IDENTICAL_FILES: Final = "identical_files"
+"""The check that warns of files which were delivered twice, and whose rows add up."""
 
 
 @dataclass(frozen=True)

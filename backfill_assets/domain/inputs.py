@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.measurement import SourceDay, SourceState
+from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
@@ -76,7 +76,20 @@ def source_state(
         delivered_at=max((d.delivered_at for d in own), default=None),
         rows_read=sum(d.rows for d in read),
         faulty_before=tuple(one for one in looked_back if not one.rows or one.bad_rows),
+        identical=_identical(d for w in dataset.fact_delivery_days((day,)) for d in deliveries.get(w, ())),
     )
+
+
+def _identical(deliveries: Iterable[Delivery]) -> tuple[SameContent, ...]:
+    """Files of equal content under several names; of a path what came last."""
+    newest = {d.path: d for d in sorted(deliveries, key=lambda d: d.delivered_at)}
+    alike: dict[str, list[Delivery]] = {}
+    for delivery in newest.values():
+        if delivery.rows:
+            alike.setdefault(delivery.fingerprint, []).append(delivery)
+    several = [found for found in alike.values() if len(found) > 1]
+    same = (SameContent(tuple(sorted(d.path for d in f)), tuple(sorted({d.day for d in f}))) for f in several)
+    return tuple(sorted(same, key=lambda one: one.paths))
 
 
 def _source_day(

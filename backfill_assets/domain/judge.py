@@ -12,10 +12,11 @@ from backfill_assets.domain.bands import band_of
 from backfill_assets.domain.checks_config import CheckConfig, Severity
 from backfill_assets.domain.comparison import Compared
 from backfill_assets.domain.contract import Change, Contract
-from backfill_assets.domain.dataset import Dataset, OnMissing
+from backfill_assets.domain.dataset import Dataset, Deduplicate, OnMissing
 from backfill_assets.domain.days import ONE_DAY, format_days
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.fields import format_percent
+from backfill_assets.domain.findings import IDENTICAL_FILES
 from backfill_assets.domain.golden import golden_check
 from backfill_assets.domain.judge_rows import judge_compared, judge_golden, promised_keys
 from backfill_assets.domain.measurement import (
@@ -60,6 +61,7 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check("rows_change", CheckKind.rows, "", c.rows_change, text),
         _check("columns_change", CheckKind.columns, "", c.columns_change, "no other column changes unannounced"),
         _check("seams", CheckKind.seams, "", c.seams, "no unusual step to a neighbouring day is brought in"),
+        _check("null_share", CheckKind.nulls, "", c.null_share, "no column is null far more often than it was"),
     ]
     checks += [
         _check(f"reconciles_{m}", CheckKind.reconciliation, m, c.reconciliation, f"{m} equals that of staging")
@@ -88,6 +90,8 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
         yield _check("source_present", CheckKind.source_present, "", c.source_present, "something was delivered")
         text = "every delivered row is readable and of its day"
         yield _check("corrupt_rows", CheckKind.corrupt_rows, "", c.corrupt_rows, text)
+        text = "no file was delivered under several names and counted more than once"
+        yield _check(IDENTICAL_FILES, CheckKind.identical, "", c.identical_files, text)
         if c.source_freshness.max_delay is not None:
             text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
             yield _check("source_freshness", CheckKind.source_freshness, "", c.source_freshness, text)
@@ -134,7 +138,7 @@ def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract) 
 def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
     m, compared = seen
     match check.kind:
-        case CheckKind.schema | CheckKind.keys | CheckKind.rows | CheckKind.columns | CheckKind.seams:
+        case CheckKind.schema | CheckKind.keys | CheckKind.rows | CheckKind.columns | CheckKind.seams | CheckKind.nulls:
             return judge_compared(check.kind, dataset, m, contract, compared)
         case CheckKind.golden:
             return judge_golden(check.subject, dataset.golden[check.subject], compared)
@@ -160,7 +164,11 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
 
 def _judge_origin(
     kind: Literal[
-        CheckKind.source_present, CheckKind.upstream_present, CheckKind.corrupt_rows, CheckKind.source_freshness
+        CheckKind.source_present,
+        CheckKind.upstream_present,
+        CheckKind.corrupt_rows,
+        CheckKind.source_freshness,
+        CheckKind.identical,
     ],
     dataset: Dataset,
     m: DayMeasurement,
@@ -174,6 +182,8 @@ def _judge_origin(
             return _corrupt_rows(dataset, m)
         case CheckKind.source_freshness:
             return _freshness(dataset, m)
+        case CheckKind.identical:
+            return _identical_files(dataset, m)
         case _:
             assert_never(kind)
 
@@ -227,6 +237,17 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
             f"; {number_of(sum(one.bad_rows for one in before), 'such row')} of {days}, which the day looks back at"
         )
     return Finding(bad <= limit and not before, "no such rows", found, f"{limit} rows" if limit else "")
+
+
+def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
+    adds_up = dataset.staging.deduplicate is Deduplicate.none
+    # Under another day's name the same rows may be taken for those of that day: no key tells.
+    bad = [one for one in m.source.identical if adds_up or len(one.days) > 1]
+    found = "; ".join(" = ".join(one.paths) for one in bad or m.source.identical) or "none"
+    note = "of each key the newest delivery is kept: counted once" if m.source.identical and not bad else ""
+    if bad:
+        note = "each of them is counted" if adds_up else "delivered for several days"
+    return Finding(not bad, "no file that was delivered twice", found, note=note)
 
 
 def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:

@@ -12,13 +12,16 @@ from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.domain.contract import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.expectations import ROW_CHANGE
+from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import CheckKind, Finding
 
-RowCheck = Literal[CheckKind.schema, CheckKind.keys, CheckKind.rows, CheckKind.columns, CheckKind.seams]
+RowCheck = Literal[
+    CheckKind.schema, CheckKind.keys, CheckKind.rows, CheckKind.columns, CheckKind.seams, CheckKind.nulls
+]
 """The kinds of checks that are judged by comparisons."""
 
 
@@ -80,6 +83,8 @@ def judge_compared(
             return _schema(dataset, compared.schema)
         case CheckKind.seams:
             return judge_seams(compared.seams)
+        case CheckKind.nulls:
+            return _nulls(dataset, compared)
         case CheckKind.keys | CheckKind.rows | CheckKind.columns:
             promises = promised_rows(dataset, m.day, contract)
             about_rows, keys = kind is CheckKind.rows, promised_keys(dataset, m.day, contract)
@@ -97,6 +102,15 @@ def judge_compared(
             return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad))
         case _:
             assert_never(kind)
+
+
+def _nulls(dataset: Dataset, compared: Compared) -> Finding:
+    limit = dataset.checks.null_share.max_rise
+    risen = [one for one in compared.null_rises if one.share - one.before > limit]
+    found = ", ".join(f"{o.column} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
+    return Finding(
+        not risen, "no column that is null far more often", found or "none", f"{format_percent(limit)} points"
+    )
 
 
 def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:

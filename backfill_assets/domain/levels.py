@@ -72,6 +72,8 @@ def level_of(check: Check) -> Level:
             | CheckKind.rule
             | CheckKind.schema
             | CheckKind.keys
+            | CheckKind.identical
+            | CheckKind.nulls
         ):
             return Level.structural
         case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:

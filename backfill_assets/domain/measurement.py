@@ -27,12 +27,21 @@ class SourceDay:
 
 
 @dataclass(frozen=True)
+class SameContent:
+    """Files with rows and with the same bytes under several names, and the delivery days that they came for."""
+
+    paths: tuple[str, ...]
+    days: tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
 class SourceState:
     """What was delivered for a business day.
 
     `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
     day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
     `rows_read`, those of later days included. `faulty_before` are the days looked back at without a row, or with bad ones.
+    `identical` are files of equal content among all that the day reads.
     """
 
     deliveries: int = 0
@@ -42,6 +51,7 @@ class SourceState:
     delivered_at: dt.datetime | None = None
     rows_read: int = 0
     faulty_before: tuple[SourceDay, ...] = ()
+    identical: tuple[SameContent, ...] = ()
 
 
 @dataclass(frozen=True)

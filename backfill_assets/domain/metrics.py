@@ -11,9 +11,9 @@ from typing import Final
 from backfill_assets.domain.campaign import WORKING, Action, Campaign, CampaignState, JournalEntry
 from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY, runs_of_days
+from backfill_assets.domain.days import ONE_DAY, day_range, runs_of_days
 from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.findings import DayFindings
+from backfill_assets.domain.findings import IDENTICAL_FILES, DayFindings
 from backfill_assets.domain.release import Manifest
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.units import Unit, UnitState
@@ -37,7 +37,8 @@ class Watermark:
     `newest` is the newest published day, `gap_free` the last one before the first gap, counted from the first published
     day; both are none while nothing is published. `due` is the newest day that should be there, none before the first
     one is. `lag_days` counts the days from `newest` to `due`, `lag_hours` since when the day after `newest` is due; both are
-    0 where nothing is late, and none while nothing is published.
+    0 where nothing is late, and none while nothing is published. `gaps` are the first and the last day of each run of days
+    that `gaps_of` names.
     """
 
     newest: dt.date | None
@@ -45,6 +46,7 @@ class Watermark:
     due: dt.date | None
     lag_days: int | None
     lag_hours: float | None
+    gaps: tuple[tuple[dt.date, dt.date], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class DatasetMetrics:
 
     `published` counts the published days. `rows`, `duplicate_keys`, `golden_mismatches` and `failed_checks` are of those that
     a release of this project brought, as it was checked: rows on which a golden source does not agree, and failed verdicts of
-    other checks, which did not block. `open_units` are what people call them by.
+    other checks, which did not block. `doubled_days` are those into which a file was counted that was delivered twice.
+    `open_units` are what people call them by.
     """
 
     dataset: str
@@ -96,6 +99,7 @@ class DatasetMetrics:
     last_success: LastSuccess | None
     rollback_windows: tuple[RollbackWindow, ...]
     open_units: tuple[str, ...]
+    doubled_days: int = 0
 
     @property
     def duplicate_keys_per_1000_rows(self) -> float | None:
@@ -177,6 +181,7 @@ def dataset_metrics(published: Published, now: dt.datetime) -> DatasetMetrics:
         last_success=_last_success(published, now),
         rollback_windows=_rollback_windows(published, now),
         open_units=tuple(unit.handle for unit in published.units if unit.state is UnitState.open),
+        doubled_days=sum(IDENTICAL_FILES in f.tolerated for f in findings),
     )
 
 
@@ -187,11 +192,24 @@ def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> 
     if not days:
         return Watermark(None, None, due, None, None)
     newest, (_, gap_free) = max(days), runs_of_days(days)[0]
+    gaps = tuple(runs_of_days(gaps_of(dataset, days, now)))
     if due is None or newest >= due:
-        return Watermark(newest, gap_free, due, 0, 0.0)
+        return Watermark(newest, gap_free, due, 0, 0.0, gaps)
     # A day becomes a partition when it is over, and as many days earlier as the offset says.
     since = dt.datetime.combine(newest + (2 - dataset.end_offset) * ONE_DAY, dt.time(), dataset.zone)
-    return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)))
+    return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)), gaps)
+
+
+def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
+    """The due days that are missing among these published days, from the first one on.
+
+    Where the history grows, up to the newest day that the daily pipeline takes at an aware moment; otherwise up to the newest
+    published one: how far a closed history is to be filled, nobody has said.
+    """
+    if not days:
+        return ()
+    newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
+    return tuple(sorted(set(day_range(min(days), newest)) - set(days)))
 
 
 def seconds_per_partition(

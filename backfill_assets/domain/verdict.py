@@ -29,6 +29,8 @@ class CheckKind(StrEnum):
     rows = "rows"
     columns = "columns"
     seams = "seams"
+    identical = "identical"
+    nulls = "nulls"
     golden = "golden"
 
 

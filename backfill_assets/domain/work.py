@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from backfill_assets.domain.evidence import DatasetDay, shadow_folder
-from backfill_assets.domain.release import Manifest, ReleaseState
+from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 
 LOCK_WAIT: Final = dt.timedelta(minutes=2)
 """How long to wait for a lock: longer than its lease, or the command after one that was killed would fail for nothing."""
@@ -152,3 +152,11 @@ class Hold:
     reason: str
     by: str
     since: dt.datetime
+
+
+def holds_of(manifest: Manifest) -> tuple[Hold, ...]:
+    """The holds that a release puts on its days: a rollback those that it takes back, a publication none."""
+    if manifest.kind is not ReleaseKind.rollback:
+        return ()
+    reason = manifest.reason or f"rolled back by {manifest.release}"
+    return tuple(Hold((manifest.dataset, s.day), reason, manifest.by, manifest.created_at) for s in manifest.days)

@@ -6,19 +6,20 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, true, update
 
+from backfill_assets.domain.days import slices
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.health import Lock
 from backfill_assets.domain.ports import ReleaseLedger
-from backfill_assets.domain.release import Manifest, ReleaseState
+from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
+from backfill_assets.domain.work import ReleaseHead, ReleaseRecord, holds_of
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.locks import LeasedLock
 from backfill_assets.ledger.rows import Rows
-from backfill_assets.ledger.schema import locks, releases, units
-from backfill_assets.ledger.units import load_unit, set_state
+from backfill_assets.ledger.schema import holds, locks, releases, units
+from backfill_assets.ledger.units import holds_on, load_unit, set_state
 
 _TABLE = releases
 
@@ -51,6 +52,9 @@ class ReleaseRows(Rows, ReleaseLedger):
     def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState) -> None:
         """Mark a release as true and move its unit, in one transaction; doing it again changes nothing.
 
+        Where it completes the publication of a unit, holds that older rollbacks have put on its days end: what they have taken
+        back is put right. Holds of people stay.
+
         A commit makes even an abandoned intent true. A unit that this ledger does not know is left out (a
         ledger rebuilt from manifests).
 
@@ -63,8 +67,14 @@ class ReleaseRows(Rows, ReleaseLedger):
                 return
             done = {"state": ReleaseState.finalized.value, "version": version, "committed_at": committed_at}
             connection.execute(update(_TABLE).where(_TABLE.c.release == release).values(**done))
+            manifest = Manifest.from_json(found.manifest)
+            targets = {manifest.dataset: tuple(swap.day for swap in manifest.days)}
             if connection.execute(select(units.c.id).where(units.c.id == found.unit)).one_or_none() is not None:
-                set_state(connection, load_unit(connection, found.unit), unit_state, self._clock.now())
+                unit = load_unit(connection, found.unit)
+                set_state(connection, unit, unit_state, self._clock.now())
+                targets = dict(unit.targets)
+            if unit_state is UnitState.published and manifest.kind is ReleaseKind.publish:
+                _end_holds(connection, targets, found.number)
 
     def abandon(self, release: str) -> None:
         """Give up an intent that never was committed; `UnitError` if it was, or if there is none."""
@@ -121,8 +131,21 @@ class ReleaseRows(Rows, ReleaseLedger):
             return tuple(Lock(row.name, row.holder, row.until) for row in connection.execute(held))
 
 
-def _state(connection: Connection, release: str) -> Row[str, str]:
-    query = select(_TABLE.c.state, _TABLE.c.unit).where(_TABLE.c.release == release)
+def _end_holds(connection: Connection, targets: Mapping[str, Collection[dt.date]], number: int) -> None:
+    """Delete the holds on these days that rollbacks before the release `number` have made."""
+    for dataset, days in targets.items():
+        held = holds_on(connection, dataset, days)
+        made = {hold.since for hold in held}
+        older = (_TABLE.c.dataset == dataset) & _TABLE.c.created_at.in_(made) & (_TABLE.c.number < number)
+        texts = connection.execute(select(_TABLE.c.manifest).where(older)).scalars() if held else ()
+        of_rollbacks = {hold for text in texts for hold in holds_of(Manifest.from_json(text))}
+        ended = [hold.target[1] for hold in held if hold in of_rollbacks]
+        for some in slices(ended, 1000):
+            connection.execute(delete(holds).where((holds.c.dataset == dataset) & holds.c.day.in_(some)))
+
+
+def _state(connection: Connection, release: str) -> Row[int, str, str, str]:
+    query = select(_TABLE.c.number, _TABLE.c.state, _TABLE.c.unit, _TABLE.c.manifest).where(_TABLE.c.release == release)
     found = connection.execute(query).one_or_none()
     if found is None:
         raise _unknown(connection, release)

@@ -54,7 +54,9 @@ class UnitRows(Rows, UnitLedger):
             taken = _taken(connection, launch.targets)
             if opened is None and not taken:
                 opened = _released_since(connection, launch)
-            held = {h.target: h.reason for name, days in launch.targets.items() for h in _holds(connection, name, days)}
+            held = {
+                h.target: h.reason for name, days in launch.targets.items() for h in holds_on(connection, name, days)
+            }
             live = {u for u in set(taken.values()) if launch.live and load_unit(connection, u).live}
             match assign_unit(launch, opened, taken, held, frozenset(live)):
                 case Join(unit):
@@ -130,7 +132,7 @@ class UnitRows(Rows, UnitLedger):
     def holds(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[Hold, ...]:
         """Holds of a dataset by day, optionally only on some days."""
         with self._database.read() as connection:
-            return _holds(connection, dataset, days)
+            return holds_on(connection, dataset, days)
 
     def _change(self, unit_id: str, replace_with: Mapping[str, Any]) -> Unit:
         with self._database.write() as connection:
@@ -212,7 +214,8 @@ def _taken(connection: Connection, targets: Mapping[str, Collection[dt.date]]) -
     }
 
 
-def _holds(connection: Connection, dataset: str, days: Collection[dt.date] | None) -> tuple[Hold, ...]:
+def holds_on(connection: Connection, dataset: str, days: Collection[dt.date] | None) -> tuple[Hold, ...]:
+    """Holds of a dataset by day, optionally only on some days."""
     these = holds.c.dataset == dataset
     if days is not None:
         these &= span(holds.c.day, days)

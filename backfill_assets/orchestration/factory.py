@@ -14,7 +14,7 @@ from backfill_assets.application import Application
 from backfill_assets.orchestration.campaign_jobs import campaign_jobs
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.conduct import conduct_campaigns
-from backfill_assets.orchestration.jobs import prove_job, publish_job
+from backfill_assets.orchestration.jobs import prove_job, publish_job, sweep_schedule
 from backfill_assets.orchestration.live import late_deliveries, live_pipelines
 from backfill_assets.orchestration.outdated import upstream_current
 from backfill_assets.orchestration.release_assets import published_asset
@@ -60,7 +60,10 @@ def definitions_of(application: Application) -> dg.Definitions:
             *campaign_jobs(application),
             *(pipeline.job for pipeline in pipelines),
         ],
-        schedules=[pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None],
+        schedules=[
+            *(pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None),
+            sweep_schedule(application),
+        ],
         sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
         resources=resources,
         # One process per run: a chunk's steps share imports and connections, and a cancelled run ends as a whole.

@@ -1,9 +1,10 @@
-"""Jobs that are not materializations of a launch: the approved release of a unit, and certificates."""
+"""Jobs that are not materializations of a launch: the approved release of a unit, certificates, and the sweep."""
 
 import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.domain.days import parse_days
+from backfill_assets.domain.names import number_of
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
 from backfill_assets.orchestration.unit_report import tell
 
@@ -71,3 +72,29 @@ def prove_job(application: Application) -> dg.JobDefinition:
         recompute()
 
     return prove
+
+
+def sweep_schedule(application: Application) -> dg.ScheduleDefinition:
+    """The job `sweep` and its daily schedule, which is off until somebody switches it on."""
+
+    @dg.op(name="sweep_files", out=dg.Out(dg.Nothing))
+    def sweep_files(context: dg.OpExecutionContext) -> None:
+        # Read anew: what datasets keep may have been changed since this code location was loaded.
+        fresh = Application(application.settings)
+        for swept in fresh.sweep().execute():
+            context.log.info(swept.listed("are gone"))
+        for name, count in fresh.vacuum_staging().items():
+            context.log.info(f"{name}: {number_of(count, 'old file')} of staging gone")
+
+    @dg.job(name="sweep", executor_def=dg.in_process_executor)
+    def sweep() -> None:
+        """Remove the files that nobody needs any more, as `backfill sweep` does."""
+        sweep_files()
+
+    return dg.ScheduleDefinition(
+        name="daily_sweep",
+        job=sweep,
+        cron_schedule="30 5 * * *",
+        execution_timezone="UTC",
+        description="Removes files that no reader, no release in its window and no open unit needs.",
+    )

@@ -1,17 +1,21 @@
 """The live pipeline: one job and one daily schedule per release group, and a sensor for late deliveries."""
 
+import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 from dagster import AssetSelection
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.late_deliveries import LateDay
-from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.errors import BackfillError
+from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import LIVE_TAG
+from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.names import asset_key, layers_of
 
 _TAGS = {
@@ -42,7 +46,7 @@ def live_pipelines(application: Application) -> tuple[LivePipeline, ...]:
 
 
 def late_deliveries(application: Application, pipelines: Sequence[LivePipeline]) -> dg.SensorDefinition:
-    """Runs published days again for which something new was delivered, or says what they wait for."""
+    """Runs published days again for which something new was delivered, and gaps, or says what they wait for."""
     jobs = {name: pipeline.job for pipeline in pipelines for name in pipeline.group}
 
     @dg.sensor(
@@ -50,7 +54,7 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
         jobs=[pipeline.job for pipeline in pipelines],
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description="Looks for new deliveries of published days and runs these days, before any backfill.",
+        description="Looks for new deliveries of published days, and for gaps, and runs these days before any backfill.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         late, faults = _looked(application)
@@ -58,6 +62,10 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
             context.log.error(fault)
         # Before they are cut to a portion: days that were run already must not keep others from their turn.
         ready = _unseen(context.instance, [day for day in late if not day.waits_for])
+        if ready and (obstacle := SparkServer(application.settings).obstacle()):
+            # Refused before anything landed, a run would be asked for again a few times only.
+            context.log.warning(obstacle)
+            return dg.SkipReason(f"{number_of(len(ready), 'day')} to run, waiting for the Spark server: {obstacle}")
         if held := [day for day in late if day.waits_for]:
             context.log.info("\n".join(["late deliveries that wait:", *map(_waiting, held)]))
         if not ready:
@@ -89,9 +97,9 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
         description=f"Yesterday's partition of {', '.join(group)}.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        moment = context.scheduled_execution_time.astimezone(members[0].zone)
+        moment = context.scheduled_execution_time
         # A negative `end_offset` keeps the newest days out of the partitions: yesterday would be none.
-        day = moment.date() - ONE_DAY + min(0, members[0].end_offset) * ONE_DAY
+        day = members[0].live_day(moment)
         if day < members[0].start:
             yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
             return
@@ -117,6 +125,8 @@ def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple
 
     A run that landed them is not repeated, whatever its checks said, until something else comes.
     """
+    under_way = _under_way(instance, [day.day for day in days if day.gap])
+    days = [day for day in days if not (day.gap and day.day in under_way)]
     names = [_name(day) for day in days]
     runs: dict[str, list[dg.DagsterRun]] = {name: [] for name in names}
     for run in instance.get_runs(dg.RunsFilter(tags={LATE_TAG: names})) if names else ():
@@ -129,6 +139,13 @@ def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple
         if not earlier
         or (day.files and len(earlier) <= _AGAIN and all(run.status is dg.DagsterRunStatus.FAILURE for run in earlier))
     ]
+
+
+def _under_way(instance: dg.DagsterInstance, days: Sequence[dt.date]) -> set[dt.date]:
+    """Days that a live run is at work on, or waits for, in whatever dataset: of a gap it may be the first."""
+    tags = {LIVE_TAG: "true", PARTITION_NAME_TAG: [day.isoformat() for day in days]}
+    runs = instance.get_runs(dg.RunsFilter(tags=tags, statuses=NOT_FINISHED_STATUSES)) if days else ()
+    return {dt.date.fromisoformat(run.tags[PARTITION_NAME_TAG]) for run in runs}
 
 
 def _name(late: LateDay) -> str:

@@ -84,7 +84,7 @@ def _evaluations(
         return
     outdated = application.outdated.of(name, days)
     targets = last_materializations(instance, asset_key("published", name), days)
-    upstream, left_behind = ", ".join(outdated.upstream), frozenset(outdated.days)
+    upstream, left_behind = ", ".join(outdated.upstream), frozenset(outdated.days) - frozenset(outdated.references)
     for day in days:
         behind = day in left_behind
         yield dg.AssetCheckEvaluation(

@@ -69,6 +69,8 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
 
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
+        # Of a campaign, days of which no file is found pass no gate, and land nothing.
+        application.road.require_sources(name)
         new: list[Delivery] = []
         for spark, batch in in_batches(context, application, Batch(name, days, "raw")):
             new += application.road.land(spark, name, batch).new

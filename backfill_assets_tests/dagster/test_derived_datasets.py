@@ -79,7 +79,7 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
     assert amounts(lab, "trip_totals", FEBRUARY) == dict.fromkeys(FEBRUARY, 20)
     status = json.loads(lab.backfill("status", "--json").stdout)
     assert status["outdated"] == [
-        {"dataset": "trip_totals", "days": [str(day) for day in changed], "upstream": ["trips"]}
+        {"dataset": "trip_totals", "days": [str(day) for day in changed], "upstream": ["trips"], "references": []}
     ]
     assert _up_to_date(lab, FEBRUARY) == {FEBRUARY[0]: True, **dict.fromkeys(changed, False)}
 

@@ -11,6 +11,7 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judge_rows import broken_promises, promised_rows, unnamed_changes
+from backfill_assets.domain.null_shares import NullRise
 from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.verdict import CheckKind, Row
 from backfill_assets.lakehouse.road import RowDifferences
@@ -22,13 +23,15 @@ def compared_days(
     golden: Mapping[dt.date, Mapping[str, GoldenCounts]],
     seams: Mapping[dt.date, tuple[Seam, ...]],
     moved: Collection[dt.date],
+    null_rises: Mapping[dt.date, tuple[NullRise, ...]],
 ) -> Mapping[dt.date, Compared]:
     """What verdicts need of comparisons, by day; `golden` has the counts by golden source, of all days.
 
-    `moved` are days whose upstreams hold something else than what the published content was built from.
+    `moved` are days whose upstreams hold something else than what the published content was built from, `null_rises` the
+    columns of a day that are null more often than before.
     """
     return {
-        day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ()), day in moved)
+        day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ()), day in moved, null_rises.get(day, ()))
         for day, counts in golden.items()
     }
 

@@ -1,34 +1,41 @@
-"""Late deliveries: source files that published days were not built from, landed or not."""
+"""What a live run has to do: days that were not built from all that was delivered, and gaps: due days that were never published."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.dataset import Dataset, LateData
+from backfill_assets.domain.dataset import Dataset, LateData, OnMissing
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.inputs import Deliveries, by_delivery_day, origins
 from backfill_assets.domain.lineage import release_groups, upstreams_of
-from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.metrics import gaps_of
+from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import SourceFile, discover
+from backfill_assets.lakehouse.road import SourceFile, discover, require_sources
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]
 _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
+_OVER: Final = frozenset({UnitState.published, UnitState.rolled_back, UnitState.discarded})
+_PATIENCE: Final = dt.timedelta(minutes=10)
+"""For so long after `live.at` a day is left to the daily schedule."""
 
 
 @dataclass(frozen=True)
 class LateDay:
-    """A published day for which something has been delivered that it was not built from.
+    """A published day for which something has been delivered that it was not built from, or a `gap`: a due day without content.
 
     `files` are those that have not landed yet; none if another day's run has landed all. `deliveries` is a digest of all
-    files behind the day, landed or not: equal as long as nothing else comes. `waits_for` says what keeps a live run from
+    files behind the day, landed or not, and of the units that have held it: it stays the same until something else comes, or
+    until a claim or a hold has ended. `waits_for` says what keeps a live run from
     working on the day: an open unit's claim, or a hold, in any dataset of its release group; empty if nothing does. The
     unit of an earlier live run of the same day does not: another one goes on with it.
     """
@@ -38,19 +45,21 @@ class LateDay:
     files: tuple[str, ...]
     deliveries: str
     waits_for: str = ""
+    gap: bool = False
 
 
 @dataclass(frozen=True)
 class LateDeliveries:
-    """Looks for late deliveries in the days that a dataset watches; reads files and the ledger, lands nothing."""
+    """Looks for late deliveries and gaps in the days that a dataset watches; reads files and the ledger, lands nothing."""
 
     ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
     layout: Layout
+    clock: Clock
 
     def of(self, name: str) -> tuple[LateDay, ...]:
-        """The late days of one dataset; none before its first release, and none without a source."""
+        """The late days and the gaps of one dataset; none before its first release, and none without a source."""
         loaded = self.datasets[name]
         dataset, table = loaded.dataset, self.tables[name]
         active = table.active() if table.exists() else {}
@@ -59,22 +68,58 @@ class LateDeliveries:
             return ()
         newest = max(published)
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
-        known = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(watched))))
-        new = self._new(loaded, dataset.fact_delivery_days(tuple(watched)), known)
-        files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in watched}
-        late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known, active)
-        days = tuple(sorted(published_among(self.ledger, table, name, late)))
+        unpublished = self._unpublished(name, published)
+        looked_at = tuple(sorted({*watched, *unpublished}))
+        known = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(looked_at)))
+        new = self._new(loaded, dataset.fact_delivery_days(looked_at), known)
+        files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
+        late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
+        # What may be empty lacks nothing; of all others the file of the day itself has to be there.
+        empty = dataset.landing.on_missing is OnMissing.pass_
+        gaps = {day for day in unpublished if empty or known.get(day) or new.get(day)}
+        shown = published_among(self.ledger, table, name, late | gaps)
+        days = tuple(sorted((late & shown) | (gaps - shown)))
         waits = self._waits(name, days)
+        judged = self._judged(dataset, [d for d in gaps - shown if not waits.get(d) and not files[d]], known)
+        over = self.ledger.units(name, _OVER) if days else ()
         return tuple(
-            LateDay(name, d, tuple(f.path for f in files[d]), _digest(dataset, d, known, new), waits.get(d, ""))
-            for d in days
-        )
+            LateDay(
+                name, d, tuple(f.path for f in files[d]), _digest(dataset, d, (known, new), over), waits.get(d, ""),
+                d not in shown,
+            )
+            for d in days if d not in judged
+        )  # fmt: skip
+
+    def _unpublished(self, name: str, published: Collection[dt.date]) -> Days:
+        """The days without a file that the daily schedule has taken: from the first published day on, as far back as is watched."""
+        dataset = self.datasets[name].dataset
+        if dataset.end is not None:
+            # A closed history has no schedule: it is for backfills to complete it.
+            return ()
+        at = dt.time.fromisoformat(max(self.datasets[member].dataset.live.at for member in self._group(name)))
+        moment = (self.clock.now() - _PATIENCE).astimezone(dataset.zone)
+        moment -= ONE_DAY if moment.time() < at else dt.timedelta(0)
+        newest = dataset.live_day(moment)
+        return tuple(d for d in gaps_of(dataset, published, moment) if d > newest - dataset.live.watch_days * ONE_DAY)
+
+    def _judged(self, dataset: Dataset, gaps: Collection[dt.date], known: Deliveries) -> set[dt.date]:
+        """The gaps that a live run has built and checked from just these deliveries: the same again would bring nothing else."""
+        judged = set()
+        for day, unit in self.ledger.claims(dataset.name, gaps).items():
+            found = self.ledger.evidence(unit, dataset.name, [day]).get((dataset.name, day))
+            live = self.ledger.unit(unit).live
+            if live and found is not None and found.verdicts and found.deliveries == origins(dataset, day, known):
+                judged.add(day)
+        return judged
 
     def _new(self, loaded: LoadedDataset, window: Days, known: Deliveries) -> _NewFiles:
         deliveries = [d for found in known.values() for d in found]
         landed = {(d.day, d.path, d.fingerprint) for d in deliveries}
         new: dict[dt.date, list[SourceFile]] = {}
-        for file in discover(loaded, self.layout, window, deliveries):
+        found = discover(loaded, self.layout, window, deliveries)
+        if not found:
+            require_sources(loaded, self.layout, lambda: deliveries)
+        for file in found:
             if (file.day, file.path, file.fingerprint) not in landed:
                 new.setdefault(file.day, []).append(file)
         return new
@@ -94,9 +139,8 @@ class LateDeliveries:
         """What a live run of each day would be refused for: it works on all datasets of the release group."""
         if not days:
             return {}
-        groups = release_groups(upstreams_of({n: loaded.dataset for n, loaded in self.datasets.items()}))
         # The late dataset last: what is said of it counts before what is said of others.
-        members = sorted(next(group for group in groups if name in group), key=lambda member: member == name)
+        members = sorted(self._group(name), key=lambda member: member == name)
         passes = all(self.datasets[member].dataset.late_data is LateData.publish for member in members)
         claims = {} if passes else {member: self.ledger.claims(member, days) for member in members}
         joined = self._joined(claims)
@@ -109,6 +153,10 @@ class LateDeliveries:
             waits |= {hold.target[1]: f"{of}on hold: {hold.reason}" for hold in self.ledger.holds(member, days)}
         return waits
 
+    def _group(self, name: str) -> tuple[str, ...]:
+        groups = release_groups(upstreams_of({n: loaded.dataset for n, loaded in self.datasets.items()}))
+        return next(group for group in groups if name in group)
+
     def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
         """Days with the live units that a live run of the day goes on with: one that failed, and whatever corrects it."""
         claimed = {(day, unit) for found in claims.values() for day, unit in found.items()}
@@ -120,7 +168,15 @@ class LateDeliveries:
         }
 
 
-def _digest(dataset: Dataset, day: dt.date, known: Deliveries, new: _NewFiles) -> str:
+def _digest(dataset: Dataset, day: dt.date, files: tuple[Deliveries, _NewFiles], over: Sequence[Unit]) -> str:
+    known, new = files
     window = dataset.fact_delivery_days((day,))
     landed = [(d.path, d.fingerprint) for w in window for d in known.get(w, ())]
-    return digest(sorted([*landed, *((f.path, f.fingerprint) for w in window for f in new.get(w, ()))]))[:16]
+    found = sorted([*landed, *((f.path, f.fingerprint) for w in window for f in new.get(w, ()))])
+    # A live unit that somebody has given up is no reason to try the same again.
+    ended = sorted(
+        unit.id
+        for unit in over
+        if day in unit.targets.get(dataset.name, ()) and not (unit.live and unit.state is UnitState.discarded)
+    )
+    return digest([found, ended])[:16]

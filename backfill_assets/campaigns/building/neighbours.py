@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.measurement import Figures, Side
+from backfill_assets.domain.null_shares import SPAN, Files, NullRise, null_rises
 from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.seams import Seam, places, seams
 from backfill_assets.domain.units import Unit
@@ -26,7 +27,7 @@ Days = tuple[dt.date, ...]
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Finds seams between the days of a batch and those around it."""
+    """Finds seams and risen shares of nulls between the days of a batch and those around it."""
 
     ledger: WorkLedger
     datasets: Mapping[str, LoadedDataset]
@@ -49,6 +50,17 @@ class Neighbours:
         for seam in seams(name, old, new, at):
             found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
         return {day: tuple(own) for day, own in found.items()}
+
+    def null_rises(
+        self, unit: Unit, name: str, built: Files, published: Files
+    ) -> Mapping[dt.date, tuple[NullRise, ...]]:
+        """The columns of the batch's days that are null more often than before; `published` are those days and a week around."""
+        dataset = self.datasets[name].dataset
+        around = {day for one in built for day in week_around(one)}
+        held = sorted((around - built.keys()) & set(unit.targets[name]))
+        evidence = self.ledger.evidence(unit.id, name, held) if held else {}
+        columns = dataset.columns.keys() - set(dataset.required_columns)
+        return null_rises(sorted(columns), built, published, {day: e.shadow_files for (_, day), e in evidence.items()})
 
     def _places(self, unit: Unit, name: str, batch: Mapping[dt.date, Sides]) -> Days:
         held = unit.targets[name]
@@ -80,6 +92,11 @@ class Neighbours:
             _add(day, sides.published, old)
             _add(day, sides.shadow, new)
         return old, new
+
+
+def week_around(day: dt.date) -> Days:
+    """The days of a week before and after a day, and itself."""
+    return day_range(day - SPAN * ONE_DAY, day + SPAN * ONE_DAY)
 
 
 def _is_changed(published: Side, shadow: Side) -> bool:

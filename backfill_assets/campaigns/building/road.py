@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
-from backfill_assets.campaigns.building.neighbours import Neighbours
+from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.days import format_days
+from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state
@@ -42,6 +42,7 @@ from backfill_assets.lakehouse.road import (
     measure,
     measure_upstreams,
     require_raw,
+    require_sources,
     row_differences,
     sample,
     stage,
@@ -50,6 +51,8 @@ from backfill_assets.lakehouse.road import (
 
 Days = tuple[dt.date, ...]
 _TRIES: Final = 3
+_AHEAD: Final = dt.timedelta(days=366)
+"""For so long ahead deliveries are looked for among the known ones."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Road:
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
         """
+        self.require_sources(name)
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
         known = {(d.day, d.path, d.fingerprint): d for d in self.ledger.deliveries(name, window)}
@@ -99,6 +103,20 @@ class Road:
         new = tuple(d for d in landed if (d.day, d.path, d.fingerprint) not in known)
         self.ledger.add_deliveries(new)
         return Landed(new, self.ledger.deliveries(name, window))
+
+    def require_sources(self, name: str) -> None:
+        """Refuse a mistyped path of the sources, under which there is no file for any day.
+
+        Raises:
+            SourceError: names the folder, and a file that was landed before.
+        """
+
+        def known() -> tuple[Delivery, ...]:
+            ever = day_range(dataset.start, self.clock.now().date() + _AHEAD)
+            return self.ledger.deliveries(name, ever)
+
+        dataset = self.datasets[name].dataset
+        require_sources(self.datasets[name], self.layout, known)
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
         """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
@@ -254,19 +272,21 @@ class Road:
         if len(self._staged_by_this_code(name, own)) < len(own):
             self.stage(spark, name, own)
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
-        active = self.tables[name].active(days)
+        active = self.tables[name].active({near for day in days for near in week_around(day)})
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
         shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
         upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
         source, contract = self._source(name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
-        seams = Neighbours(self.ledger, self.datasets, self.layout).seams(spark, unit, name, sides)
+        neighbours = Neighbours(self.ledger, self.datasets, self.layout)
+        seams = neighbours.seams(spark, unit, name, sides)
+        nulls = neighbours.null_rises(unit, name, {day: one.shadow_files for day, one in pending.items()}, active)
         newer = self.basis.newer(name, [day for day in days if sides[day].published.rows])
         question = Question(attempt.folder, attempt.number, sides, contract, newer)
         with row_differences(spark, loaded, self.layout, question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
-            compared = compared_days(schema, rows, golden, seams, moved)
+            compared = compared_days(schema, rows, golden, seams, moved, nulls)
             evidence = []
             for day in days:
                 side = sides[day]

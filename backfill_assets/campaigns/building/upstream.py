@@ -11,11 +11,11 @@ from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.errors import EvidenceError
+from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import UNKNOWN_ORIGIN
+from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content
 from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays
 
 Days = tuple[dt.date, ...]
@@ -62,16 +62,26 @@ class UpstreamPlaces:
 
 @dataclass(frozen=True)
 class Outdated:
-    """Published days of a dataset that were built from other upstream content than what is published now."""
+    """Published days of a dataset that were built from other upstream content than what is published now, or other references.
+
+    Of the `days`, `references` are those that only their reference files, or golden sources, have left behind.
+    """
 
     dataset: str
     days: Days
     upstream: tuple[str, ...]
+    references: Days = ()
+
+    @property
+    def causes(self) -> str:
+        """What has moved, for people: upstreams, the reference files, or both."""
+        above = self.upstream if len(self.days) > len(self.references) else ()
+        return ", ".join([*above, *(["reference file"] if self.references else [])])
 
 
 @dataclass(frozen=True)
 class OutdatedDays:
-    """Finds published days that their upstreams have left behind; reads logs and the ledger only."""
+    """Finds published days that their upstreams or references have left behind; reads logs, the ledger and reference files only."""
 
     ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
@@ -84,8 +94,9 @@ class OutdatedDays:
         Days whose files nobody of this project built are left out: nothing is known of what they came from. Rows are not
         read: an upstream whose files somebody else wrote counts as changed if it has another number of rows.
         """
-        upstream = tuple(self.datasets[name].dataset.upstream)
-        if not upstream or not self.tables[name].exists():
+        dataset = self.datasets[name].dataset
+        upstream = tuple(dataset.upstream)
+        if not (upstream or dataset.references) or not self.tables[name].exists():
             return Outdated(name, (), upstream)
         active = self.tables[name].active(days)
         filled = {day: layout_digest(files) for day, files in active.items() if files}
@@ -94,9 +105,24 @@ class OutdatedDays:
         built = self.ledger.contents(name, {**filled, **empty})
         now = self.basis.supposed_upstream(name, tuple(built))
         behind = {day for day, content in built.items() if content.upstream not in {now[day], UNKNOWN_ORIGIN}}
+        referring = self._referring(name, built) - behind
+        behind |= referring
         # Also an attempt that never was released may have built no row of a day.
         behind &= filled.keys() | published_among(self.ledger, self.tables[name], name, behind - filled.keys())
-        return Outdated(name, tuple(sorted(behind)), upstream)
+        return Outdated(name, tuple(sorted(behind)), upstream, tuple(sorted(behind & referring)))
+
+    def _referring(self, name: str, built: Mapping[dt.date, Content]) -> set[dt.date]:
+        """The days with the deliveries that they were built from, and with other inputs: references are all that is left."""
+        known = {day: one for day, one in built.items() if one.inputs is not None and one.deliveries is not None}
+        if not known or not self.datasets[name].dataset.references:
+            return set()
+        try:
+            inputs, deliveries = self.basis.inputs(name, known), self.basis.deliveries(name, known)
+        except SourceError:
+            # A file is missing: whoever builds a day is told so.
+            return set()
+        same = {day for day, one in known.items() if one.deliveries == deliveries[day]}
+        return {day for day in same if known[day].inputs != inputs[day]}
 
     def _history(self, name: str, filled: Collection[dt.date]) -> Days:
         """The days that may have been released without a row: up to the newest that the dataset or an upstream has."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
+from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.ports import Ledger
@@ -22,7 +23,8 @@ class DayChange:
     """What one release did to one day; rows are none where nobody counted them.
 
     `measures` holds every metric but the rows, before and after, as the release's evidence has them; it is empty where
-    the day's evidence has been replaced since.
+    the day's evidence has been replaced since. `repairs` is the rollback that had put the day on hold: this publication
+    has ended the hold, if nobody had lifted it before.
     """
 
     dataset: str
@@ -39,6 +41,7 @@ class DayChange:
     approved_by: str = ""
     undoes: str = ""
     unit: str = ""
+    repairs: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,20 @@ class History:
     def of(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[DayChange, ...]:
         """Every change of a dataset's days (of all unless some are named), the newest first, days in order."""
         wanted = None if days is None else frozenset(days)
-        return tuple(
-            change
-            for record in self.ledger.releases(dataset)
-            if record.state is ReleaseState.finalized
-            for change in self._changes(record, wanted)
-        )
+        records = self.ledger.releases(dataset)
+        undone = taken_back(records)
+        changes: list[DayChange] = []
+        rolled_back: dict[dt.date, str] = {}
+        for record in reversed(records):
+            if record.state is not ReleaseState.finalized:
+                continue
+            own = self._changes(record, wanted)
+            if is_rollback(record):
+                rolled_back |= dict.fromkeys((c.day for c in own), record.manifest.release)
+            elif record.manifest.kind is ReleaseKind.publish and record.manifest.release not in undone:
+                own = [replace(c, repairs=rolled_back.pop(c.day, "")) for c in own]
+            changes = own + changes
+        return tuple(changes)
 
     def _changes(self, record: ReleaseRecord, wanted: frozenset[dt.date] | None) -> list[DayChange]:
         manifest = record.manifest

@@ -11,7 +11,7 @@ from backfill_assets.domain.errors import DatasetError, TableMovedError, UnitErr
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Hold, ReleaseRecord
+from backfill_assets.domain.work import ReleaseRecord, holds_of
 
 Checkpoint = Callable[[str], None]
 """Called with the name of the step just done; tests of crashes end the process there."""
@@ -143,10 +143,7 @@ class Finisher:
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.rolled_back if unit is None else self._state_after(unit, manifest)
         if unit is None or unit.state is not UnitState.open:
-            reason = manifest.reason or f"rolled back by {manifest.release}"
-            since = manifest.created_at
-            targets = [(manifest.dataset, swap.day) for swap in manifest.days]
-            self.ledger.hold(Hold(target, reason, manifest.by, since) for target in targets)
+            self.ledger.hold(holds_of(manifest))
         self.ledger.finalize(manifest.release, version, manifest.created_at, state)
 
     def take_back(self, committed: Sequence[Manifest], group: Sequence[Manifest]) -> None:

@@ -93,6 +93,21 @@ class SparkServer:
             log=self.folder.log,
         )
 
+    def obstacle(self) -> str:
+        """Say why this process may use no server now, such as another one at work in the warehouse; or nothing. Starts none."""
+        try:
+            if self._settings.spark_url is not None:
+                remote = Endpoint.remote(self._settings.spark_url)
+                if not self._refuse_beside_embedded(remote):
+                    self._refuse_second(remote.url)
+            else:
+                registration = self._own()
+                if registration is None or _dead(registration):
+                    self._refuse_second(_EMBEDDED)
+        except EngineError as error:
+            return str(error)
+        return ""
+
     def stop(self) -> bool:
         """Stop the embedded server, whoever uses it; False if none ran.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from deltalake import DeltaTable, Schema
 from deltalake.schema import Field
@@ -98,3 +100,19 @@ def require_plain(what: str, features: Iterable[str], configuration: Mapping[str
             f"{what}: expected a table without column mapping and deletion vectors, found {', '.join(sorted(set(refused)))}; "
             "files of such a table cannot be swapped. Write it without these features"
         )
+
+
+_KEPT: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+_INTERVAL: Final = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+
+
+def kept_too_short(configuration: Mapping[str, str | None], needed: dt.timedelta) -> dict[str, str]:
+    """The settings of a table's log that keep less than is needed, with what they have to be; longer ones stay."""
+    wanted = f"interval {needed // dt.timedelta(seconds=1)} seconds"
+    return {name: wanted for name in _KEPT if _interval(configuration.get(name) or "") < needed}
+
+
+def _interval(text: str) -> dt.timedelta:
+    """An interval as Delta writes it; none for what cannot be read, which is set again."""
+    found = _INTERVAL.fullmatch(text.strip())
+    return dt.timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else dt.timedelta(0)

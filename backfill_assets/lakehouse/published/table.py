@@ -47,6 +47,10 @@ class DeltaPublishedTable:
         """How long a release stays restorable."""
         return self._dataset.retention.keep_for
 
+    @property
+    def _kept(self) -> dt.timedelta:
+        return self._dataset.retention.keep_for + EXTRA
+
     def exists(self) -> bool:
         """Whether the table has been created."""
         return DeltaTable.is_deltatable(str(self._root))
@@ -84,6 +88,8 @@ class DeltaPublishedTable:
     def prepare(self, shadow_folder: str) -> None:
         """Create the table as dataset.yaml declares it, or add the columns that it lacks; what a shadow has must fit.
 
+        A table whose log, or whose deleted files, a VACUUM would forget before `retention.keep_for` is over is made to keep them.
+
         A shadow that nothing was written to (days without data) has no log, and nothing to compare.
 
         Raises:
@@ -109,6 +115,10 @@ class DeltaPublishedTable:
             table.alter.add_columns(
                 schema.delta_fields(new),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
+            )
+        if short := schema.kept_too_short(table.metadata().configuration, self._kept):
+            table.alter.set_table_properties(
+                short, commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "retention"})
             )
         # Also where nothing is new: whoever wrote the newest commit may have been refused by the disk.
         durable.sync_commits(self._root, table.version() - 1, self._sync)
@@ -215,14 +225,13 @@ class DeltaPublishedTable:
         return open_table(self._root)
 
     def _create(self, declared: schema.Types) -> None:
-        keep = f"interval {(self._dataset.retention.keep_for + EXTRA) // dt.timedelta(seconds=1)} seconds"
         self._root.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
             str(self._root),
             schema.delta_schema(declared),
             mode="error",
             partition_by=[self._dataset.partition_column],
-            configuration={"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep},
+            configuration=schema.kept_too_short({}, self._kept),
             commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "create"}),
         )
 

@@ -5,13 +5,21 @@ from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
-from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land, lost_from_raw, require_raw
+from backfill_assets.lakehouse.road.raw import (
+    SourceFile,
+    delivered_sizes,
+    discover,
+    land,
+    lost_from_raw,
+    require_raw,
+    require_sources,
+)
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
-from backfill_assets.lakehouse.road.staging import StagedCounts, held_in_staging, stage
+from backfill_assets.lakehouse.road.staging import StagedCounts, held_in_staging, stage, vacuum_staging
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, measure_upstreams, upstream_tables
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 
@@ -44,9 +52,11 @@ __all__ = [
     "published_figures",
     "reference_fingerprints",
     "require_raw",
+    "require_sources",
     "row_differences",
     "run_model",
     "sample",
     "stage",
     "upstream_tables",
+    "vacuum_staging",
 ]

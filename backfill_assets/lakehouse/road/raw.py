@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -102,6 +102,31 @@ def discover(
     return tuple(found.values())
 
 
+def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], Iterable[Delivery]]) -> None:
+    """Refuse a wrong path of the sources, under which there is never anything to be landed.
+
+    `known` gives the deliveries of the dataset; it is asked only where no file fits any day.
+
+    Raises:
+        SourceError: there is no sources folder, or no file in it fits any day although deliveries are known.
+    """
+    if not layout.sources.is_dir():
+        raise SourceError(
+            f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; let BACKFILL_ASSETS_SOURCES "
+            "name the folder that files are delivered to, or create it"
+        )
+    pattern = loaded.dataset.landing.path
+    for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
+        if not _is_temporary(path.relative_to(layout.sources).as_posix()):
+            return
+    if delivery := next(iter(known()), None):
+        raise SourceError(
+            f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
+            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If all files were "
+            "removed on purpose, launch without raw: from staging on"
+        )
+
+
 def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> Mapping[dt.date, int]:
     """Bytes of the files that are there for each of these delivery days; days without any lack.
 
@@ -140,7 +165,7 @@ def land(
     landed again.
 
     Raises:
-        SourceError: a file cannot be read as the dataset declares it; nothing is written then.
+        SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch stays then.
         StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
     """
     orders = {f.path: columns_in(f.file, f.path, loaded.dataset.landing) for f in files}
@@ -163,8 +188,38 @@ def land(
             # On the disk for good: the ledger will say that these deliveries are there.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
+    _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
+    if fresh:
         counts = _landed(spark, path, days)
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
+
+
+def _require_still(
+    spark: SparkSession, loaded: LoadedDataset, path: Path, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
+) -> None:
+    """Take out of raw again what was just landed, if one of the files has changed while they were read.
+
+    What the ledger will know of a file is what was seen of it: also that it was empty.
+    """
+    moved = [file for file in seen if not _is_still(file)]
+    if not moved:
+        return
+    if landed:
+        with kept(path):
+            none = delivered_rows(spark, loaded.dataset.landing, [], _EPOCH)
+            replace_where(none, path, DELIVERY_DAY, _exactly(landed))
+    more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+    raise SourceError(
+        f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Let files be delivered "
+        "under another name, such as with .part at its end, and renamed when they are whole; then launch again"
+    )
+
+
+def _is_still(file: SourceFile) -> bool:
+    try:
+        return file.file.stat().st_size == file.size and sha256_of(file.file) == file.fingerprint
+    except OSError:
+        return False
 
 
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -38,6 +40,8 @@ _LINEAGE_TYPE: Final = T.StructType(
 )
 Arrange = Callable[[DataFrame], DataFrame]
 """Brings the rows of a table into another order, and nothing else."""
+_WEEK: Final = 7 * 24
+"""Hours for which Delta keeps what was replaced, unless a table says otherwise."""
 _KEPT: Final = {DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file"}
 
 
@@ -143,6 +147,33 @@ def staged_path(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> P
     return _folder(
         layout, loaded, run_model(spark, loaded.staging_model, empty_tables(spark, {"raw": raw, **references})).schema
     )
+
+
+def vacuum_staging(
+    opened: Callable[[], AbstractContextManager[SparkSession]], loaded: LoadedDataset, layout: Layout
+) -> int:
+    """Remove the files of staging that no version of the last week has; how many. A session is opened only where there are some.
+
+    Staging can be built again from raw. Raw is left alone: what its log does not know, after a backup was restored, may be
+    all that there is of a delivery.
+    """
+    root = layout.staging_path(loaded.name)
+    tables = [path for path in sorted(root.iterdir()) if is_table(path)] if root.is_dir() else []
+    old = {path: _unneeded(path) for path in tables}
+    if not any(old.values()):
+        return 0
+    # Through the one writer of the table; delta-rs has only looked.
+    with opened() as spark:
+        for path in (path for path, files in old.items() if files):
+            quoted = str(path).replace("`", "``")
+            spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")
+    return sum(map(len, old.values()))
+
+
+def _unneeded(path: Path) -> list[str]:
+    found = DeltaTable(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True)
+    # Checksums beside the files, which Spark leaves alone as well.
+    return [file for file in found if not file.rsplit("/", 1)[-1].startswith((".", "_"))]
 
 
 def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
-from backfill_assets.lakehouse.road import StagedCounts, stage
+from backfill_assets.lakehouse.road import StagedCounts, stage, vacuum_staging
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import digests_by_day
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
@@ -191,3 +195,27 @@ def test_batching_does_not_matter(kit: Kit, tmp_path: Path) -> None:
     assert prints[0] == prints[1]
     assert len({side.fingerprint for side in prints[0]}) == 4
     assert [side.rows for side in prints[0]] == [3, 2, 2, 2]
+
+
+def test_old_files_of_staging_go_with_the_sweep_and_newer_ones_and_raw_stay(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.stage(loaded, D1)
+    opened: list[str] = []
+
+    @contextmanager
+    def session() -> Iterator[SparkSession]:
+        opened.append("once")
+        yield kit.spark
+
+    assert vacuum_staging(session, loaded, kit.layout) == 0
+    assert opened == []
+    (file,) = kit.staging_folder(loaded).glob("*/*.parquet")
+    (raw,) = kit.layout.raw_path(loaded.name).glob("*/*.parquet")
+    copies = {"old.parquet": file, "new.parquet": file, "raw.parquet": raw}
+    left = {name: Path(shutil.copy(path, path.with_name(name))) for name, path in copies.items()}
+    for path in (left["old.parquet"], left["raw.parquet"], *file.parent.glob(".*.crc")):
+        os.utime(path, (1, 1))
+    assert vacuum_staging(session, loaded, kit.layout) == 1
+    assert [name for name, path in left.items() if path.exists()] == ["new.parquet", "raw.parquet"]
+    assert values(kit.staged(loaded), "id") == [(1,)]

@@ -20,9 +20,10 @@ from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
+from backfill_assets.lakehouse.road import discover, land
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
-from backfill_assets_tests.spark.road.kit import D1, D2, FACT, STAGING, TRIPS, Kit, values
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FACT, NOW, STAGING, TRIPS, Kit, values
 
 
 def verdict(evidence: DayEvidence, check: str) -> Verdict:
@@ -180,3 +181,45 @@ def test_the_code_that_runs_is_the_code_that_evidence_names(kit: Kit, monkeypatc
     assert evidence.basis.code == application.datasets["trips"].code_version
     # Whoever loads the datasets now does not accept it.
     assert Application(kit.settings).datasets["trips"].code_version != evidence.basis.code
+
+
+DOUBLING = """
+SELECT day, id, max(kind) AS kind, sum(amount) AS amount, CAST(sum(fee) AS decimal(12, 2)) AS fee
+FROM staging GROUP BY day, id
+"""
+
+
+def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warned_of(kit: Kit) -> None:
+    kit.dataset(fact=DOUBLING, add_up=True, checks={"reconciliation": {"metrics": ["amount"]}})
+    for day in (D1, D2, D3, D4):
+        kind = "" if day == D4 else "a"
+        kit.deliver(day, *(f"{day},{i},{kind},10,1.00" for i in range(12)))
+    kit.deliver(D1, *(f"{D1},{i},a,10,1.00" for i in range(12)), part="-again", hour=1)
+    application = Application(kit.settings)
+    evidence = judged(application, built(application, kit.spark, "trips", (D1, D2, D3, D4)), "trips")
+    warned = {day: [(v.check, v.found) for v in one.verdicts if not v.passed] for day, one in evidence.items()}
+    assert warned == {
+        D1: [("identical_files", f"trips/{D1}-again.csv = trips/{D1}.csv")],
+        D2: [],
+        D3: [],
+        D4: [("null_share", "kind 100% (was 0%)")],
+    }
+    assert evidence[D1].measured.shadow.metrics["fee"] == Decimal("24.00")
+    assert all(one.passed for one in evidence.values())
+
+
+def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_leaves_no_row(kit: Kit) -> None:
+    loaded = kit.dataset()
+    growing = kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.deliver(D2, f"{D2},1,a,10,1.00")
+    files = discover(loaded, kit.layout, [D1, D2])
+    with growing.open("a", encoding="utf-8") as file:
+        file.write(f"{D1},2,a,10,1.00\n")
+    with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
+        land(kit.spark, loaded, kit.layout, files, NOW)
+    assert kit.raw(loaded).count() == 0
+    # It was empty when it was looked at, and was not any more when it was hashed.
+    begun = replace(discover(loaded, kit.layout, [D1])[0], size=0)
+    with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
+        land(kit.spark, loaded, kit.layout, [begun], NOW)
+    assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]

@@ -110,6 +110,7 @@ class Model:
         return self.complete and not self.unapproved()
 
     def release(self, name: str, data: dict[dt.date, Rows]) -> None:
+        self.held -= set(data)
         for day, rows in data.items():
             self.stacks.setdefault(day, []).append(Shown(tuple(rows), name))
 

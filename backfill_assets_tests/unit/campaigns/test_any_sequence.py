@@ -117,6 +117,8 @@ class AnySequence(RuleBasedStateMachine):
             self.layers[date].append(Layer(release, self.now[date]))
             self.now[date] = m.evidence[date][0]
         m.state, m.undone = UnitState.published, set()
+        # All holds of this world are of rollbacks.
+        self.held -= set(m.days)
         self.released[release] = (unit, self.world.clock.now())
         self.remember()
 

@@ -12,6 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaigns.building.road import Road
+from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.work import StagedDay
 from backfill_assets.lakehouse.road import discover, raw
 from backfill_assets.lakehouse.road.tables import digests_by_day
@@ -94,3 +95,34 @@ def test_days_are_to_be_staged_again_when_deliveries_or_code_have_moved(desk: De
     assert road(desk).days_to_stage("sales", (D1, D2)) == (D2,)
     desk.loaded["sales"] = replace(desk.loaded["sales"], code_version="n3w")
     assert road(desk).days_to_stage("sales", (D1, D2)) == (D1, D2)
+
+
+def test_a_mistyped_path_of_the_sources_is_no_success_that_landed_nothing(desk: Desk) -> None:
+    sources = layout(desk.folder).sources
+    desk.land(D1, D2)
+    road(desk).require_sources("sales")
+    sources.rename(desk.folder / "elsewhere")
+    desk.world.released({D1: [1]})
+    for look in (lambda: road(desk).require_sources("sales"), desk.days):
+        with pytest.raises(SourceError, match="sources: there is no such folder, so nothing of sales can be landed"):
+            look()
+    sources.mkdir()
+    (sources / f"{D1}.csv").write_text("id\n1\n", encoding="utf-8")
+    match = rf"no file fits x/\{{day}}.csv on any day, although sales was landed before, such as from x/{D1}.csv"
+    with pytest.raises(SourceError, match=match):
+        road(desk).require_sources("sales")
+    with pytest.raises(SourceError, match=match):
+        desk.days()
+
+
+def test_before_the_first_delivery_an_empty_sources_folder_is_none_that_is_mistyped(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    layout(desk.folder).sources.mkdir()
+    road(desk).require_sources("sales")
+    # Of files that were removed day by day one may be left.
+    desk.deliver(D1)
+    desk.land(D1, D2)
+    desk.deliver(D3)
+    (layout(desk.folder).sources / "x" / f"{D1}.csv").unlink()
+    road(desk).require_sources("sales")
+    desk.world.close()

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
-from backfill_assets.domain.dataset import LateData, Live
+from backfill_assets.campaigns.building.upstream import OutdatedDays
+from backfill_assets.domain.dataset import LateData, Live, OnMissing
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.files import Format, Reference
+from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import Delivery, Hold
 from backfill_assets.lakehouse.road import discover, raw
 from backfill_assets_tests.harness.actors import TwoChecks
@@ -23,7 +25,7 @@ from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
 
-D1, D2, D3, D4 = (day(i) for i in range(1, 5))
+D1, D2, D3, D4, D5 = (day(i) for i in range(1, 6))
 
 
 class Desk:
@@ -38,7 +40,7 @@ class Desk:
 
     @property
     def late(self) -> LateDeliveries:
-        return LateDeliveries(self.world.ledger, self.loaded, self.world.tables, layout(self.folder))
+        return LateDeliveries(self.world.ledger, self.loaded, self.world.tables, layout(self.folder), self.world.clock)
 
     def says(self, name: str = "sales", **what: object) -> None:
         """Change what the contract of a dataset says."""
@@ -222,6 +224,27 @@ def test_a_new_reference_is_no_late_delivery(desk: Desk, tmp_path: Path) -> None
     assert desk.days() == []
 
 
+def test_days_that_were_built_from_other_references_are_outdated(desk: Desk, tmp_path: Path) -> None:
+    cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
+    file = layout(tmp_path).sources / "cities.csv"
+    file.write_text("city\nParis\n", encoding="utf-8")
+    desk.says(references={"cities": cities})
+    outdated = OutdatedDays(desk.world.ledger, desk.loaded, desk.world.tables, desk.basis)
+    desk.world.released({D1: [1], D2: [2]})
+    # The third day was built before there was a reference.
+    assert (outdated.of("sales").days, outdated.of("sales").causes) == ((D3,), "reference file")
+    file.write_text("city\nRoma\n", encoding="utf-8")
+    assert outdated.of("sales").days == (D1, D2, D3)
+    desk.world.released({D1: [1]})
+    assert [one.days for one in outdated.all()] == [(D2, D3)]
+    # Another delivery is another matter: the day is late.
+    desk.deliver(D2, "id\n2\n")
+    desk.land(D2)
+    assert outdated.of("sales").days == (D3,)
+    file.unlink()
+    assert outdated.of("sales").days == ()
+
+
 def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(desk: Desk) -> None:
     """The run of another day found the file and was held up: it told the ledger of it after the release of this day."""
     began = desk.world.clock.now()
@@ -263,3 +286,91 @@ def test_only_published_days_are_late(tmp_path: Path) -> None:
     desk.deliver(D3, "id\n3\n")
     assert desk.days() == [D3]
     desk.world.close()
+
+
+@pytest.fixture
+def week(desk: Desk) -> Desk:
+    """The first three days are published; it is noon of the day after the fifth, and the pipeline runs at three."""
+    # The clock of the world stands at the first of March.
+    desk.says(live=Live(watch_days=60))
+    desk.world.clock.advance(dt.datetime(2026, 1, 7, 12, tzinfo=dt.UTC) - desk.world.clock.now())
+    return desk
+
+
+def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: Desk) -> None:
+    assert week.late.of("sales") == ()
+    week.deliver(D4)
+    (gap,) = week.late.of("sales")
+    assert (gap.day, gap.files, gap.gap, gap.waits_for) == (D4, (f"x/{D4}.csv",), True, "")
+    assert week.late.of("sales") == (gap,)
+    week.deliver(D4, "id\n7\n")
+    assert week.late.of("sales")[0].deliveries != gap.deliveries
+    week.land(D4)
+    week.world.released({D4: [7]})
+    assert week.late.of("sales") == ()
+
+
+def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Desk) -> None:
+    """The daily run was refused for the claim, after the files of the day had landed with another one."""
+    week.deliver(D4)
+    week.land(D4)
+    free = week.late.of("sales")[0]
+    unit = week.world.open_unit({"sales": [D4]})
+    assert week.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
+    week.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    (gap,) = week.late.of("sales")
+    assert (gap.day, gap.files, gap.waits_for) == (D4, (), "")
+    assert gap.deliveries != free.deliveries
+
+
+def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_something_comes(week: Desk) -> None:
+    week.deliver(D4)
+    week.land(D4)
+    before = week.late.of("sales")[0]
+    unit = week.world.open_unit({"sales": [D4], "totals": [D4]}, live=True)
+    week.world.build(unit, "sales", {D4: [1]}, passed=False)
+    assert week.late.of("sales") == ()
+    week.deliver(D4, "id\n7\n")
+    assert week.days() == [D4]
+    week.deliver(D4)
+    # Given up, it is no reason to try the same again.
+    week.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    assert week.late.of("sales")[0].deliveries == before.deliveries
+
+
+def test_a_day_that_was_rolled_back_to_nothing_waits_and_is_another_gap_once_its_hold_is_lifted(week: Desk) -> None:
+    week.deliver(D4)
+    week.land(D4)
+    before = week.late.of("sales")[0]
+    release = week.world.released({D4: [1]})
+    week.world.rollback().execute(release, "wrong rates")
+    assert week.late.of("sales")[0].waits_for == "on hold: wrong rates"
+    week.world.ledger.lift("sales", [D4])
+    (gap,) = week.late.of("sales")
+    assert (gap.day, gap.waits_for) == (D4, "")
+    assert gap.deliveries != before.deliveries
+
+
+@pytest.mark.parametrize(
+    ("at", "found"), [("2026-01-06T02:59", []), ("2026-01-06T03:09", []), ("2026-01-06T03:10", [D4])]
+)
+def test_a_day_is_no_gap_before_the_daily_run_has_had_its_turn(desk: Desk, at: str, found: list[dt.date]) -> None:
+    desk.deliver(D4)
+    desk.world.clock.advance(dt.datetime.fromisoformat(f"{at}+00:00") - desk.world.clock.now())
+    assert desk.days() == found
+
+
+def test_gaps_are_run_as_far_back_as_is_watched_and_not_of_a_closed_history(week: Desk) -> None:
+    week.deliver(D4)
+    week.says(live=Live(watch_days=1))
+    assert week.late.of("sales") == ()
+    week.says(live=Live(watch_days=2))
+    assert week.days() == [D4]
+    week.says(end=dt.date(2026, 1, 31))
+    assert week.late.of("sales") == ()
+
+
+def test_a_day_that_may_be_empty_is_a_gap_without_a_file(week: Desk) -> None:
+    source = week.world.datasets["sales"].landing.model_copy(update={"on_missing": OnMissing.pass_})
+    week.says(source=source)
+    assert [(gap.day, gap.files) for gap in week.late.of("sales")] == [(D4, ()), (D5, ())]

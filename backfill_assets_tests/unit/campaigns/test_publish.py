@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.harness.tables import day, rows_of
-from backfill_assets_tests.harness.world import World
+from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.told import Told
 
 DAYS = [day(0), day(1), day(2)]
@@ -297,6 +298,19 @@ def test_a_rolled_back_unit_stays_so_while_another_one_claims_its_days(world: Wo
         world.publisher().release(unit.id)
     assert world.ledger.unit(unit.id).state is UnitState.rolled_back
     assert world.content() == {d: [1] for d in DAYS}
+
+
+def test_of_a_day_that_was_built_and_not_checked_nobody_says_that_it_was_rewritten(world: World) -> None:
+    world.released({day(0): [1]})
+    unit = world.open_unit({"sales": [day(0)]})
+    world.build(unit, "sales", {day(0): [2]})
+    (evidence,) = world.ledger.evidence(unit.id).values()
+    unchecked = replace(evidence, basis=replace(evidence.basis, published=""), verdicts=())
+    attempt = world.ledger.start_attempt(unit.id, "sales", [day(0)], "run", LEASE)
+    world.ledger.add_evidence(attempt.number, [replace(unchecked, attempt=attempt.number)])
+    found = world.publisher().missing(unit.id)
+    assert Fault.incomplete in {fault.fault for fault in found}
+    assert Fault.published_moved not in {fault.fault for fault in found}
 
 
 def test_several_datasets_are_released_together(two: World) -> None:

@@ -5,9 +5,11 @@ import datetime as dt
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.domain.errors import PreconditionError, RollbackError, UnitError
+from backfill_assets.campaigns.releasing.history import History
+from backfill_assets.domain.errors import HeldDaysError, PreconditionError, RollbackError, UnitError
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.work import Hold
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World
 
@@ -42,6 +44,41 @@ def test_rolled_back_days_are_on_hold(world: World, second: str) -> None:
     world.rollback().execute(second, "finance says no", days=frozenset({day(1)}))
     (hold,) = world.ledger.holds("sales")
     assert (hold.target, hold.reason, hold.by) == (("sales", day(1)), "finance says no", "ada")
+
+
+def test_a_later_publication_ends_the_holds_of_a_rollback_and_none_of_people(world: World, second: str) -> None:
+    back = world.rollback().execute(second, "finance says no").release
+    audit = Hold(("sales", day(2)), "an audit", "grace", world.clock.now())
+    world.ledger.hold([audit])
+    with pytest.raises(HeldDaysError):
+        world.open_unit({"sales": [day(0)]}, live=True)
+    third = world.released({d: [3] for d in DAYS})
+    assert world.ledger.holds("sales") == (audit,)
+    assert world.open_unit({"sales": [day(0)]}, live=True)
+    found = {(c.release, c.day): c.repairs for c in History(world.ledger).of("sales") if c.repairs}
+    assert found == {(third, d): back for d in DAYS}
+
+
+def test_a_publication_of_which_half_is_taken_back_ends_no_hold(two: World) -> None:
+    for name in ("orders", "sales"):
+        release = two.released({day(0): [1]}, name)
+        two.rollback().execute(release, "no")
+    held = {name: two.ledger.holds(name) for name in ("orders", "sales")}
+    unit = two.open_unit({"orders": [day(0)], "sales": [day(0)]})
+    for name in ("orders", "sales"):
+        two.build(unit, name, {day(0): [2]})
+    file = two.homes["sales"] / two.ledger.evidence(unit.id)["sales", day(0)].shadow_files[0].path
+
+    def damage(step: str) -> None:
+        if step == "commit" and file.exists():
+            file.rename(file.with_suffix(".away"))
+
+    with pytest.raises(PreconditionError, match="missing or altered"):
+        two.publisher(damage).release(unit.id)
+    assert {name: two.ledger.holds(name) for name in ("orders", "sales")} == held
+    file.with_suffix(".away").rename(file)
+    two.publisher().release(unit.id)
+    assert {name: two.ledger.holds(name) for name in ("orders", "sales")} == {"orders": (), "sales": ()}
 
 
 def test_a_part_of_a_release_goes_back_and_the_rest_later(world: World, second: str) -> None:

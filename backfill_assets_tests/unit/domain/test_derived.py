@@ -56,6 +56,7 @@ def test_a_dataset_without_a_source_has_the_checks_of_its_upstream_instead() -> 
         "rows_change",
         "columns_change",
         "seams",
+        "null_share",
         "reconciles_fare",
     ]
 

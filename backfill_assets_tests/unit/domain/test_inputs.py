@@ -17,7 +17,7 @@ from backfill_assets.domain.inputs import (
     source_state,
     staged_inputs,
 )
-from backfill_assets.domain.measurement import SourceDay, SourceState
+from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
 
@@ -111,8 +111,22 @@ def test_raw_has_lost_what_it_has_fewer_rows_of_than_were_landed() -> None:
 
 def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
     """A day whose file lacked passed `source_present` with its neighbour's, and was published empty; it was late by it."""
-    later = by_delivery_day([delivered(DAYS[1]), delivered(DAYS[2], hours=30)])
+    later = by_delivery_day([delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)])
     alone = source_state(late(2), DAYS[0], later, {})
     assert alone == SourceState(corrupt_rows=2, rows_read=10)
     both = source_state(late(2), DAYS[1], later, {})
     assert (both.deliveries, both.rows, both.delivered_at, both.rows_read) == (1, 5, NOON, 10)
+
+
+def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:
+    one, again = delivered(DAYS[0]), replace(delivered(DAYS[0]), path="again.csv")
+    same = SameContent(tuple(sorted((one.path, "again.csv"))), (DAYS[0],))
+    assert source_state(late(0), DAYS[0], by_delivery_day([one, again]), {}).identical == (same,)
+    # Of a path what came last counts, and a file without a row doubles none.
+    corrected = replace(delivered(DAYS[0], "g", hours=1), path="again.csv")
+    assert source_state(late(0), DAYS[0], by_delivery_day([one, again, corrected]), {}).identical == ()
+    assert source_state(late(0), DAYS[0], by_delivery_day([one, replace(again, rows=0)]), {}).identical == ()
+    next_day = by_delivery_day([one, delivered(DAYS[1])])
+    assert source_state(late(0), DAYS[0], next_day, {}).identical == ()
+    (across,) = source_state(late(1), DAYS[0], next_day, {}).identical
+    assert across.days == (DAYS[0], DAYS[1])

@@ -10,10 +10,12 @@ import pytest
 
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.contract import Contract, parse_contract
+from backfill_assets.domain.dataset import Deduplicate, Staging
 from backfill_assets.domain.judge import checks_of, judge
 from backfill_assets.domain.measurement import (
     NOTHING,
     DayMeasurement,
+    SameContent,
     Side,
     SourceDay,
     SourceState,
@@ -50,7 +52,7 @@ def source(**changes: object) -> DayMeasurement:
 def test_a_good_day_passes_every_check_once() -> None:
     verdicts = judge(dataset(), GOOD, Contract(), SAME)
     assert [v.check for v in verdicts] == [c.name for c in checks_of(dataset())]
-    assert len({v.check for v in verdicts}) == len(verdicts) == 21
+    assert len({v.check for v in verdicts}) == len(verdicts) == 23
     assert [str(v) for v in verdicts if not v.passed] == []
     assert {v.day for v in verdicts} == {DAY}
 
@@ -129,6 +131,28 @@ def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -
             found = verdict(check, staged)
             assert found.passed is (value is None), (check, value)
             assert ("let the model write a number or null" in found.note) is (value is not None)
+
+
+@pytest.mark.parametrize(
+    ("deduplicate", "days", "passed", "note"),
+    [
+        ("latest_delivery", 1, True, "of each key the newest delivery is kept: counted once"),
+        ("latest_delivery", 2, False, "delivered for several days"),
+        ("none", 1, False, "each of them is counted"),
+    ],
+)
+def test_files_of_equal_content_are_warned_of_where_their_rows_add_up(
+    deduplicate: str, days: int, passed: object, note: str
+) -> None:
+    twice = source(identical=(SameContent(("a.csv", "b.csv"), tuple(DAY + dt.timedelta(i) for i in range(days))),))
+    found = verdict("identical_files", twice, dataset(staging={"deduplicate": deduplicate}))
+    assert (found.passed, found.found, found.note) == (passed, "a.csv = b.csv", note)
+    assert not found.refuses
+    strict = with_checks(identical_files={"severity": "error"}).model_copy(
+        update={"staging": Staging(deduplicate=Deduplicate.none)}
+    )
+    assert verdict("identical_files", twice, strict).refuses
+    assert verdict("identical_files", GOOD).found == "none"
 
 
 def test_the_days_end_is_that_of_its_time_zone() -> None:

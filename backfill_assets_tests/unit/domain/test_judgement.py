@@ -29,6 +29,7 @@ LEVELS = {
     Level.structural: {
         CheckKind.unique_key, CheckKind.not_null, CheckKind.source_present, CheckKind.upstream_present, CheckKind.corrupt_rows,
         CheckKind.source_freshness, CheckKind.reference, CheckKind.rule, CheckKind.schema, CheckKind.keys,
+        CheckKind.identical, CheckKind.nulls,
     },
     Level.aggregate: {CheckKind.change, CheckKind.reconciliation, CheckKind.upstream_total, CheckKind.seams},
     Level.row: {CheckKind.rows, CheckKind.columns},

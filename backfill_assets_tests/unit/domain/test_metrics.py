@@ -121,6 +121,14 @@ def test_a_closed_history_is_never_late_once_it_is_whole() -> None:
     assert watermark(with_calendar(end="2024-03-10"), DAYS, NOON) == Watermark(DAYS[9], DAYS[9], DAYS[9], 0, 0.0)
 
 
+def test_gaps_are_the_due_days_that_are_missing_from_the_first_published_one_on() -> None:
+    missing = dt.date(2024, 3, 11)
+    assert watermark(with_calendar(), DAYS, NOON).gaps == ((missing, missing),)
+    assert watermark(with_calendar(), [*DAYS[2:3], *DAYS[5:8]], NOON).gaps == ((DAYS[3], DAYS[4]), (DAYS[8], missing))
+    assert watermark(with_calendar(end="2024-12-31"), [*DAYS[2:3], *DAYS[5:8]], NOON).gaps == ((DAYS[3], DAYS[4]),)
+    assert watermark(with_calendar(), (), NOON).gaps == ()
+
+
 @pytest.mark.parametrize(("offset", "due", "days", "hours"), [(1, 12, 2, 36.0), (-1, 10, 0, 0.0), (-2, 9, 0, 0.0)])
 def test_an_end_offset_moves_what_is_due(offset: int, due: int, days: int, hours: float) -> None:
     found = watermark(with_calendar(end_offset=offset), DAYS, NOON)

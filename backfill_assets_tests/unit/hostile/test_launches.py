@@ -184,7 +184,7 @@ JOBS = {
 
 def test_every_job_that_takes_config_gets_hostile_config(house: House) -> None:
     jobs = definitions_of(house.application).resolve_all_job_defs()
-    assert {job.name for job in jobs if job.name[:2] != "__" and job.name != "live_sales"} == {*JOBS}
+    assert {job.name for job in jobs if job.name[:2] != "__"} - {"live_sales", "sweep"} == {*JOBS}
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))

@@ -24,6 +24,16 @@ def test_a_notice_is_sent_again_until_the_receiver_takes_it() -> None:
     assert server.got == [("application/json", {"text": "published"})] * 3
 
 
+def test_a_text_calls_nobody_and_links_to_nowhere() -> None:
+    told = "stopped: <!channel> see <https://evil.example|the report> & @here, mail ada@all.example: 3 > 2"
+    with receiver(200) as server:
+        webhook(server.url).send(VARIABLE, told)
+    ((_, body),) = server.got
+    assert body == {
+        "text": "stopped: &lt;!channel&gt; see &lt;https://evil.example|the report&gt; &amp; @ here, mail ada@all.example: 3 &gt; 2"
+    }
+
+
 def test_a_receiver_that_keeps_failing_is_given_up_with_its_last_answer() -> None:
     with receiver(503) as server, pytest.raises(NoticeError, match=rf"webhook of {VARIABLE} answered 503"):
         webhook(server.url).send(VARIABLE, "published")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dagster._core.test_utils import create_run_for_test
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.lakehouse.engine.remote_note import RemoteNote
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings
@@ -132,7 +134,20 @@ def test_a_closed_history_has_a_live_job_but_no_schedule(tmp_path: Path) -> None
     environ = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_DATASETS": str(DATASETS)}
     definitions = definitions_of(Application(Settings.from_env(environ)))
     assert definitions.resolve_job_def("live_tickets")
-    assert not definitions.schedules
+    assert [schedule.name for schedule in definitions.schedules or ()] == ["daily_sweep"]
+
+
+def test_a_sweep_can_be_scheduled_and_is_off_at_first(application: Application) -> None:
+    definitions = definitions_of(application)
+    schedule = definitions.resolve_schedule_def("daily_sweep")
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.job.name, schedule.default_status) == ("sweep", dg.DefaultScheduleStatus.STOPPED)
+    orphan = application.layout.published_path("rides") / "_shadow" / "u_gone" / "1" / "x.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (1, 1))
+    assert definitions.resolve_job_def("sweep").execute_in_process().success
+    assert not orphan.exists()
 
 
 def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
@@ -200,6 +215,39 @@ def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Applicatio
 def test_a_flood_of_late_days_is_run_in_portions(application: Application) -> None:
     days = [LateDay("rides", dt.date(2024, 3, i), ("f",), "d") for i in range(1, 20)]
     assert len(_look(application, *days).run_requests) == 5
+
+
+def test_a_gap_that_a_live_run_is_at_work_on_is_left_to_it(application: Application) -> None:
+    gap = LateDay("rides", dt.date(2024, 3, 1), ("rides/2024-03-01.csv",), "d1gest", gap=True)
+    vars(application)["late_deliveries"] = Late(gap)
+    definitions = definitions_of(application)
+    repository = definitions.get_repository_def()
+    tags = {"backfill_assets/live": "true", "dagster/partition": "2024-03-01"}
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, repository_def=repository) as context,
+    ):
+        sensor = definitions.resolve_sensor_def("late_deliveries")
+        daily = create_run_for_test(instance, job_name="live_rides", status=dg.DagsterRunStatus.STARTED, tags=tags)
+        assert not sensor.evaluate_tick(context).run_requests
+        # Refused for a claim, say.
+        instance.report_run_failed(daily)
+        (request,) = sensor.evaluate_tick(context).run_requests or []
+        assert (request.partition_key, request.run_key) == ("2024-03-01", "rides:2024-03-01:d1gest")
+
+
+def test_while_another_server_works_in_the_warehouse_late_days_wait_and_lose_no_try(application: Application) -> None:
+    application.settings.warehouse.mkdir(parents=True)
+    note = RemoteNote(application.settings.warehouse)
+    note.write("sc://elsewhere:15002")
+    data = _look(application, _late(1, "f"))
+    assert not data.run_requests
+    assert (
+        "1 day to run, waiting for the Spark server: The Spark server sc://elsewhere:15002 works in"
+        in data.skip_message
+    )
+    note.remove()
+    assert len(_look(application, _late(1, "f")).run_requests) == 1
 
 
 def _late(number: int, *files: str) -> LateDay:

@@ -106,6 +106,7 @@ def test_the_command_prints_every_dataset_for_programs(house: House) -> None:
     assert (sales["duplicate_keys_per_1000_rows"], sales["mismatches"]) == (0.0, 0)
     assert sales["watermark"] == {
         "newest": str(D2), "gap_free": str(D2), "due": "2026-01-10", "lag_days": 8, "lag_hours": sales["watermark"]["lag_hours"],
+        "gaps": [],
     }  # fmt: skip
     assert sales["last_success"]["release"] == release
     assert [window["release"] for window in sales["rollback_windows"]] == [release]
@@ -119,3 +120,11 @@ def test_the_command_prints_tables_for_people(house: House) -> None:
     assert "2026-01-04 (without gaps: 2026-01-01)" in text
     assert "can be rolled back until" in text
     assert "6 days" in text
+    assert "sales: 2 due days not published: 2026-01-02..2026-01-03" in text
+
+
+def test_the_status_names_the_days_that_are_missing_and_no_day_that_was_released_without_a_row(house: House) -> None:
+    house.released({day(0): [1], day(3): [1]}, ("sales",))
+    house.released({day(1): []}, ("sales",))
+    text = " ".join(CliRunner().invoke(app, ["status"]).output.split())
+    assert "sales: due and not published: 2026-01-03 " in f"{text} "

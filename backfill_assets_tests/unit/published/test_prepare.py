@@ -44,6 +44,38 @@ def test_the_log_outlives_every_rollback_window(table: DeltaPublishedTable, home
     assert configuration["delta.deletedFileRetentionDuration"] == f"interval {seconds} seconds"
 
 
+def test_a_longer_retention_reaches_the_log_with_the_next_release_and_a_shorter_one_does_not(
+    table: DeltaPublishedTable, home: Path, tmp_path: Path
+) -> None:
+    write_shadow(home, SHADOW, rows_of({day(0): [1]}))
+    publish(table, SHADOW, [day(0)], "r_1")
+    longer = DeltaPublishedTable(layout(tmp_path), dataset(keep_for="90d"), FixedClock())
+    longer.prepare(SHADOW)
+    kept = dict.fromkeys(
+        ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), f"interval {97 * 24 * 3600} seconds"
+    )
+    assert DeltaTable(home).metadata().configuration.items() >= kept.items()
+    assert longer.history()[0].kind is CommitKind.schema
+    assert content(home) == {day(0): [1]}
+    version = longer.version()
+    longer.prepare(SHADOW)
+    table.prepare(SHADOW)
+    assert longer.version() == version
+
+
+def test_what_somebody_lets_the_log_keep_longer_stays(table: DeltaPublishedTable, home: Path) -> None:
+    table.prepare(SHADOW)
+    by_hand = {
+        "delta.logRetentionDuration": "interval 60 weeks",
+        "delta.deletedFileRetentionDuration": "interval 3 days",
+    }
+    DeltaTable(home).alter.set_table_properties(by_hand)
+    table.prepare(SHADOW)
+    configuration = DeltaTable(home).metadata().configuration
+    assert configuration["delta.logRetentionDuration"] == "interval 60 weeks"
+    assert configuration["delta.deletedFileRetentionDuration"] == f"interval {37 * 24 * 3600} seconds"
+
+
 def test_preparing_again_changes_nothing(table: DeltaPublishedTable, home: Path) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1]}))
     table.prepare(SHADOW)

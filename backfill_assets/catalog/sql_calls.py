@@ -109,10 +109,10 @@ def _pairs(tokens: Sequence[str]) -> Mapping[int, int]:
     """By opening bracket the place of the one that closes it."""
     pairs: dict[int, int] = {}
     opened: list[int] = []
-    for at, token in enumerate(tokens):
-        if token == "(":
+    for at, piece in enumerate(tokens):
+        if piece == "(":
             opened.append(at)
-        elif token == ")" and opened:
+        elif piece == ")" and opened:
             pairs[opened.pop()] = at
     return pairs
 

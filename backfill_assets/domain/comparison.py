@@ -66,11 +66,21 @@ class GoldenCounts:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A day of a batch that was built alone as well: its rows in the batch, and the rows in which the two differ."""
+
+    day: dt.date
+    rows: int
+    differing: int
+
+
+@dataclass(frozen=True)
 class Compared:
     """What verdicts need to know of comparisons of one day; a part is absent where there was nothing to compare.
 
     `rows` is absent where nothing is published of the day yet, `seams` has the steps to neighbouring days that the day has
     to answer for. `upstream_moved` says that its upstreams hold something else than what the published day was built from.
+    `alone` are the days of its batch, not only itself, that were built alone as well.
     """
 
     rows: RowCounts | None = None
@@ -78,6 +88,7 @@ class Compared:
     golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
     seams: tuple[Seam, ...] = ()
     upstream_moved: bool = False
+    alone: tuple[Alone, ...] = ()
 
 
 @dataclass(frozen=True)

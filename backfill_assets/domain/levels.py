@@ -72,6 +72,7 @@ def level_of(check: Check) -> Level:
             | CheckKind.rule
             | CheckKind.schema
             | CheckKind.keys
+            | CheckKind.alone
         ):
             return Level.structural
         case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:

@@ -28,11 +28,13 @@ def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) ->
 
 
 def judge_alone(alone: Sequence[Alone]) -> Finding:
-    """All days of a batch fail if one of them comes out otherwise: the days that were not built alone are no better."""
+    """All days of a batch fail if one of them does not come out the same: those that were not built alone are no better."""
     expected = "each day alone as in its batch"
     apart = [one for one in alone if one.differing]
     if apart:
-        found = "; ".join(f"{number_of(one.differing, 'row')} of {one.day} otherwise, of {one.rows}" for one in apart)
+        found = "; ".join(
+            f"{one.day}: {one.differing} of {number_of(one.rows, 'row')} not as when built alone" for one in apart
+        )
         return Finding(False, expected, found, note=_REMEDY)
     built = format_days(one.day for one in alone)
     return Finding(True, expected, f"the same on {built}" if alone else "a batch of one day")

@@ -113,7 +113,7 @@ def test_a_fact_that_depends_on_how_a_launch_is_cut_is_refused(kit: Kit) -> None
     assert evidence[D4].measured.shadow.metrics["fee"] == Decimal("40.00")
     # The days that were not built alone are no better than those that were.
     assert [[v.check for v in evidence[day].verdicts if v.refuses] for day in DAYS] == [["same_alone"]] * 4
-    assert f"1 row of {D4} otherwise, of 1" in verdict(evidence[D1], "same_alone").found
+    assert f"{D4}: 1 of 1 row not as when built alone" in verdict(evidence[D1], "same_alone").found
     assert "structural check same_alone of trips fails" in application.reviews.of(unit.id).judgement.sentence
     application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     # The sum of doubles in another order is no other row.

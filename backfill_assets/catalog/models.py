@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from backfill_assets.domain.names import hidden_in
 # What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.
 _SQL_TOKEN = re.compile(
     r"""
-    (?P<skip>\s+ | --[^\n]* | /\*.*?(?:\*/|\Z))
+    (?P<skip>\s+ | --(?:\\\n|[^\r\n])* | /\*.*?(?:\*/|\Z))
     | (?P<text>[rR]'[^']*(?:'|\Z) | [rR]"[^"]*(?:"|\Z)
       | '(?:[^'\\]|\\.|\\\Z)*(?:'|\Z) | "(?:[^"\\]|\\.|\\\Z)*(?:"|\Z) | `[^`]*(?:`|\Z))
     | (?P<word>[A-Za-z_]\w*)
@@ -66,6 +66,16 @@ def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | t
         faults = tuple(ModelFault(path, message, line) for line, message in sql_faults(text))
         return faults or Model(layer, path, language, text)
     return _python_model(Model(layer, path, language, text), tables)
+
+
+def sql_tokens(text: str) -> Iterator[str]:
+    """The tokens of a text in SQL without comments: words, strings and quoted names with their quotes, signs."""
+    return (match[0] for match in _SQL_TOKEN.finditer(text) if match.lastgroup != "skip")
+
+
+def has_nested_comment(text: str) -> bool:
+    """Whether a comment stands inside another one, which Spark knows and these tokens do not."""
+    return any(match[0].startswith("/*") and "/*" in match[0][2:] for match in _SQL_TOKEN.finditer(text))
 
 
 def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:

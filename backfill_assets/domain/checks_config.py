@@ -148,6 +148,7 @@ class Checks(BaseModel):
     row_count: ChangeConfig = ChangeConfig()
     schema_contract: CheckConfig = CheckConfig()
     keys_change: CheckConfig = CheckConfig()
+    same_alone: CheckConfig = CheckConfig()
     rows_change: CheckConfig = CheckConfig()
     columns_change: ColumnsChange = ColumnsChange()
     seams: Seams = Seams()

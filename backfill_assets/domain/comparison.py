@@ -67,12 +67,22 @@ class GoldenCounts:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A day of a batch that was built alone as well: its rows in the batch, and the rows in which the two differ."""
+
+    day: dt.date
+    rows: int
+    differing: int
+
+
+@dataclass(frozen=True)
 class Compared:
     """What verdicts need to know of comparisons of one day; a part is absent where there was nothing to compare.
 
     `rows` is absent where nothing is published of the day yet, `seams` has the steps to neighbouring days that the day has
     to answer for. `upstream_moved` says that its upstreams hold something else than what the published day was built from.
-    `null_rises` are columns that are null more often than before.
+    `null_rises` are columns that are null more often than before, `alone` the days of its batch, not only itself, that were
+    built alone as well.
     """
 
     rows: RowCounts | None = None
@@ -81,6 +91,7 @@ class Compared:
     seams: tuple[Seam, ...] = ()
     upstream_moved: bool = False
     null_rises: tuple[NullRise, ...] = ()
+    alone: tuple[Alone, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,11 @@ class Dataset(Part):
         """The delivery days behind the facts of these business days: theirs, and those of the days that they look back at."""
         return self.delivery_days(self.with_lookback(days))
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether a day is built from days before it, its own source's or an upstream's."""
+        return bool(self.lookback_days) or any(one.lookback_days for one in self.upstream.values())
+
     def with_lookback(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The days together with the neighbours before them that the fact model needs."""
         back = dt.timedelta(days=self.lookback_days)

@@ -40,6 +40,7 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
         _check("unique_key", CheckKind.unique_key, "", c.unique_key, f"({', '.join(dataset.key)}) is unique"),
         _check("not_null", CheckKind.not_null, "", c.not_null, f"no null in {', '.join(dataset.required_columns)}"),
         *_checks_of_origin(dataset),
+        *_checks_of_batches(dataset),
         _check("row_count_change", CheckKind.change, ROW_COUNT, c.row_count, "row count against what is published"),
     ]
     checks += [
@@ -82,6 +83,12 @@ def _checks_by_name(dataset: Dataset) -> Iterator[Check]:
         yield _check(f"rule_{n}", CheckKind.rule, n, rule, rule.sql)
     for n, g in dataset.golden.items():
         yield _check(golden_check(n), CheckKind.golden, n, g, g.description or f"agrees with {n} by {', '.join(g.key)}")
+
+
+def _checks_of_batches(dataset: Dataset) -> Iterator[Check]:
+    if dataset.looks_back:
+        text = "a day comes out the same however a launch is cut"
+        yield _check("same_alone", CheckKind.alone, "", dataset.checks.same_alone, text)
 
 
 def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
@@ -138,7 +145,15 @@ def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract) 
 def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
     m, compared = seen
     match check.kind:
-        case CheckKind.schema | CheckKind.keys | CheckKind.rows | CheckKind.columns | CheckKind.seams | CheckKind.nulls:
+        case (
+            CheckKind.schema
+            | CheckKind.keys
+            | CheckKind.alone
+            | CheckKind.rows
+            | CheckKind.columns
+            | CheckKind.seams
+            | CheckKind.nulls
+        ):
             return judge_compared(check.kind, dataset, m, contract, compared)
         case CheckKind.golden:
             return judge_golden(check.subject, dataset.golden[check.subject], compared)

@@ -14,13 +14,20 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.expectations import ROW_CHANGE
 from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.golden import Golden
+from backfill_assets.domain.judge_alone import judge_alone
 from backfill_assets.domain.judge_seams import judge_seams
 from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.verdict import CheckKind, Finding
 
 RowCheck = Literal[
-    CheckKind.schema, CheckKind.keys, CheckKind.rows, CheckKind.columns, CheckKind.seams, CheckKind.nulls
+    CheckKind.schema,
+    CheckKind.keys,
+    CheckKind.alone,
+    CheckKind.rows,
+    CheckKind.columns,
+    CheckKind.seams,
+    CheckKind.nulls,
 ]
 """The kinds of checks that are judged by comparisons."""
 
@@ -81,6 +88,8 @@ def judge_compared(
     match kind:
         case CheckKind.schema:
             return _schema(dataset, compared.schema)
+        case CheckKind.alone:
+            return judge_alone(compared.alone)
         case CheckKind.seams:
             return judge_seams(compared.seams)
         case CheckKind.nulls:

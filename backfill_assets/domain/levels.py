@@ -74,6 +74,7 @@ def level_of(check: Check) -> Level:
             | CheckKind.keys
             | CheckKind.identical
             | CheckKind.nulls
+            | CheckKind.alone
         ):
             return Level.structural
         case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:

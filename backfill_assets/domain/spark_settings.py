@@ -56,6 +56,9 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
+    # Plans are shown whole: what a model reads is looked up in them.
+    "spark.sql.debug.maxToStringFields": "100000",
+    "spark.sql.maxPlanStringLength": "2147483632",
     # Writing.
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",

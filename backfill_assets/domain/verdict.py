@@ -26,6 +26,7 @@ class CheckKind(StrEnum):
     upstream_total = "upstream_total"
     schema = "schema"
     keys = "keys"
+    alone = "alone"
     rows = "rows"
     columns = "columns"
     seams = "seams"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.comparison import Compared, GoldenCounts, SchemaChange
+from backfill_assets.domain.comparison import Alone, Compared, GoldenCounts, SchemaChange
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.evidence import DayEvidence
@@ -24,14 +24,17 @@ def compared_days(
     seams: Mapping[dt.date, tuple[Seam, ...]],
     moved: Collection[dt.date],
     null_rises: Mapping[dt.date, tuple[NullRise, ...]],
+    alone: tuple[Alone, ...] = (),
 ) -> Mapping[dt.date, Compared]:
     """What verdicts need of comparisons, by day; `golden` has the counts by golden source, of all days.
 
     `moved` are days whose upstreams hold something else than what the published content was built from, `null_rises` the
-    columns of a day that are null more often than before.
+    columns of a day that are null more often than before, `alone` the days of the batch that were built alone as well.
     """
     return {
-        day: Compared(rows.counts.get(day), schema, counts, seams.get(day, ()), day in moved, null_rises.get(day, ()))
+        day: Compared(
+            rows.counts.get(day), schema, counts, seams.get(day, ()), day in moved, null_rises.get(day, ()), alone
+        )
         for day, counts in golden.items()
     }
 

@@ -14,11 +14,13 @@ from backfill_assets.campaigns.building.comparing import compared_days, sampled_
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.comparison import Alone
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state
 from backfill_assets.domain.judge import judge
+from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
@@ -31,8 +33,10 @@ from backfill_assets.lakehouse.road import (
     Audit,
     Question,
     ShadowDays,
+    Sides,
     Target,
     build_shadow,
+    built_alone,
     discover,
     golden_counts,
     golden_samples,
@@ -277,6 +281,7 @@ class Road:
         shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
         upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
+        alone = self._alone(spark, unit, attempt, sides)
         source, contract = self._source(name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         neighbours = Neighbours(self.ledger, self.datasets, self.layout)
@@ -286,7 +291,7 @@ class Road:
         question = Question(attempt.folder, attempt.number, sides, contract, newer)
         with row_differences(spark, loaded, self.layout, question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
-            compared = compared_days(schema, rows, golden, seams, moved, nulls)
+            compared = compared_days(schema, rows, golden, seams, moved, nulls, alone)
             evidence = []
             for day in days:
                 side = sides[day]
@@ -306,6 +311,15 @@ class Road:
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
         self.ledger.add_evidence(attempt.number, done)
         return done
+
+    def _alone(
+        self, spark: SparkSession, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]
+    ) -> tuple[Alone, ...]:
+        """Days of an attempt, built alone as well; see `same_alone`."""
+        name, loaded = attempt.dataset, self.datasets[attempt.dataset]
+        chosen = days_to_build_alone(loaded.dataset, attempt.days, f"{unit.id} {attempt.number}")
+        places = {day: self.sources.of(unit, name, (day,)) for day in chosen}
+        return built_alone(spark, loaded, self.layout, attempt.folder, places, sides)
 
     def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         dataset = self.datasets[name].dataset

@@ -7,7 +7,7 @@ import functools
 import itertools
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -16,6 +16,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.proto import (
     AnalyzePlanRequest,
     ConfigRequest,
+    KeyValue,
     ReleaseSessionRequest,
     SparkConnectServiceStub,
     UserContext,
@@ -35,6 +36,12 @@ class Answer(Enum):
     READY = "ready"
     REFUSED = "refused"
     SILENT = "silent"
+
+
+def set_settings(client: Any, conf: Mapping[str, str]) -> None:
+    """Set Spark settings of a session, given its client, in one call: to set them one by one takes one each."""
+    pairs = [KeyValue(key=name, value=value) for name, value in conf.items()]
+    client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
 
 
 def channel_builder(endpoint: Endpoint, session_id: str) -> DefaultChannelBuilder:

@@ -15,7 +15,7 @@ from typing import Final, NoReturn, cast
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
-from pyspark.sql.connect.proto import ConfigRequest, ExecutePlanRequest, KeyValue
+from pyspark.sql.connect.proto import ExecutePlanRequest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.domain.durations import format_duration
@@ -26,7 +26,7 @@ from backfill_assets.domain.errors import (
     SessionTakenOverError,
 )
 from backfill_assets.domain.spark_settings import PINNED
-from backfill_assets.lakehouse.engine.client import channel_builder, release_session, take_session
+from backfill_assets.lakehouse.engine.client import channel_builder, release_session, set_settings, take_session
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.spark_errors import room_for
@@ -181,10 +181,8 @@ def _connect(endpoint: Endpoint, tag: str, operations: _Operations) -> ConnectSe
 
 
 def _set(session: ConnectSession, conf: Mapping[str, str]) -> None:
-    # All in one call: to set them one by one takes one each.
-    pairs = [KeyValue(key=name, value=value) for name, value in conf.items()]
     try:
-        session.client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
+        set_settings(session.client, conf)
     except PySparkException as error:
         if "CONFIG" not in str(error.getCondition()):
             raise

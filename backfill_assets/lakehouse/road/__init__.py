@@ -1,5 +1,6 @@
 """The road: everything that Spark does with a dataset, from its deliveries to the figures of its shadow."""
 
+from backfill_assets.lakehouse.road.alone import built_alone
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
@@ -39,6 +40,7 @@ __all__ = [
     "Target",
     "UpstreamDays",
     "build_shadow",
+    "built_alone",
     "delivered_sizes",
     "discover",
     "ensure_views",

@@ -35,6 +35,7 @@ from backfill_assets.lakehouse.road.compare import (
 )
 from backfill_assets.lakehouse.road.files import read_from, sha256_of
 from backfill_assets.lakehouse.road.models import run_query
+from backfill_assets.lakehouse.road.reads import undeclared
 from backfill_assets.lakehouse.road.references import read_file, reference_tables
 from backfill_assets.lakehouse.road.samples import plain_value
 from backfill_assets.lakehouse.road.shadow import shadow_path
@@ -211,6 +212,8 @@ def _queried(spark: SparkSession, text: str, tables: Mapping[str, DataFrame], wh
     with renamed(DatasetError, where):
         frame = run_query(spark, text, tables)
         _ = frame.schema
+        if fault := undeclared(frame, tables):
+            raise DatasetError(f"{where}: {fault}")
     return frame
 
 

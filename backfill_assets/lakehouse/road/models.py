@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import Language, Model
 from backfill_assets.catalog.running import running
 from backfill_assets.domain.errors import BackfillError, ModelError
+from backfill_assets.domain.spark_settings import PINNED
+from backfill_assets.lakehouse.road.reads import parts, undeclared, undeclared_in_request
 from backfill_assets.lakehouse.road.spark_sql import quoted, renamed
 
 _PYTHON_ON_THE_SERVER: Final = {
@@ -32,8 +35,8 @@ def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]
     """Run a model on the tables given by name; the result is analysed, but nothing is computed yet.
 
     Raises:
-        ModelError: the file cannot be run, wants an unknown table, uses a Python UDF, or Spark cannot make sense of
-            it; names the file and, where there is one, the line.
+        ModelError: the file cannot be run, wants an unknown table, uses a Python UDF, reads or calls what `undeclared`
+            finds, or Spark cannot make sense of it; names the file and, where there is one, the line.
     """
     frame = _sql(spark, model, tables) if model.language is Language.sql else _python(spark, model, tables)
     if found := _python_in(frame):
@@ -43,6 +46,8 @@ def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]
         )
     with renamed(ModelError, str(model.path)):
         schema = frame.schema
+        if fault := undeclared(frame, tables):
+            raise ModelError(f"{model.path}: {fault}")
     _check_usable(model, schema)
     return frame
 
@@ -102,7 +107,7 @@ def _call(
             )
     bound = signature.bind_partial()
     bound.arguments.update({name: tables[name] for name in signature.parameters})
-    with _active(spark):
+    with _active(spark), _watched(spark, model, tables):
         return function(*bound.args, **bound.kwargs)
 
 
@@ -116,6 +121,36 @@ def _active(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         holder.session = before
+
+
+@contextmanager
+def _watched(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Refuse what a model executes in this thread and may not; its settings are those of every session again afterwards."""
+    from backfill_assets.lakehouse.engine.client import set_settings  # noqa: PLC0415 - as above
+
+    client = cast("Any", spark).client
+    watch = _Watch(client, model, tables)
+    client._session_hooks.append(watch)  # noqa: SLF001 - hooks can be given to a new session only
+    try:
+        yield
+    finally:
+        client._session_hooks.remove(watch)  # noqa: SLF001
+    set_settings(client, PINNED)
+
+
+class _Watch:
+    """A hook of Spark's client."""
+
+    def __init__(self, client: Any, model: Model, tables: Mapping[str, DataFrame]) -> None:
+        self._client, self._model, self._tables = client, model, tables
+        self._thread = threading.get_ident()
+
+    def on_execute_plan(self, request: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return request
+        if fault := undeclared_in_request(self._client, request, self._tables):
+            raise ModelError(f"{self._model.path}: {fault}")
+        return request
 
 
 def _function(model: Model, module: ModuleType) -> Callable[..., object]:
@@ -153,13 +188,4 @@ def _field_names(plan: Any) -> Iterator[str]:
     while left:
         for field, value in left.pop().ListFields():
             yield field.name
-            left += [part for part in _parts(value) if hasattr(part, "ListFields")]
-
-
-def _parts(value: Any) -> list[Any]:
-    """The messages in a field's value, which is one of them, a list or a map of some, or plain."""
-    if hasattr(value, "ListFields"):
-        return [value]
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-        return []
-    return list(value.values()) if hasattr(value, "values") else list(value)
+            left += parts(value)

@@ -54,13 +54,33 @@ def build_shadow(
         SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
         StorageError: the disk is full; the folder is what it was.
     """
-    days = target.days
-    if not days:
-        return
+    if target.days:
+        compute_shadow(spark, loaded, layout, target, _tables(spark, loaded, layout, target.days, upstreams))
+
+
+def day_alone(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, day: dt.date, upstreams: Mapping[str, DataFrame]
+) -> DataFrame:
+    """The rows that `build_shadow` would write of a day if it were asked for that day alone; nothing is written.
+
+    Raises:
+        ModelError: the fact model fails, or returns other columns than declared.
+        SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
+    """
+    rows = _rows(spark, loaded, (day,), _tables(spark, loaded, layout, (day,), upstreams))
+    return rows.select(*loaded.dataset.columns)
+
+
+def _tables(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: tuple[dt.date, ...],
+    upstreams: Mapping[str, DataFrame],
+) -> Mapping[str, DataFrame]:
     dataset = loaded.dataset
     staged = {"staging": read_staged(spark, loaded, layout, dataset.with_lookback(days))} if dataset.source else {}
-    tables = {**staged, **upstreams, **reference_tables(spark, loaded, layout)}
-    compute_shadow(spark, loaded, layout, target, tables)
+    return {**staged, **upstreams, **reference_tables(spark, loaded, layout)}
 
 
 def compute_shadow(
@@ -71,15 +91,23 @@ def compute_shadow(
     Raises:
         ModelError: the fact model fails, returns other columns than declared, or rows of days that it was not asked for.
     """
-    dataset, file, days = loaded.dataset, str(loaded.fact.path), target.days
+    days = target.days
+    rows = _rows(spark, loaded, days, tables)
+    path = shadow_path(loaded, layout, target.folder)
+    with renamed(ModelError, str(loaded.fact.path), also=("FAILED_READ_FILE",)):
+        write_days(_audited(rows, loaded, days, target.audit), path, loaded.dataset.partition_column, days)
+
+
+def _rows(
+    spark: SparkSession, loaded: LoadedDataset, days: tuple[dt.date, ...], tables: Mapping[str, DataFrame]
+) -> DataFrame:
+    """What the fact model returns, without the days that were only looked back at."""
+    dataset = loaded.dataset
     fact = run_model(spark, loaded.fact, tables)
     _check_columns(loaded, fact.schema)
     read = {day for name in dataset.upstream for day in dataset.upstream_days(name, days)}
     before = read | set(dataset.with_lookback(days))
-    rows = fact.where(~is_true(in_days(dataset.partition_column, before - set(days))))
-    path = shadow_path(loaded, layout, target.folder)
-    with renamed(ModelError, file, also=("FAILED_READ_FILE",)):
-        write_days(_audited(rows, loaded, days, target.audit), path, dataset.partition_column, days)
+    return fact.where(~is_true(in_days(dataset.partition_column, before - set(days))))
 
 
 def shadow_path(loaded: LoadedDataset, layout: Layout, attempt_folder: str) -> Path:

@@ -90,23 +90,18 @@ PLANTED = {
         "SELECT day, id, kind, CAST(ROW_NUMBER() OVER (PARTITION BY kind ORDER BY 1) AS double) AS amount, fee FROM {rows}",
         ("amount",),
     ),
-    "the time of day": (
-        "SELECT day, id, kind, CAST(unix_micros(current_timestamp()) AS double) AS amount, fee FROM {rows}",
-        ("amount",),
-    ),
-    "chance": ("SELECT day, id, kind, amount, CAST(rand() * 1000 AS decimal(12,2)) AS fee FROM {rows}", ("fee",)),
     "a sum of floats": (
         """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, SUM(amount) AS amount,
         CAST(COUNT(*) AS decimal(12,2)) AS fee FROM {rows} GROUP BY day, kind""",
         ("amount",),
     ),
-    "the first of several": (
-        """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, FIRST(amount) AS amount,
+    "the largest of several that are equal": (
+        """SELECT day, CAST(right(kind, 1) AS int) AS id, kind, MAX_BY(amount, 1) AS amount,
         CAST(COUNT(*) AS decimal(12,2)) AS fee FROM {rows} GROUP BY day, kind""",
         ("amount",),
     ),
-    "a list in any order": (
-        """SELECT day, CAST(right(kind, 1) AS int) AS id, array_join(collect_list(id), ' ') AS kind,
+    "a list in an order that decides nothing": (
+        """SELECT day, CAST(right(kind, 1) AS int) AS id, LISTAGG(CAST(id AS string), ' ') WITHIN GROUP (ORDER BY 1) AS kind,
         CAST(SUM(fee) AS double) AS amount, CAST(COUNT(*) AS decimal(12,2)) AS fee FROM {rows} GROUP BY day, kind""",
         ("kind",),
     ),
@@ -127,7 +122,7 @@ def only(model: str, day: dt.date, table: str) -> str:
 
 @pytest.fixture(scope="module")
 def planted(module_kit: Kit, spark_server: SparkServer) -> Certificate:
-    """What is found on the days whose models depend on chance, order or time."""
+    """What is found on the days whose models depend on the order of rows."""
     staging = [f"(SELECT day, id, kind, amount, fee, _lineage FROM raw WHERE day <> DATE'{UNSTAGED}')"]
     staging.append(only(FIRST_OF_EACH, UNSTAGED, "raw"))
     facts = [only(FACT.replace("staging", "{rows}"), day, "staging") for day in (HONEST, UNSTAGED)]
@@ -148,7 +143,7 @@ def test_days_of_deterministic_models_agree_beside_others_that_do_not(planted: C
 
 
 @pytest.mark.parametrize("planted_fact", PLANTED)
-def test_a_fact_that_depends_on_chance_order_or_time_is_caught_and_its_column_named(
+def test_a_fact_that_depends_on_the_order_of_rows_is_caught_and_its_column_named(
     planted: Certificate, planted_fact: str
 ) -> None:
     (_, columns), day = PLANTED[planted_fact], PLANTED_ON[planted_fact]

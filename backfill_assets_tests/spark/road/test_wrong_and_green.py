@@ -23,7 +23,7 @@ from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road import discover, land
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FACT, NOW, STAGING, TRIPS, Kit, values
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
 
 
 def verdict(evidence: DayEvidence, check: str) -> Verdict:
@@ -101,6 +101,33 @@ def test_what_a_day_looks_back_at_is_landed_with_it_or_missed_by_name(kit: Kit) 
     evidence = judged(application, unit, "trips")[D2]
     assert [v for v in evidence.verdicts if v.refuses] == []
     assert evidence.measured.shadow.metrics["fee"] == Decimal("30.00")
+
+
+RUNNING = "SELECT day, id, kind, amount, CAST(sum(fee) OVER (ORDER BY day) AS decimal(12, 2)) AS fee FROM staging"
+
+
+def test_a_fact_that_depends_on_how_a_launch_is_cut_is_refused(kit: Kit) -> None:
+    kit.dataset(fact=RUNNING, lookback_days=1)
+    for day in DAYS:
+        kit.deliver(day, f"{day},1,a,100,10.00")
+    application = Application(kit.settings)
+    unit = built(application, kit.spark, "trips", DAYS)
+    evidence = judged(application, unit, "trips")
+    assert evidence[D4].measured.shadow.metrics["fee"] == Decimal("40.00")
+    # The days that were not built alone are no better than those that were.
+    assert [[v.check for v in evidence[day].verdicts if v.refuses] for day in DAYS] == [["same_alone"]] * 4
+    assert f"{D4}: 1 of 1 row not as when built alone" in verdict(evidence[D1], "same_alone").found
+    assert "structural check same_alone of trips fails" in application.reviews.of(unit.id).judgement.sentence
+    application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    # The sum of doubles in another order is no other row.
+    kit.dataset(
+        fact=ROLLING.replace("amount,", "sum(amount + 0.1) OVER (PARTITION BY day) AS amount,"), lookback_days=1
+    )
+    application = Application(kit.settings)
+    evidence = judged(application, built(application, kit.spark, "trips", DAYS), "trips")
+    assert [v for day in DAYS for v in evidence[day].verdicts if v.refuses] == []
+    assert verdict(evidence[D4], "same_alone").found.endswith(str(D4))
+    assert evidence[D4].measured.shadow.metrics["fee"] == Decimal("20.00")
 
 
 def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> None:

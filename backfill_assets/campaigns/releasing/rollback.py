@@ -70,7 +70,8 @@ class Rollback:
 
         Raises:
             UnitError: there is no such release.
-            RollbackError: the release cannot be rolled back any more, or has not all of these days.
+            RollbackError: the release cannot be rolled back any more, has not all of these days, or is not in the ledger as it
+                was committed.
         """
         record = self.ledger.release(release_id)
         manifest = record.manifest
@@ -78,6 +79,7 @@ class Rollback:
         table = self.tables[manifest.dataset]
         until = self._window(record, table.keep_for)
         _require_own_days(manifest, days)
+        _require_committed(manifest, table)
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
         planned = plan_rollback(manifest, active, days)
@@ -256,6 +258,15 @@ def _require_own_days(manifest: Manifest, days: Days | None) -> None:
         raise RollbackError(
             f"release {manifest.release} has not {manifest.dataset} {format_days(strange)}; "
             f"it has {format_days(s.day for s in manifest.days)}"
+        )
+
+
+def _require_committed(manifest: Manifest, table: PublishedTable) -> None:
+    committed = next((c.manifest for c in table.history() if c.release == manifest.release), manifest.hash)
+    if committed != manifest.hash:
+        raise RollbackError(
+            f"release {manifest.release}: the ledger has another manifest ({manifest.hash[:16]}) than the one that was committed "
+            f"({committed[:16]}): somebody has altered it, and nothing is put back by it. Restore the ledger from a backup"
         )
 
 

@@ -102,10 +102,11 @@ def work_columns(work: Work) -> dict[str, int | float | str]:
     return dict(zip(_WORK, (work.rows, work.bytes_read, work.waited.total_seconds(), work.layer), strict=True))
 
 
-def release_from_row(row: RowMapping) -> ReleaseRecord:
-    """A release from its row."""
-    manifest = Manifest.from_json(row["manifest"])
-    return ReleaseRecord(manifest, ReleaseState(row["state"]), row["version"], row["committed_at"], row["number"])
+def release_from_row(row: RowMapping, corrected: Mapping[str, dt.datetime]) -> ReleaseRecord:
+    """A release from its row, and the times of those whose own cannot be right."""
+    manifest, state = Manifest.from_json(row["manifest"]), ReleaseState(row["state"])
+    at = corrected.get(manifest.release)
+    return ReleaseRecord(manifest, state, row["version"], row["committed_at"], row["number"], at)
 
 
 # The gate asks for the same campaign before every batch, and a plan over ten thousand days takes a while to read.

@@ -183,9 +183,9 @@ class PublishedExam:
                 yield Finding(Gravity.warning, what, "restore them from a backup, or roll back other days only")
 
     def _restorable(self, record: ReleaseRecord) -> bool:
-        if record.manifest.kind is not ReleaseKind.publish or record.committed_at is None:
+        if record.manifest.kind is not ReleaseKind.publish or record.since is None:
             return False
-        return self.now < restorable_until(record.committed_at, self.table.keep_for)
+        return self.now < restorable_until(record.since, self.table.keep_for)
 
     def _unsealed(self) -> Iterator[Finding]:
         """Shadows whose files readers see and that an engine could still take for a table of their own."""

@@ -15,7 +15,6 @@ from backfill_assets.campaigns.releasing.steps import (
     After,
     Checkpoint,
     Finisher,
-    moment,
     no_after,
     no_checkpoint,
     require_tables,
@@ -191,7 +190,7 @@ class Rollback:
             dataset=undone.dataset,
             unit=undone.unit,
             by=self.identity.name(),
-            created_at=moment(self.ledger, self.clock),
+            created_at=self.clock.now(),
             evidence=undone.evidence,
             code_version=undone.code_version,
             days=swaps,
@@ -234,9 +233,9 @@ class Rollback:
         release = record.manifest.release
         if record.manifest.kind is not ReleaseKind.publish:
             raise RollbackError(f"release {release} is itself a rollback; {self._instead(record.manifest)}")
-        if record.state is not ReleaseState.finalized or record.committed_at is None:
+        if record.state is not ReleaseState.finalized or record.since is None:
             raise RollbackError(f"release {release} is {record.state.value}, not finalized; see: backfill releases")
-        until = restorable_until(record.committed_at, keep_for)
+        until = restorable_until(record.since, keep_for)
         if self.clock.now() >= until:
             raise RollbackError(
                 f"release {release} was restorable until {until:%Y-%m-%d %H:%M} UTC (retention.keep_for in dataset.yaml); "

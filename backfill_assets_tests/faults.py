@@ -279,8 +279,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "a clock is ten years ahead during one release, or while somebody holds a lock, an attempt or a day",
-            "No other release is dated by it, later launches find their work, it can be rolled back, and its window ends. The doctor "
-            "names it.",
+            "No other release is dated by it, later launches find their work, it can be rolled back, and its window ends. The "
+            "doctor names it.",
             _of(
                 _CLOCKS,
                 "one_release_by_a_clock_that_was_ahead_dates_no_other",

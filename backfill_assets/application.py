@@ -56,7 +56,7 @@ from backfill_assets.lakehouse.road import (
     vacuum_staging,
 )
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
-from backfill_assets.ledger import open_ledger
+from backfill_assets.ledger import ledger_clock, open_ledger
 from backfill_assets.reports.folder import ReportFolder
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock, TimedIds
@@ -76,7 +76,7 @@ class Application:
     def __init__(self, settings: Settings, catalog: Catalog | None = None) -> None:
         self.settings = settings
         self.catalog = catalog or load_folder(settings.datasets)
-        self.clock = SystemClock()
+        self.clock = ledger_clock(settings.ledger_url, SystemClock())
         self.ids = TimedIds(self.clock)
         self.identity = identity_of(settings)
         self.layout = Layout(settings.warehouse, settings.sources)

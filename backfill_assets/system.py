@@ -8,6 +8,8 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from backfill_assets.domain.ports import Clock
+
 
 class SystemClock:
     """The machine's clock."""
@@ -21,7 +23,7 @@ class SystemClock:
 class TimedIds:
     """Identifiers that sort by the time of their making."""
 
-    clock: SystemClock
+    clock: Clock
 
     def new(self, prefix: str) -> str:
         """A fresh identifier such as `u_20261121_101500_3f9a2c`."""

@@ -274,8 +274,20 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "Clocks and calendars": (
         Fault(
             "the clock is set back by a minute, an hour, 40 days before each release and rollback",
-            "Releases keep their order: none is dated before the one below it. No window gets shorter.",
+            "Releases keep their order, by their numbers. No window gets shorter; the doctor names times in the future.",
             _of(_CLOCKS, "a_clock_set_back_confuses_no_release", "a_clock_set_back_shortens_no_window"),
+        ),
+        Fault(
+            "a clock is ten years ahead during one release, or while somebody holds a lock, an attempt or a day",
+            "No other release is dated by it, later launches find their work, it can be rolled back, and its window ends. The "
+            "doctor names it.",
+            _of(
+                _CLOCKS,
+                "one_release_by_a_clock_that_was_ahead_dates_no_other",
+                "a_release_by_a_clock_that_was_ahead_goes_back",
+                "a_release_of_the_future_keeps_no_later_launch_from_its_work",
+                "the_lock_of_a_clock_that_was_ahead_blinds_no_doctor",
+            ),
         ),
         Fault(
             "the clock is set back while the holder of a lock is dead, or alive",

@@ -187,7 +187,7 @@ def needs_approval(application: Application, unit: str) -> bool:
 
 
 def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:
-    manifest, at = record.manifest, record.committed_at
+    manifest, at = record.manifest, record.since
     loaded = application.datasets.get(manifest.dataset)
     until = restorable_until(at, loaded.dataset.retention.keep_for) if at and loaded else None
     return {

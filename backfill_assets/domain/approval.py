@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -99,17 +98,17 @@ def signature(given: Approval) -> str:
 def unapproved(
     evidence: Mapping[DatasetDay, DayEvidence],
     approvals: Iterable[Approval],
-    withdrawn: Mapping[DatasetDay, dt.datetime] | None = None,
+    withdrawn: Mapping[DatasetDay, int] | None = None,
 ) -> tuple[DatasetDay, ...]:
     """The days whose evidence, as it is now, nobody has approved, in order.
 
-    `withdrawn` says until when approvals of a day do not count, because its release was rolled back then.
+    `withdrawn` is the number of the rollback that took a day's release back: approvals that it came after do not count.
     """
     edges = withdrawn or {}
     given: dict[DatasetDay, set[str]] = {}
     for approval in approvals:
         for day, seen in approval.days.items():
-            if day not in edges or approval.at > edges[day]:
+            if approval.after_release >= edges.get(day, 0):
                 given.setdefault(day, set()).add(seen)
     return tuple(sorted(day for day, found in evidence.items() if found.hash not in given.get(day, ())))
 

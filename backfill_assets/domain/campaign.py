@@ -147,7 +147,10 @@ class Campaign:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One line of a campaign's journal: who did what, when and why; `detail` holds plain JSON values."""
+    """One line of a campaign's journal: who did what, when and why; `detail` holds plain JSON values.
+
+    `number` grows with every entry of the ledger, and is 0 for one that is not in it yet.
+    """
 
     campaign: str
     at: dt.datetime
@@ -155,6 +158,7 @@ class JournalEntry:
     action: Action
     reason: str = ""
     detail: Mapping[str, object] = field(default_factory=dict)
+    number: int = field(default=0, compare=False)
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -181,6 +185,7 @@ class Approval:
     """What somebody has approved of a unit: by (dataset, day) the hash of the evidence they saw.
 
     `evidence` is the hash that they named; `by` the approver of the specification's list, `identity` the user at work.
+    `after_release` and `after_entry` are the newest release and the newest entry of a journal that the ledger had then.
     """
 
     unit: str
@@ -189,6 +194,8 @@ class Approval:
     identity: str
     at: dt.datetime
     days: Mapping[tuple[str, dt.date], str]
+    after_release: int = field(default=0, compare=False)
+    after_entry: int = field(default=0, compare=False)
 
 
 def state_of(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.comparison import Compared
@@ -17,6 +18,9 @@ from backfill_assets.domain.verdict import Verdict
 
 DatasetDay = tuple[str, dt.date]
 """A dataset and one of its days."""
+
+SEEN: Final = ("unit", "dataset", "day", "basis", "shadow_files", "measured", "verdicts")
+"""What the hash of evidence is made of, besides `compared`."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,14 @@ class DayEvidence:
         return not any(v.refuses for v in self.verdicts)
 
     @cached_property
+    def altered(self) -> bool:
+        """Whether it is not what was recorded; the ledger, which compares, says so of what it has read."""
+        return False
+
+    @cached_property
     def hash(self) -> str:
-        """Digest of everything that a reviewer approves; the time of recording is not part of it."""
-        seen = [self.unit, self.dataset, self.day, self.basis, self.shadow_files, self.measured, self.verdicts]
+        """Digest of everything that a reviewer approves (`SEEN`); the time of recording is not part of it."""
+        seen = [getattr(self, name) for name in SEEN]
         # Evidence of before rows were compared keeps the hash that somebody has approved.
         return digest(seen if self.compared is None else [*seen, self.compared])
 
@@ -85,6 +94,7 @@ class Fault(StrEnum):
     code_moved = "is stale: the dataset's code changed since it was checked"
     contract_moved = "is stale: it was checked under another contract"
     published_moved = "is stale: the published day was rewritten since it was checked"
+    altered = "has evidence that was altered in the ledger after it was recorded"
     shadow_moved = "is stale: its shadow files, or the log of its shadow, are gone or altered"
 
 
@@ -123,6 +133,8 @@ def faults_of(
     dataset, date = day
     if evidence is None:
         return (DayFault(dataset, date, Fault.missing),)
+    if evidence.altered:
+        return (DayFault(dataset, date, Fault.altered),)
     faults = []
     lacking = sorted(set(required) - {v.check for v in evidence.verdicts})
     if lacking:

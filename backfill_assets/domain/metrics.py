@@ -270,11 +270,11 @@ def _waits_now(
 def _last_success(published: Published, now: dt.datetime) -> LastSuccess | None:
     standing = {manifest.release for manifest in published.standing.values()}
     found = [
-        LastSuccess(record.manifest.release, record.committed_at, _hours(now - record.committed_at))
+        LastSuccess(record.manifest.release, record.since, _hours(max(now - record.since, dt.timedelta(0))))
         for record in published.records
-        if record.committed_at is not None and record.manifest.release in standing
+        if record.since is not None and record.manifest.release in standing
     ]
-    return max(found, key=lambda success: success.at, default=None)
+    return next(iter(found), None)
 
 
 def _rollback_windows(published: Published, now: dt.datetime) -> tuple[RollbackWindow, ...]:
@@ -285,8 +285,8 @@ def _rollback_windows(published: Published, now: dt.datetime) -> tuple[RollbackW
     found = [
         RollbackWindow(record.manifest.release, len(days), min(days), max(days), until)
         for record in published.records
-        if record.committed_at is not None and (days := shown.get(record.manifest.release))
-        if (until := restorable_until(record.committed_at, keep_for)) > now
+        if record.since is not None and (days := shown.get(record.manifest.release))
+        if (until := restorable_until(record.since, keep_for)) > now
     ]
     return tuple(sorted(found, key=lambda window: window.until, reverse=True))
 

@@ -192,7 +192,7 @@ class ReleaseLedger(Protocol):
     def releases(
         self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
     ) -> tuple[ReleaseRecord, ...]:
-        """Releases, newest first, optionally only those of one dataset, of one unit or in some states."""
+        """Releases, newest first by their numbers, optionally only those of one dataset, of one unit or in some states."""
         ...
 
     def heads(self) -> Mapping[str, ReleaseHead]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -136,12 +136,23 @@ class ReleaseHead:
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """The ledger's row of a release; the Delta log is the truth, this is its projection."""
+    """The ledger's row of a release; the Delta log is the truth, this is its projection.
+
+    `number` grows with every release of the ledger: it says what came before what, whatever the clocks said. `corrected` stands
+    for a time that cannot be right (`domain.times`), and is none where it can.
+    """
 
     manifest: Manifest
     state: ReleaseState
     version: int | None = None
     committed_at: dt.datetime | None = None
+    number: int = field(default=0, compare=False)
+    corrected: dt.datetime | None = field(default=None, compare=False)
+
+    @property
+    def since(self) -> dt.datetime | None:
+        """When it became true, as its rollback window counts; none before it did."""
+        return self.corrected or self.committed_at
 
 
 @dataclass(frozen=True)

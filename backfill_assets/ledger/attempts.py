@@ -6,11 +6,12 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, true, update
 
 from backfill_assets.domain.days import format_days, slices
-from backfill_assets.domain.errors import LeaseLostError, UnitError
+from backfill_assets.domain.errors import LeaseLostError, LedgerError, UnitError
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.ports import WorkLedger
@@ -136,7 +137,13 @@ class WorkRows(DeliveryRows, WorkLedger):
     def evidence(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
     ) -> Mapping[DatasetDay, DayEvidence]:
-        """The evidence that counts, by dataset and day, optionally only of one dataset or of some days."""
+        """The evidence that counts, by dataset and day, optionally only of one dataset or of some days.
+
+        Its hash is computed again: what is not as it was recorded is `altered`.
+
+        Raises:
+            LedgerError: somebody has written what is no evidence; names the day.
+        """
         of_unit = _EVIDENCE.c.unit == unit
         if dataset is not None:
             of_unit &= _EVIDENCE.c.dataset == dataset
@@ -144,15 +151,14 @@ class WorkRows(DeliveryRows, WorkLedger):
             of_unit &= span(_EVIDENCE.c.day, days)
         newest = select(func.max(_EVIDENCE.c.number)).where(of_unit).group_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
         query = (
-            select(_EVIDENCE.c.body, _EVIDENCE.c.hash)
+            select(_EVIDENCE)
             .where(of_unit, _EVIDENCE.c.number.in_(newest))
             .order_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)
         )
         with self._database.read() as connection:
             rows = connection.execute(query).all()
         asked = None if days is None else frozenset(days)
-        found = (evidence_from_text(row.body, row.hash) for row in rows)
-        return {(e.dataset, e.day): e for e in found if asked is None or e.day in asked}
+        return {(row.dataset, row.day): _evidence(row) for row in rows if asked is None or row.day in asked}
 
     def findings(self, dataset: str, units: Mapping[dt.date, str]) -> Mapping[dt.date, DayFindings]:
         """What the evidence that counts found of each day in the unit named for it; days without any lack."""
@@ -183,6 +189,19 @@ def living(connection: Connection, number: int, now: dt.datetime) -> Attempt:
     if held is None or held.lease_until <= now:
         raise LeaseLostError(_lost(connection, number))
     return held
+
+
+def _evidence(row: Row[Any]) -> DayEvidence:
+    try:
+        found = evidence_from_text(row.body, row.hash)
+    except ValueError as error:
+        raise LedgerError(
+            f"evidence {row.number} of unit {row.unit}, {row.dataset} {row.day}, cannot be read: somebody has written it past "
+            "the ledger; restore the ledger from a backup"
+        ) from error
+    if (found.unit, found.attempt, found.dataset, found.day) != (row.unit, row.attempt, row.dataset, row.day):
+        vars(found)["altered"] = True
+    return found
 
 
 def _content(evidence: DayEvidence) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, Connection, insert, select, true, update
+from sqlalchemy import Column, ColumnElement, Connection, func, insert, select, true, update
 
 from backfill_assets.domain.campaign import Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.campaign_ports import CampaignLedger
@@ -16,7 +16,7 @@ from backfill_assets.domain.units import shown_days
 from backfill_assets.ledger.codec import campaign_columns, campaign_from_row, entry_columns, entry_from_row
 from backfill_assets.ledger.database import upsert
 from backfill_assets.ledger.rows import Rows
-from backfill_assets.ledger.schema import approval_days, approvals, campaign_journal, campaigns
+from backfill_assets.ledger.schema import approval_days, approvals, campaign_journal, campaigns, releases
 from backfill_assets.ledger.units import load_unit
 
 _CAMPAIGNS = campaigns
@@ -111,7 +111,8 @@ class CampaignRows(Rows, CampaignLedger):
     def approve(self, approval: Approval, entry: JournalEntry | None = None) -> None:
         """Store an approval of days of a unit, and the journal's entry of it, both or neither.
 
-        Approvals are never replaced, the newest of a day counts.
+        Approvals are never replaced, the newest of a day counts. The ledger says what they came after: the newest release and
+        the newest entry of a journal that there are.
 
         Raises:
             UnitError: there is no such unit.
@@ -127,6 +128,8 @@ class CampaignRows(Rows, CampaignLedger):
                     f"an approval of unit {approval.unit} names {shown_days(strangers) or 'no days'}; "
                     f"approve days that it holds: {shown_days(own)}"
                 )
+            row["after_release"] = _highest(connection, releases.c.number)
+            row["after_entry"] = _highest(connection, _JOURNAL.c.number)
             number = connection.execute(insert(_APPROVALS).values(row).returning(_APPROVALS.c.number)).scalar_one()
             days = [
                 {"approval": number, "dataset": name, "day": day, "evidence": seen}
@@ -145,7 +148,14 @@ class CampaignRows(Rows, CampaignLedger):
             for row in connection.execute(joined.where(own).order_by(approval_days.c.dataset, approval_days.c.day)):
                 days[row.approval][row.dataset, row.day] = row.evidence
             rows = connection.execute(select(_APPROVALS).where(own).order_by(_APPROVALS.c.number)).all()
-        return tuple(Approval(r.unit, r.evidence, r.by, r.identity, r.at, days[r.number]) for r in rows)
+        return tuple(
+            Approval(r.unit, r.evidence, r.by, r.identity, r.at, days[r.number], r.after_release, r.after_entry)
+            for r in rows
+        )
+
+
+def _highest(connection: Connection, number: Column[int]) -> int:
+    return connection.execute(select(func.max(number))).scalar_one() or 0
 
 
 def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Campaign, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -14,7 +15,7 @@ from sqlalchemy import RowMapping
 from backfill_assets.domain import canonical
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.contract import Change, Clause, Contract
-from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.evidence import SEEN, DayEvidence
 from backfill_assets.domain.plan import Plan
 from backfill_assets.domain.release import Manifest, ReleaseState
 from backfill_assets.domain.specification import Specification
@@ -43,13 +44,35 @@ def evidence_to_text(evidence: DayEvidence) -> str:
     return canonical.canonical_json(evidence)
 
 
-def evidence_from_text(text: str, known_hash: str | None = None) -> DayEvidence:
-    """Read what `evidence_to_text` wrote; the hash is the same, and is not computed again where it is known."""
+def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
+    """Read what `evidence_to_text` wrote; it counts as altered where its hash is not the one that was `recorded`.
+
+    Raises:
+        ValueError: it is no evidence.
+    """
     (evidence,) = _evidence().validate_json(f"[{text}]")
-    if known_hash is not None:
-        # Where the cached property keeps it: a copy with other fields (`replace`) does not inherit it.
-        vars(evidence)["hash"] = known_hash
+    if recorded is not None:
+        # Where the cached properties keep them: a copy with other fields (`replace`) does not inherit them.
+        vars(evidence)["hash"] = found = _hash_of(text)
+        vars(evidence)["altered"] = found != recorded
     return evidence
+
+
+def _hash_of(text: str) -> str:
+    """The hash of evidence by its text, several times as fast as by its parts; empty where the text is not canonical."""
+    parts: dict[str, str] = {}
+    at = 0
+    try:
+        while text[at] != "}":
+            name, end = _scan(text, at + 1)
+            _, at = _scan(text, end + 1)
+            parts[name] = text[end + 1 : at]
+        seen = [parts[name] for name in SEEN]
+    except (LookupError, ValueError, TypeError):
+        return ""
+    compared = parts.get("compared", "null")
+    told = ",".join(seen if compared == "null" else [*seen, compared])
+    return hashlib.sha256(f"[{told}]".encode()).hexdigest()
 
 
 def unit_from_row(row: RowMapping, targets: Mapping[str, Sequence[dt.date]]) -> Unit:
@@ -79,10 +102,11 @@ def work_columns(work: Work) -> dict[str, int | float | str]:
     return dict(zip(_WORK, (work.rows, work.bytes_read, work.waited.total_seconds(), work.layer), strict=True))
 
 
-def release_from_row(row: RowMapping) -> ReleaseRecord:
-    """A release from its row."""
-    manifest = Manifest.from_json(row["manifest"])
-    return ReleaseRecord(manifest, ReleaseState(row["state"]), row["version"], row["committed_at"])
+def release_from_row(row: RowMapping, corrected: Mapping[str, dt.datetime]) -> ReleaseRecord:
+    """A release from its row, and the times of those whose own cannot be right."""
+    manifest, state = Manifest.from_json(row["manifest"]), ReleaseState(row["state"])
+    at = corrected.get(manifest.release)
+    return ReleaseRecord(manifest, state, row["version"], row["committed_at"], row["number"], at)
 
 
 # The gate asks for the same campaign before every batch, and a plan over ten thousand days takes a while to read.
@@ -128,16 +152,19 @@ def campaign_columns(campaign: Campaign) -> dict[str, object]:
 
 def entry_from_row(row: RowMapping) -> JournalEntry:
     """A journal entry from its row."""
+    detail = json.loads(row["detail"])
     return JournalEntry(
-        row["campaign"], row["at"], row["by"], Action(row["action"]), row["reason"], json.loads(row["detail"])
+        row["campaign"], row["at"], row["by"], Action(row["action"]), row["reason"], detail, row["number"]
     )
 
 
 def entry_columns(entry: JournalEntry) -> dict[str, object]:
     """A journal entry, as columns of its row."""
-    return {**vars(entry), "action": entry.action.value, "detail": canonical.canonical_json(entry.detail)}
+    said = {name: value for name, value in vars(entry).items() if name != "number"}
+    return {**said, "action": entry.action.value, "detail": canonical.canonical_json(entry.detail)}
 
 
+_scan = json.JSONDecoder().raw_decode
 _WORK = ("rows", "bytes_read", "waited_seconds", "layer")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import ColumnElement, select, true
+from sqlalchemy import ColumnElement, func, insert, select, true
 
 from backfill_assets.domain.canonical import canonical_json
 from backfill_assets.domain.certificate import Certificate
@@ -70,7 +70,11 @@ class ProofRows(Rows, ProofLedger):
         """Store a certificate; one that is there already changes nothing."""
         row = {name: getattr(certificate, name) for name in ("id", "dataset", "unit", "at")}
         with self._database.write() as connection:
-            upsert(connection, _CERTIFICATES, [{**row, "body": canonical_json(certificate)}])
+            known = select(_CERTIFICATES.c.id).where(_CERTIFICATES.c.id == certificate.id)
+            if connection.execute(known).one_or_none() is None:
+                newest = connection.execute(select(func.max(_CERTIFICATES.c.number))).scalar_one() or 0
+                body = canonical_json(certificate)
+                connection.execute(insert(_CERTIFICATES).values(**row, body=body, number=newest + 1))
 
     def certificates(self, dataset: str | None = None, unit: str | None = None) -> tuple[Certificate, ...]:
         """Certificates, newest first, optionally only those of one dataset or of one unit."""
@@ -79,9 +83,9 @@ class ProofRows(Rows, ProofLedger):
             wanted &= _CERTIFICATES.c.dataset == dataset
         if unit is not None:
             wanted &= _CERTIFICATES.c.unit == unit
-        query = (
-            select(_CERTIFICATES.c.body).where(wanted).order_by(_CERTIFICATES.c.at.desc(), _CERTIFICATES.c.id.desc())
-        )
+        # Those of before they were counted have no number; among them the time decides.
+        newest = (_CERTIFICATES.c.number.desc(), _CERTIFICATES.c.at.desc(), _CERTIFICATES.c.id.desc())
+        query = select(_CERTIFICATES.c.body).where(wanted).order_by(*newest)
         with self._database.read() as connection:
             bodies = connection.execute(query).scalars().all()
         return tuple(_certificate().validate_json(f"[{body}]")[0] for body in bodies)

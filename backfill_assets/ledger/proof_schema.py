@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Date, ForeignKey, String, Table, Text
+from sqlalchemy import BigInteger, Column, Date, ForeignKey, String, Table, Text, text
 
 from backfill_assets.ledger.schema import COUNTER, NAME, UtcDateTime, metadata
 
@@ -25,5 +25,6 @@ certificates = Table(
     Column("unit", String(128), nullable=False, index=True),
     Column("at", UtcDateTime, nullable=False),
     Column("body", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, server_default=text("0")),
 )
-"""Append-only; `unit` is empty for a certificate of a dataset without a unit."""
+"""Append-only; `unit` is empty for a certificate of a dataset without a unit, `number` 0 for those of before it was counted."""

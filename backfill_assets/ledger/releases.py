@@ -13,6 +13,7 @@ from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.health import Lock
 from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
+from backfill_assets.domain.times import corrected
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseHead, ReleaseRecord, holds_of
 from backfill_assets.ledger.codec import release_from_row
@@ -91,12 +92,12 @@ class ReleaseRows(Rows, ReleaseLedger):
             row = connection.execute(select(_TABLE).where(_TABLE.c.release == release)).mappings().one_or_none()
             if row is None:
                 raise _unknown(connection, release)
-        return release_from_row(row)
+            return release_from_row(row, self._corrected(connection))
 
     def releases(
         self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
     ) -> tuple[ReleaseRecord, ...]:
-        """Releases, newest first, optionally only those of one dataset, of one unit or in some states."""
+        """Releases, newest first by their numbers, optionally only those of one dataset, of one unit or in some states."""
         wanted: ColumnElement[bool] = true()
         if dataset is not None:
             wanted &= _TABLE.c.dataset == dataset
@@ -104,10 +105,10 @@ class ReleaseRows(Rows, ReleaseLedger):
             wanted &= _TABLE.c.unit == unit
         if states:
             wanted &= _TABLE.c.state.in_([state.value for state in states])
-        query = select(_TABLE).where(wanted).order_by(_TABLE.c.created_at.desc(), _TABLE.c.number.desc())
+        query = select(_TABLE).where(wanted).order_by(_TABLE.c.number.desc())
         with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        return tuple(release_from_row(row) for row in rows)
+            rows, times = connection.execute(query).mappings().all(), self._corrected(connection)
+        return tuple(release_from_row(row, times) for row in rows)
 
     def heads(self) -> Mapping[str, ReleaseHead]:
         """How every release stands, by its name; without the manifests, which are long."""
@@ -115,6 +116,11 @@ class ReleaseRows(Rows, ReleaseLedger):
         with self._database.read() as connection:
             rows = connection.execute(query).all()
         return {row.release: ReleaseHead(ReleaseState(row.state), row.version, row.committed_at) for row in rows}
+
+    def _corrected(self, connection: Connection) -> Mapping[str, dt.datetime]:
+        at = _TABLE.c.committed_at
+        query = select(_TABLE.c.release, at).where(at.is_not(None)).order_by(_TABLE.c.number)
+        return corrected([(row.release, row.committed_at) for row in connection.execute(query)], self._clock.now())
 
     def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
         """Hold a named lock (a lease kept fresh while held); yields its fencing token.
@@ -153,7 +159,7 @@ def _state(connection: Connection, release: str) -> Row[int, str, str, str]:
 
 
 def _unknown(connection: Connection, release: str) -> UnitError:
-    newest = select(_TABLE.c.release).order_by(_TABLE.c.created_at.desc(), _TABLE.c.number.desc()).limit(5)
+    newest = select(_TABLE.c.release).order_by(_TABLE.c.number.desc()).limit(5)
     known = connection.execute(newest).scalars().all()
     there = f"the newest are {', '.join(known)}" if known else "there is none yet"
     return UnitError(f"there is no release {release!r}; {there}; see: backfill releases")

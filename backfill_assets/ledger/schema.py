@@ -269,9 +269,11 @@ approvals = Table(
     Column("by", Text, nullable=False),
     Column("identity", Text, nullable=False),
     Column("at", UtcDateTime, nullable=False),
+    Column("after_release", BigInteger, nullable=False, server_default=text("0")),
+    Column("after_entry", BigInteger, nullable=False, server_default=text("0")),
     sqlite_autoincrement=True,
 )
-"""Append-only, as are its days."""
+"""Append-only, as are its days. The newest release and journal entry that there were say what came before, not `at`."""
 
 approval_days = Table(
     "approval_days",

@@ -16,6 +16,7 @@ from backfill_assets.domain.errors import ClaimedDaysError, UnitError
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.ports import UnitLedger
 from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.times import AHEAD
 from backfill_assets.domain.units import (
     Join,
     Launch,
@@ -53,7 +54,7 @@ class UnitRows(Rows, UnitLedger):
             opened = next(iter(_load(connection, named if launch.named_unit else before)), None)
             taken = _taken(connection, launch.targets)
             if opened is None and not taken:
-                opened = _released_since(connection, launch)
+                opened = _released_since(connection, launch, self._clock.now())
             held = {
                 h.target: h.reason for name, days in launch.targets.items() for h in holds_on(connection, name, days)
             }
@@ -192,11 +193,14 @@ def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Unit, ..
     return tuple(unit_from_row(row, targets[row["id"]]) for row in rows.mappings())
 
 
-def _released_since(connection: Connection, launch: Launch) -> Unit | None:
-    """The unit that released all days of a launch after this was made; a live launch always builds what it finds."""
+def _released_since(connection: Connection, launch: Launch, now: dt.datetime) -> Unit | None:
+    """The unit that released all days of a launch after this was made; a live launch always builds what it finds.
+
+    Of a release that lies in the future nobody knows that.
+    """
     if launch.since is None or launch.live or launch.named_unit is not None:
         return None
-    done = (releases.c.state == ReleaseState.finalized.value) & (releases.c.created_at >= launch.since)
+    done = (releases.c.state == ReleaseState.finalized.value) & releases.c.created_at.between(launch.since, now + AHEAD)
     wanted = (units.c.state == UnitState.published.value) & units.c.id.in_(select(releases.c.unit).where(done))
     return next((unit for unit in _load(connection, wanted) if launch.days <= set(unit.days)), None)
 

@@ -94,7 +94,7 @@ class Aftermath:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
         for record in records:
             manifest = record.manifest
-            until = restorable_until(record.committed_at or manifest.created_at, self.keep_for(manifest.dataset))
+            until = restorable_until(record.since or manifest.created_at, self.keep_for(manifest.dataset))
             lines.append(
                 f"{manifest.dataset} {format_days(s.day for s in manifest.days)} as {manifest.release}; until "
                 f"{until:%Y-%m-%d %H:%M} UTC undo it with: backfill rollback {manifest.release} --reason '…'"

@@ -124,7 +124,7 @@ class SignOff:
         """When the last of the campaign's releases cannot be rolled back any more, and when all their files may go."""
         asked, window, files = campaign.specification.rollback.keep_for, [], []
         for record in self.ledger.releases(unit=campaign.unit) if campaign.unit else ():
-            name, at = record.manifest.dataset, record.committed_at
+            name, at = record.manifest.dataset, record.since
             if record.state is ReleaseState.finalized and at is not None and name in self.tables:
                 kept = self.tables[name].keep_for
                 if record.manifest.kind is ReleaseKind.publish:

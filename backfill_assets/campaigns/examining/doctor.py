@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from backfill_assets.campaigns.examining.clocks import ClockExam
 from backfill_assets.campaigns.examining.events import EventsExam
 from backfill_assets.campaigns.examining.files import FilesExam
 from backfill_assets.campaigns.examining.releases import RECONCILE, PublishedExam
@@ -17,6 +18,7 @@ from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.times import is_ahead
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""
@@ -66,6 +68,7 @@ class Doctor:
         now = self.clock.now()
         exam = WorkExam(self.ledger, now, now - self.old_unit)
         yield from exam.findings()
+        yield from ClockExam(self.ledger, sorted(self.tables), now).findings()
         if self.events is not None:
             yield from exam.forgotten(self.events.known(exam.launches))
             yield from EventsExam(self.ledger, self.events, now, now - self.settled).of_runs()
@@ -101,8 +104,9 @@ class Doctor:
     def _lock(self, name: str) -> Lock | None:
         """The lock of whoever is releasing a dataset at this moment."""
         now = self.clock.now()
-        held = (lock for lock in self.ledger.locks() if lock.name == f"publish:{name}" and lock.until >= now)
-        return next(held, None)
+        # Nobody renews one that lies in the future: it was taken before the clock was set right.
+        held = (lock for lock in self.ledger.locks() if lock.name == f"publish:{name}")
+        return next((lock for lock in held if lock.until >= now and not is_ahead(lock.until, now)), None)
 
 
 def _examined(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, RunAtWor
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.domain.times import AHEAD
 from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
 
 _TELLING = dt.timedelta(minutes=1)
@@ -69,7 +70,10 @@ class EventsExam:
         yield from _never_released(name, {day: release for day, release in told.items() if day not in newest})
 
     def _telling(self, record: ReleaseRecord) -> bool:
-        return record.manifest.unit in self._at_work or record.manifest.created_at > self.now - _TELLING
+        return (
+            record.manifest.unit in self._at_work
+            or self.now - _TELLING < record.manifest.created_at <= self.now + AHEAD
+        )
 
     def _run(self, run: RunAtWork, attempts: Sequence[Attempt]) -> Iterator[Finding]:
         last = attempts[-1] if attempts else None

@@ -114,6 +114,12 @@ class PublishedExam:
                 known = self._manifests.get(commit.release)
                 cure = Cure(Mend.reconcile) if known is not None and known.hash == commit.manifest else None
                 yield Finding(Gravity.error, what, RECONCILE if cure else f"{_BACKUP}, then {RECONCILE}", cure)
+            record = self._records.get(commit.release)
+            if record is not None and record.manifest.hash != commit.manifest:
+                what = f"the manifest of release {commit.release} in the ledger is not the one that was committed"
+                yield Finding(
+                    Gravity.error, what, "restore the ledger from a backup; it cannot be rolled back by this one"
+                )
             stored = self._manifests.get(commit.release)
             if stored is not None and stored.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} on disk is not the one that was committed"
@@ -177,9 +183,9 @@ class PublishedExam:
                 yield Finding(Gravity.warning, what, "restore them from a backup, or roll back other days only")
 
     def _restorable(self, record: ReleaseRecord) -> bool:
-        if record.manifest.kind is not ReleaseKind.publish or record.committed_at is None:
+        if record.manifest.kind is not ReleaseKind.publish or record.since is None:
             return False
-        return self.now < restorable_until(record.committed_at, self.table.keep_for)
+        return self.now < restorable_until(record.since, self.table.keep_for)
 
     def _unsealed(self) -> Iterator[Finding]:
         """Shadows whose files readers see and that an engine could still take for a table of their own."""

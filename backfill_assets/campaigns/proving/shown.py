@@ -45,6 +45,10 @@ class Shown:
         return self.ledger.releases(self.dataset, states={ReleaseState.finalized})
 
     @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {record.manifest.release: record.number for record in self.records}
+
+    @cached_property
     def standing(self) -> Mapping[dt.date, Manifest]:
         """The publication of each day that has not been rolled back, as `effective` has it."""
         return effective(self.records)
@@ -57,8 +61,8 @@ class Shown:
             for record in self.records
             if record.manifest.release in standing
             and record.manifest.unit == self.unit.id
-            and record.committed_at is not None
-            and now <= restorable_until(record.committed_at, kept)
+            and record.since is not None
+            and now <= restorable_until(record.since, kept)
         )
 
     @cached_property
@@ -88,19 +92,19 @@ class Shown:
 
     def became(self) -> Mapping[DatasetDay, DayState]:
         """What readers see of each of the unit's days, once it was published."""
-        undone: dict[dt.date, dt.datetime] = {}
+        undone: dict[dt.date, int] = {}
         for record in reversed(self.records):
             manifest = record.manifest
             if manifest.kind is ReleaseKind.rollback and manifest.unit == self.unit.id:
-                undone |= {swap.day: manifest.created_at for swap in manifest.days}
+                undone |= {swap.day: record.number for swap in manifest.days}
         return {(self.dataset, day): self._became(day, undone.get(day)) for day in self.unit.targets[self.dataset]}
 
-    def _became(self, day: dt.date, undone: dt.datetime | None) -> DayState:
+    def _became(self, day: dt.date, undone: int | None) -> DayState:
         manifest, _ = self.origins.get(day, (None, None))
         if manifest is not None and manifest.unit == self.unit.id:
             return DayState.published
         # What lies under a rollback is older than it; a day without a file shows what no release has brought.
-        untouched = manifest.created_at <= undone if manifest is not None and undone else not self.files.get(day)
+        untouched = self._numbers[manifest.release] < undone if manifest and undone else not self.files.get(day)
         return DayState.rolled_back if undone is not None and untouched else DayState.rewritten
 
     def _figures(self, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -54,34 +53,35 @@ def approved(
     A rollback withdraws the approvals of its days, and a specification that expects another change, or wants others to
     approve, those of all days: they have to be given again.
     """
-    edges, campaign = dict(withdrawn(ledger.releases(unit=unit.id))), ledger.campaign_of(unit.id)
-    if campaign is not None and (ruled := _ruled_anew(ledger.journal(campaign.id))):
-        edges |= {day: max(edges.get(day, ruled), ruled) for day in evidence}
+    edges, campaign = withdrawn(ledger.releases(unit=unit.id)), ledger.campaign_of(unit.id)
     every = given = ledger.approvals(unit.id)
     if campaign is not None and roles is not None and unit.state in _RELEASABLE:
         rule, own = campaign.specification.approval, own_people(campaign, unit)
         given = tuple(one for one in every if may_approve(rule, one, own, roles))
+    void = tuple(dict.fromkeys(signature(one) for one in every if one not in given))
+    if campaign is not None:
+        ruled = _ruled_anew(ledger.journal(campaign.id))
+        given = tuple(one for one in given if one.after_entry >= ruled)
     left = unapproved(evidence, given, edges)
     standing = {day: e for day, e in evidence.items() if day not in left}
     pending = unit_hash(evidence[day] for day in left) if left else ""
-    void = tuple(dict.fromkeys(signature(one) for one in every if one not in given))
     return Approved(left, pending, approvers(standing, _standing(given, edges)), void)
 
 
-def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, dt.datetime]:
-    """Until when approvals of a day do not count, because somebody rolled its release back then."""
-    edges: dict[DatasetDay, dt.datetime] = {}
-    for manifest in (r.manifest for r in records if is_rollback(r)):
-        for swap in manifest.days:
-            target = (manifest.dataset, swap.day)
-            edges[target] = max(edges.get(target, manifest.created_at), manifest.created_at)
+def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, int]:
+    """The newest rollback of each day that somebody has rolled back, by its number."""
+    edges: dict[DatasetDay, int] = {}
+    for record in filter(is_rollback, records):
+        for swap in record.manifest.days:
+            target = (record.manifest.dataset, swap.day)
+            edges[target] = max(edges.get(target, 0), record.number)
     return edges
 
 
-def _ruled_anew(journal: Iterable[JournalEntry]) -> dt.datetime | None:
-    """When a resume has last brought other rules for approvals; none if the first ones still hold."""
-    return max((e.at for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=None)
+def _ruled_anew(journal: Iterable[JournalEntry]) -> int:
+    """The entry of the resume that has last brought other rules for approvals, by its number; 0 if the first ones still hold."""
+    return max((e.number for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=0)
 
 
-def _standing(given: Iterable[Approval], edges: Mapping[DatasetDay, dt.datetime]) -> list[Approval]:
-    return [a for a in given if any(day not in edges or a.at > edges[day] for day in a.days)]
+def _standing(given: Iterable[Approval], edges: Mapping[DatasetDay, int]) -> list[Approval]:
+    return [a for a in given if any(a.after_release >= edges.get(day, 0) for day in a.days)]

@@ -16,7 +16,6 @@ from backfill_assets.campaigns.releasing.steps import (
     Checkpoint,
     Finisher,
     last_publish,
-    moment,
     no_after,
     no_checkpoint,
     require_tables,
@@ -190,7 +189,7 @@ class Publisher:
         return any(self.tables[name].version() != version for name, version in survey.versions.items())
 
     def _manifests(self, survey: Survey, sanction: Sanction, reason: str) -> tuple[Manifest, ...]:
-        at, by, evidence = moment(self.ledger, self.clock), self.identity.name(), survey.hash
+        at, by, evidence = self.clock.now(), self.identity.name(), survey.hash
         return tuple(
             Manifest(
                 release=self.ids.new("r"),

@@ -87,6 +87,7 @@ class Reconcile:
             LedgerError: a lock cannot be had within `wait`; names its holder.
         """
         self.settle(datasets, wait)
+        self._catch_up(datasets)
         with publish_locks(self.ledger, locked, wait):
             if not self._in_state(datasets, ReleaseState.intent):
                 yield
@@ -95,6 +96,13 @@ class Reconcile:
         self.settle(datasets, wait)
         with publish_locks(self.ledger, locked, wait):
             yield
+
+    def _catch_up(self, datasets: Collection[str]) -> None:
+        """Bring back what a ledger from a backup has lost, before anything comes after it: numbers order releases."""
+        known = self.ledger.heads()
+        for name in datasets:
+            if any(c.release and c.release not in known for c in self.tables[name].history()):
+                self.rebuild([name])
 
     def _revive(self, datasets: Collection[str]) -> tuple[Repair, ...]:
         """Bring releases to their end that were given up, although they are in the log: of those the log is right."""
@@ -155,8 +163,9 @@ class Reconcile:
             # With the first one all later commits are brought to the disk.
             first = min(genuine, key=versions.__getitem__)
             self._keep(genuine[first], versions[first])
-        for release, manifest in genuine.items():
-            self._bring_back(manifest, versions[release])
+        # Their numbers say what lies upon what from now on.
+        for release in sorted(genuine, key=versions.__getitem__):
+            self._bring_back(genuine[release], versions[release])
         fates = {True: RepairKind.rebuilt, False: RepairKind.forged}
         return [Repair(m.release, name, fates[m.release in genuine]) for m in committed]
 
@@ -167,7 +176,8 @@ class Reconcile:
         """Releases that stand and fall together, one publication of a unit, with at least one of the members in it."""
         groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
         # Publications first, whatever the clocks say: taking half of one back completes the rollback that a crash left of it.
-        for manifest in sorted(members, key=lambda m: (m.kind is ReleaseKind.rollback, m.created_at, m.release)):
+        oldest_first = list(reversed(members))
+        for manifest in sorted(oldest_first, key=lambda m: m.kind is ReleaseKind.rollback):
             key = (manifest.unit, manifest.created_at, manifest.kind)
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)

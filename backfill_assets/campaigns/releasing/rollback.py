@@ -15,7 +15,6 @@ from backfill_assets.campaigns.releasing.steps import (
     After,
     Checkpoint,
     Finisher,
-    moment,
     no_after,
     no_checkpoint,
     require_tables,
@@ -70,7 +69,8 @@ class Rollback:
 
         Raises:
             UnitError: there is no such release.
-            RollbackError: the release cannot be rolled back any more, or has not all of these days.
+            RollbackError: the release cannot be rolled back any more, has not all of these days, or is not in the ledger as it
+                was committed.
         """
         record = self.ledger.release(release_id)
         manifest = record.manifest
@@ -78,6 +78,7 @@ class Rollback:
         table = self.tables[manifest.dataset]
         until = self._window(record, table.keep_for)
         _require_own_days(manifest, days)
+        _require_committed(manifest, table)
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
         planned = plan_rollback(manifest, active, days)
@@ -189,7 +190,7 @@ class Rollback:
             dataset=undone.dataset,
             unit=undone.unit,
             by=self.identity.name(),
-            created_at=moment(self.ledger, self.clock),
+            created_at=self.clock.now(),
             evidence=undone.evidence,
             code_version=undone.code_version,
             days=swaps,
@@ -232,9 +233,9 @@ class Rollback:
         release = record.manifest.release
         if record.manifest.kind is not ReleaseKind.publish:
             raise RollbackError(f"release {release} is itself a rollback; {self._instead(record.manifest)}")
-        if record.state is not ReleaseState.finalized or record.committed_at is None:
+        if record.state is not ReleaseState.finalized or record.since is None:
             raise RollbackError(f"release {release} is {record.state.value}, not finalized; see: backfill releases")
-        until = restorable_until(record.committed_at, keep_for)
+        until = restorable_until(record.since, keep_for)
         if self.clock.now() >= until:
             raise RollbackError(
                 f"release {release} was restorable until {until:%Y-%m-%d %H:%M} UTC (retention.keep_for in dataset.yaml); "
@@ -256,6 +257,15 @@ def _require_own_days(manifest: Manifest, days: Days | None) -> None:
         raise RollbackError(
             f"release {manifest.release} has not {manifest.dataset} {format_days(strange)}; "
             f"it has {format_days(s.day for s in manifest.days)}"
+        )
+
+
+def _require_committed(manifest: Manifest, table: PublishedTable) -> None:
+    committed = next((c.manifest for c in table.history() if c.release == manifest.release), manifest.hash)
+    if committed != manifest.hash:
+        raise RollbackError(
+            f"release {manifest.release}: the ledger has another manifest ({manifest.hash[:16]}) than the one that was committed "
+            f"({committed[:16]}): somebody has altered it, and nothing is put back by it. Restore the ledger from a backup"
         )
 
 

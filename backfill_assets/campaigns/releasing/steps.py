@@ -68,13 +68,6 @@ def require_tables(tables: Mapping[str, PublishedTable], datasets: Iterable[str]
             )
 
 
-def moment(ledger: Ledger, clock: Clock) -> dt.datetime:
-    """Now, or just after the newest release if a clock was set back: the order of releases says what lies upon what."""
-    newest = max((head.committed_at for head in ledger.heads().values() if head.committed_at), default=None)
-    now = clock.now()
-    return now if newest is None or now >= newest else newest + dt.timedelta(microseconds=1)
-
-
 def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
     """The unit, or none in a ledger that lost it."""
     try:
@@ -86,9 +79,9 @@ def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
 def last_publish(records: Sequence[ReleaseRecord]) -> tuple[ReleaseRecord, ...]:
     """Of the releases of a unit, those of its last finalized publication: one for each dataset, by name."""
     published = [r for r in records if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish]
-    newest = max((r.manifest.created_at for r in published), default=None)
-    # A coarse clock may give two publications one moment: of each dataset, the commit that came last.
-    latest = sorted((r for r in published if r.manifest.created_at == newest), key=lambda r: r.version or 0)
+    ordered = sorted(published, key=lambda r: r.number)
+    # A coarse clock may give two publications one moment: of each dataset, the one that came last.
+    latest = [r for r in ordered if r.manifest.created_at == ordered[-1].manifest.created_at]
     by_dataset = {r.manifest.dataset: r for r in latest}
     return tuple(by_dataset[name] for name in sorted(by_dataset))
 
@@ -170,7 +163,7 @@ class Finisher:
             manifest,
             release=manifest.release + _UNDO,
             kind=ReleaseKind.rollback,
-            created_at=moment(self.ledger, self.clock),
+            created_at=self.clock.now(),
             days=tuple(DaySwap(s.day, s.add, s.remove, s.evidence) for s in manifest.days),
             reason="another dataset of the unit could not be released",
             undoes=manifest.release,

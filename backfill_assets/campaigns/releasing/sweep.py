@@ -13,6 +13,7 @@ from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import ReleaseState, shadow_of
 from backfill_assets.domain.retention import EXTRA, Needs, StoredFile, collectable, restorable_until
+from backfill_assets.domain.times import AHEAD
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState, ReleaseRecord
 
@@ -87,12 +88,18 @@ class Sweep:
         units = {f"_shadow/{u.id}/" for u in self.ledger.units(name, {UnitState.open})}
         running = {f"{a.folder}/" for a in self.ledger.attempts(state=AttemptState.running)}
         waiting = self._waiting()
-        releases = tuple((r.manifest, _until(r, window, now, waiting)) for r in self.ledger.releases(name))
+        records = self.ledger.releases(name)
+        releases = tuple((r.manifest, _until(r, window, now, waiting)) for r in records)
         active = frozenset(f.path for files in table.active().values() for f in files)
         # Also what left the table otherwise (a compaction): readers may still be on the version before.
-        recent = table.removed_since(now - window)
+        recent = table.removed_since(now - window) - self._dated_ahead(table, records, now)
         needs = Needs(active | recent, releases, frozenset(units | running))
         return Needs(needs.active, releases, needs.folders | _logs_of(needs.files(now), stored))
+
+    def _dated_ahead(self, table: PublishedTable, records: Sequence[ReleaseRecord], now: dt.datetime) -> frozenset[str]:
+        """Files that left the table in the future, by releases of which is known when they were made: their windows count."""
+        known = {f.path for record in records if record.corrected for f in record.manifest.removed}
+        return frozenset(known & table.removed_since(now + AHEAD)) if known else frozenset()
 
     def _waiting(self) -> frozenset[str]:
         """Units of campaigns that nobody has signed off: their releases can be undone however old they are."""
@@ -103,10 +110,10 @@ class Sweep:
 def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime, waiting: frozenset[str]) -> dt.datetime:
     if record.state is ReleaseState.abandoned:
         return now
-    if record.committed_at is None or record.manifest.unit in waiting:
+    if record.since is None or record.manifest.unit in waiting:
         # An intent may still turn out to be true.
         return dt.datetime.max.replace(tzinfo=dt.UTC)
-    return restorable_until(record.committed_at, window)
+    return restorable_until(record.since, window)
 
 
 def _logs_of(kept: Iterable[str], stored: Sequence[StoredFile]) -> frozenset[str]:

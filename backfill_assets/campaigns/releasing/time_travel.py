@@ -53,9 +53,9 @@ class TimeTravel:
                 f"see: backfill releases {dataset}"
             )
         self._require_whole(dataset, release, version)
-        at = record.committed_at or manifest.created_at
+        at, since = record.committed_at or manifest.created_at, record.since or manifest.created_at
         return ReleasedVersion(
-            release, manifest.kind, dataset, version, at, restorable_until(at, table.keep_for + EXTRA)
+            release, manifest.kind, dataset, version, at, restorable_until(since, table.keep_for + EXTRA)
         )
 
     def _require_whole(self, dataset: str, release: str, version: int) -> None:

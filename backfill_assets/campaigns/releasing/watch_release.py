@@ -98,7 +98,7 @@ class WatchRelease:
         moments = Moments(*(found[version] for version in versions))
         expected = expects_change(self._contract(record))
         figures = watched(loaded.dataset.consumers, moments, change_expected=expected)
-        until = restorable_until(record.committed_at or manifest.created_at, table.keep_for)
+        until = restorable_until(record.since or manifest.created_at, table.keep_for)
         undo = f"backfill rollback {release_id} --reason '…'" if self.clock.now() < until else ""
         seen = ReleaseWatch(release_id, manifest.dataset, through, expected, figures, undo, until)
         campaign = self.ledger.campaign_of(manifest.unit)

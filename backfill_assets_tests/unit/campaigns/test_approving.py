@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from backfill_assets.domain.campaign import CHANGED, Action, JournalEntry, Phase
-from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
+from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError, RollbackError
 from backfill_assets.domain.evidence import unit_hash
+from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.world import World
 
@@ -120,3 +124,78 @@ def test_a_published_campaign_has_nothing_to_approve(campaigns: World) -> None:
     campaigns.release().publish(NAME)
     with pytest.raises(CampaignError, match=r"is published \(published by ada at"):
         campaigns.approving().approve(NAME, "")
+
+
+@pytest.mark.parametrize("ahead", [dt.timedelta(minutes=5), dt.timedelta(days=3653)], ids=str)
+def test_an_approval_by_a_clock_that_is_ahead_does_not_survive_the_rollback(
+    campaigns: World, ahead: dt.timedelta
+) -> None:
+    campaign, unit = campaigns.validated()
+    fast = replace(campaigns.approving(), clock=FixedClock(campaigns.clock.now() + ahead))
+    fast.approve(NAME, campaigns.approval_of(unit.id).pending)
+    release = campaigns.release().publish(NAME).outcome.release
+    campaigns.campaign_rollback().execute(release, "wrong")
+    assert campaigns.approval_of(unit.id).unapproved == TARGETS
+    with pytest.raises(ApprovalError, match="nobody has approved"):
+        campaigns.release().publish(NAME)
+    # One by a clock that is behind counts, for it came after the rollback.
+    slow = replace(campaigns.approving("ben"), clock=FixedClock(campaigns.clock.now() - ahead))
+    slow.approve(NAME, campaigns.approval_of(unit.id).pending)
+    assert campaigns.approval_of(unit.id).unapproved == ()
+    assert campaigns.ledger.journal(campaign.id)[-1].action is Action.approved
+
+
+def test_other_rules_of_the_year_2199_void_the_approvals_of_before_and_no_later_ones(campaigns: World) -> None:
+    campaign, unit = campaigns.approved()
+    then = dt.datetime(2199, 1, 1, tzinfo=dt.UTC)
+    campaigns.ledger.note(JournalEntry(NAME, then, "dora", Action.resumed, "", {CHANGED: ["validation"]}))
+    assert campaigns.approval_of(unit.id).unapproved == TARGETS
+    campaigns.approve(campaign, "ben")
+    assert campaigns.approval_of(unit.id).unapproved == ()
+    campaigns.release().publish(NAME)
+
+
+def past_the_ledger(world: World, *statements: str) -> None:
+    """Change the ledger's file as whoever owns it can."""
+    with closing(sqlite3.connect(world.folder / "ledger.db")) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+_REWRITE = (
+    "DROP TRIGGER evidence_refuses_update",
+    "UPDATE evidence SET body = replace(body, '\"passed\":false', '\"passed\":true') WHERE day = '2026-01-02'",
+)
+
+
+def test_a_verdict_that_was_rewritten_in_the_ledger_is_neither_approved_nor_published(campaigns: World) -> None:
+    _, unit = campaigns.validated()
+    campaigns.build(unit, "sales", {DAYS[1]: [3]}, passed=False)
+    with pytest.raises(EvidenceError, match="sales 2026-01-02 failed its checks"):
+        campaigns.approving().approve(NAME, campaigns.approval_of(unit.id).pending)
+    past_the_ledger(campaigns, *_REWRITE)
+    pending = campaigns.approval_of(unit.id).pending
+    refused = r"sales 2026-01-02 has evidence that was altered in the ledger .*\n.*backfill resume"
+    with pytest.raises(EvidenceError, match=refused):
+        campaigns.approving().approve(NAME, pending)
+    with pytest.raises(EvidenceError, match=refused):
+        campaigns.release().publish(NAME)
+    # The day is built again, and goes its way.
+    assert campaigns.days_to_build(unit.id, "sales") == (DAYS[1],)
+    campaigns.build(unit, "sales", {DAYS[1]: [3]})
+    campaigns.approving().approve(NAME, campaigns.approval_of(unit.id).pending)
+    campaigns.release().publish(NAME)
+
+
+def test_a_release_that_was_rewritten_in_the_ledger_is_not_rolled_back_by_it(campaigns: World) -> None:
+    campaigns.approved()
+    release = campaigns.release().publish(NAME).outcome.release
+    past_the_ledger(
+        campaigns,
+        "DROP TRIGGER releases_refuses_update",
+        'UPDATE releases SET manifest = replace(manifest, \'"by":"ada"\', \'"by":"eve"\')',
+    )
+    with pytest.raises(RollbackError, match=r"the ledger has another manifest .* Restore the ledger from a backup"):
+        campaigns.campaign_rollback().execute(release, "wrong")
+    told = [str(found) for found in campaigns.doctor().examine()]
+    assert any(f"the manifest of release {release} in the ledger is not the one" in line for line in told)

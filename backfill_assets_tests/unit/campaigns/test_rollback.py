@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import sqlite3
+from contextlib import closing
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -255,3 +257,22 @@ def test_a_refused_commit_leaves_no_intent(world: World, second: str) -> None:
     with pytest.raises(PreconditionError):
         world.rollback(damage).execute(second, "no")
     assert world.ledger.releases("sales")[0].state is ReleaseState.abandoned
+
+
+def test_what_a_ledger_from_a_backup_has_lost_comes_before_what_is_released_next(world: World) -> None:
+    first = world.released({d: [1] for d in DAYS})
+    file, backup = world.folder / "ledger.db", world.folder / "backup.db"
+    with closing(sqlite3.connect(file)) as now, closing(sqlite3.connect(backup)) as then:
+        now.backup(then)
+    second = world.released({d: [2] for d in DAYS})
+    world.close()
+    for path in world.folder.glob("ledger.db*"):
+        path.unlink()
+    backup.rename(file)
+    restored = World(world.folder, world.described, 5000)
+    third = restored.released({d: [3] for d in DAYS})
+    assert [r.manifest.release for r in restored.ledger.releases()] == [third, second, first]
+    for release, left in ((third, 2), (second, 1)):
+        restored.rollback().execute(release, "no")
+        assert restored.content() == {d: [left] for d in DAYS}
+    restored.close()

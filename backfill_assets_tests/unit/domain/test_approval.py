@@ -30,8 +30,8 @@ def evidence(day: dt.date, content: int, dataset: str = "sales") -> DayEvidence:
     return DayEvidence("u", 1, dataset, day, basis, (), measured, (), NOW)
 
 
-def approval(found: dict[DatasetDay, DayEvidence], at: dt.datetime = NOW, by: str = "anna") -> Approval:
-    return Approval("u", "e", by, "anna", at, {day: e.hash for day, e in found.items()})
+def approval(found: dict[DatasetDay, DayEvidence], after: int = 0, by: str = "anna") -> Approval:
+    return Approval("u", "e", by, "anna", NOW, {day: e.hash for day, e in found.items()}, after)
 
 
 def test_roles_are_read_with_their_users() -> None:
@@ -108,8 +108,8 @@ def test_a_day_is_approved_exactly_when_somebody_has_approved_its_present_eviden
 def test_a_withdrawn_approval_counts_for_no_day_until_it_is_given_again() -> None:
     target = ("sales", dt.date(2024, 1, 1))
     found = {target: evidence(target[1], 1)}
-    old, new = approval(found), approval(found, NOW + 2 * HOUR)
-    edges = {target: NOW + HOUR}
+    old, new = approval(found, 6), approval(found, 7)
+    edges = {target: 7}
     assert unapproved(found, [old], edges) == (target,)
     assert unapproved(found, [old, new], edges) == ()
 

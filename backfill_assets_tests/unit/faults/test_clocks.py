@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -10,11 +13,15 @@ import pytest
 
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.domain.days import day_range
-from backfill_assets.domain.errors import LedgerError
-from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.errors import LedgerError, RollbackError
+from backfill_assets.domain.health import Gravity
+from backfill_assets.domain.times import AHEAD
+from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.domain.work import Hold
 from backfill_assets.ledger import LockPace, open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, assert_one_command_goes_on, published
@@ -44,8 +51,117 @@ def test_a_clock_set_back_confuses_no_release(world: World, told: Told, unit: st
     assert world.content() == OLD
     assert world.ledger.unit(unit).state is UnitState.rolled_back
     assert world.reconcile().run() == ()
+    said = [str(found) for found in world.doctor().examine()]
+    assert all("in the future: that clock was ahead" in line for line in said)
+    assert bool(said) == (back > AHEAD)
+    # Once the clock is right again, no release of that time has a window that ended too early.
+    world.clock.advance(5 * back + DAY)
     assert world.doctor().examine() == ()
-    told.found("each release found its own predecessor; the doctor: nothing")
+    assert [swept.paths for swept in world.sweep().execute()] == [()]
+    world.publisher().release(unit)
+    assert world.content() == NEW
+    told.found(
+        "each release found its own predecessor; the doctor names times in the future, and nothing once the clock is right"
+    )
+
+
+YEARS = dt.timedelta(days=3653)
+
+
+def test_one_release_by_a_clock_that_was_ahead_dates_no_other(world: World, told: Told, unit: str) -> None:
+    told.injected("a clock ten years ahead during one release; before the next one it is set right")
+    right = world.clock.now()
+    world.clock.advance(YEARS)
+    ahead = world.publisher().release(unit).release
+    world.clock.advance(-YEARS)
+    (said,) = world.doctor().examine()
+    assert said.severity is Gravity.warning
+    assert str(said) == (
+        f"warning: release {ahead} of sales by ada is dated 2036-03-01 12:00 UTC, in the future: that clock was "
+        "ahead, or the one of this host is behind: no release after it tells when it was made, so its rollback window does not "
+        "end; set both right; the next release, of any dataset, is dated right and ends this"
+    )
+    # Nothing but that is different: it can be undone, and is not swept while its window is not known.
+    world.clock.advance(60 * DAY)
+    assert [swept.paths for swept in world.sweep().execute()] == [()]
+    after = world.released({day(5): [1]})
+    made = {r.manifest.release: r for r in world.ledger.releases()}
+    assert [*made][:2] == [after, ahead]
+    assert made[after].manifest.created_at == made[after].committed_at == right + 60 * DAY
+    assert made[ahead].since == right + 60 * DAY
+    assert [found.severity for found in world.doctor().examine()] == [Gravity.info]
+    # Its window counts from the next release, and ends.
+    world.clock.advance(29 * DAY)
+    assert world.rollback().plan(ahead).until == right + 90 * DAY
+    world.clock.advance(9 * DAY)
+    for path in world.homes["sales"].rglob("*"):
+        os.utime(path, (0, 0))
+    assert [swept.paths for swept in world.sweep().execute()] != [()]
+    with pytest.raises(RollbackError, match="was restorable until 2026-05-30 12:00"):
+        world.rollback().execute(ahead, "too late")
+    assert {d: world.content()[d] for d in DAYS} == NEW
+    told.found(
+        "the next release is dated right; the window of the first one ends as that of the next; the doctor names it"
+    )
+
+
+def test_a_release_by_a_clock_that_was_ahead_goes_back(world: World, told: Told, unit: str) -> None:
+    told.injected("a clock ten years ahead during one release, and set right before its rollback")
+    world.clock.advance(YEARS)
+    ahead = world.publisher().release(unit).release
+    world.clock.advance(-YEARS)
+    done = world.rollback().execute(ahead, "no")
+    assert world.content() == OLD
+    assert world.ledger.unit(unit).state is UnitState.rolled_back
+    assert world.ledger.release(done.release).committed_at == world.clock.now()
+    again = world.publisher().release(unit).release
+    assert world.content() == NEW
+    # Of two publications of the unit the later one counts, whatever they are dated.
+    assert world.publisher().release(unit).release == again
+    world.rollback().execute(again, "no")
+    assert world.content() == OLD
+    assert [found.severity for found in world.doctor().examine()] == [Gravity.info]
+    told.found("it goes back, and so does what is published after it")
+
+
+def test_a_release_of_the_future_keeps_no_later_launch_from_its_work(world: World, told: Told, unit: str) -> None:
+    told.injected("a clock ten years ahead during one release; the same days are launched once more after it")
+    world.clock.advance(YEARS)
+    world.publisher().release(unit)
+    world.clock.advance(-YEARS)
+    made_at = world.clock.now() + MINUTE
+    world.clock.advance(2 * MINUTE)
+    launch = Launch({"sales": frozenset(DAYS)}, "launch_later", since=made_at)
+    proposal = Unit("u_later", "launch_later", world.clock.now(), "ada", {"sales": DAYS}, ReleaseMode.auto)
+    assert world.ledger.assign(launch, proposal).id == "u_later"
+    told.found("it opens a unit of its own")
+
+
+def test_the_lock_of_a_clock_that_was_ahead_blinds_no_doctor(world: World, told: Told, unit: str) -> None:
+    told.injected("whoever held a publish lock died by a clock ten years ahead; then readers lose a file")
+    world.publisher().release(unit)
+    world.clock.advance(YEARS)
+    until = f"{world.clock.now() + MINUTE:%Y-%m-%d %H:%M:%S.%f}"
+    with closing(sqlite3.connect(world.folder / "ledger.db")) as connection, connection:
+        connection.execute("UPDATE locks SET until = ? WHERE name = 'publish:sales'", (until,))
+    world.clock.advance(-YEARS)
+    hold = Hold(("sales", DAYS[0]), "no", "ada", world.clock.now() + YEARS)
+    world.ledger.hold([hold])
+    attempt = world.open_unit({"sales": [day(7)]})
+    world.clock.advance(YEARS)
+    world.ledger.start_attempt(attempt.id, "sales", [day(7)], "run_1", dt.timedelta(minutes=1))
+    world.clock.advance(-YEARS)
+    said = "\n".join(str(found) for found in world.doctor().examine())
+    for kind in (
+        "1 locks lie in the future, first publish:sales",
+        "1 attempts lie in the future",
+        "1 holds lie in the future",
+    ):
+        assert kind in said
+    (lost, *_) = world.tables["sales"].active([DAYS[1]])[DAYS[1]]
+    (world.homes["sales"] / lost.path).unlink()
+    assert "files that readers see are gone" in "\n".join(str(found) for found in world.doctor().examine())
+    told.found("lock, attempt and hold are named, and so is the file")
 
 
 def test_a_clock_set_back_shortens_no_window(world: World, told: Told, unit: str) -> None:
@@ -118,6 +234,7 @@ def test_the_newest_attempt_counts_though_the_clock_was_set_back(world: World, t
     world.build(unit, "sales", NEW)
     world.publisher().release(unit.id)
     assert world.content() == NEW
+    world.clock.advance(DAY)
     assert world.doctor().examine() == ()
     told.found("the later attempt is the one that is published")
 

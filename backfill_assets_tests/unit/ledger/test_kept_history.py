@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from backfill_assets.domain.campaign import Action
 from backfill_assets.domain.errors import LedgerError
+from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.ledger import LedgerLogin, SqlLedger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
-from backfill_assets_tests.unit.ledger.campaign_samples import an_approval
+from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
+from backfill_assets_tests.unit.ledger.proof_samples import a_certificate
 from backfill_assets_tests.unit.ledger.samples import LEASE, a_launch, a_manifest, a_unit, march, some_evidence
 
 pytestmark = pytest.mark.slow
@@ -133,7 +137,8 @@ def test_whoever_does_not_own_the_ledger_approves_in_their_own_name_only(
     assert ledger.approvals(unit) == ()
     with ledger.lock(f"approve:{unit}", LEASE):
         ledger.approve(own)
-    assert ledger.approvals(unit) == (own,)
+    (given,) = ledger.approvals(unit)
+    assert given == replace(own, at=given.at)
     ledger.close()
 
 
@@ -209,3 +214,184 @@ def test_not_even_its_owner_empties_the_history_by_accident(postgres_url: str, c
 def test_a_ledger_in_a_file_has_no_logins(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"has no logins; unset BACKFILL_ASSETS_IDENTITY"):
         LedgerLogin(f"sqlite:///{tmp_path}/ledger.db")
+
+
+APPEND_ONLY = ("approval_days", "approvals", "campaign_journal", "certificates", "evidence", "releases")
+
+
+@pytest.fixture
+def full(engine: Engine, ledger: SqlLedger) -> Engine:
+    """The same way into a ledger that holds something in each table that is append-only."""
+    ledger.add_campaign(a_campaign(), an_entry(Action.planned))
+    ledger.approve(an_approval(march(1)))
+    ledger.add_certificate(a_certificate(march(1), "u_b_1"))
+    return engine
+
+
+def rows_of(engine: Engine) -> dict[str, list[object]]:
+    with engine.connect() as connection:
+        return {t: [*connection.execute(text(f"SELECT * FROM {t} ORDER BY 1")).all()] for t in APPEND_ONLY}
+
+
+def changed(value: object) -> object:
+    return value - 1 if isinstance(value, int) else f"{value}x" if value else "1"
+
+
+def _replacements(engine: Engine, table: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Each way to write a row again that has one of a row's unique keys and another value in one column."""
+    found = inspect(engine)
+    primary = found.get_pk_constraint(table)["constrained_columns"]
+    keys = [primary, *(unique["column_names"] for unique in found.get_unique_constraints(table))]
+    # A number is the row's own.
+    keys += [] if primary == ["number"] else [["rowid"]]
+    with engine.connect() as connection:
+        row = dict(connection.execute(text(f"SELECT rowid AS rowid, * FROM {table} LIMIT 1")).mappings().one())
+    for key in keys:
+        for column in row.keys() - {*key, "rowid"}:
+            # What another key would find is another row's, or nobody's.
+            others = {name: changed(row[name]) for k in keys if k != key for name in k if name not in key}
+            own = {name: value for name, value in row.items() if name != "rowid" or ["rowid"] in keys}
+            yield f"{key} {column}", {**own, **others, column: changed(row[column])}
+
+
+@pytest.mark.parametrize("table", APPEND_ONLY)
+@pytest.mark.parametrize("url", ["sqlite_url"], indirect=True)
+def test_no_row_of_the_history_is_replaced_by_another_with_its_key(full: Engine, table: str) -> None:
+    before, told = rows_of(full), list[str]()
+    for what, row in _replacements(full, table):
+        columns = ", ".join(f'"{name}"' for name in row)
+        values = ", ".join(f":{name}" for name in row)
+        statement = text(f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({values})").bindparams(**row)
+        with full.connect() as connection:
+            with pytest.raises(DBAPIError, match=f"{table} is append-only"):
+                connection.execute(statement)
+            told.append(what)
+    assert len(told) >= 5
+    assert rows_of(full) == before
+
+
+_REST = "version, created_at, committed_at, manifest"
+
+
+@pytest.mark.parametrize("url", ["sqlite_url"], indirect=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "REPLACE INTO evidence SELECT number, unit, attempt, dataset, day, recorded_at, '{}', hash FROM evidence",
+        f"REPLACE INTO releases SELECT number, release, dataset, unit, 'abandoned', {_REST} FROM releases",
+        f"REPLACE INTO releases SELECT 99, release, dataset, unit, state, {_REST} FROM releases",
+        "UPDATE OR REPLACE releases SET number = 1 WHERE release = 'rel_3'",
+        "UPDATE OR REPLACE releases SET release = 'rel_1' WHERE release = 'rel_2'",
+        f"INSERT OR IGNORE INTO releases SELECT number, release, dataset, unit, 'abandoned', {_REST} FROM releases",
+    ],
+    ids=range(6),
+)  # fmt: skip
+def test_neither_evidence_nor_a_finalized_release_is_replaced(full: Engine, change: str) -> None:
+    before = rows_of(full)
+    with pytest.raises(DBAPIError, match="is append-only"):
+        run(full, change)
+    assert rows_of(full) == before
+
+
+@pytest.mark.parametrize("url", ["sqlite_url"], indirect=True)
+@pytest.mark.parametrize("table", APPEND_ONLY)
+def test_the_same_row_once_more_changes_nothing(full: Engine, table: str) -> None:
+    before = rows_of(full)
+    run(full, f"INSERT INTO {table} SELECT * FROM {table} WHERE true ON CONFLICT DO NOTHING")
+    assert rows_of(full) == before
+
+
+@pytest.mark.parametrize("url", ["sqlite_url"], indirect=True)
+def test_every_table_that_refuses_changes_refuses_them_in_each_of_its_columns(full: Engine) -> None:
+    triggers = "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger'"
+    with full.connect() as connection:
+        known = {(row.tbl_name, row.name): row.sql for row in connection.execute(text(triggers))}
+    assert sorted({table for table, name in known if name.endswith("_refuses_update")}) == list(APPEND_ONLY)
+    assert sorted({table for table, name in known if name.endswith("_refuses_delete")}) == list(APPEND_ONLY)
+    for table in APPEND_ONLY:
+        compared = known[table, f"{table}_refuses_replacement"]
+        columns = [column["name"] for column in inspect(full).get_columns(table)]
+        assert [name for name in columns if f't."{name}" IS NOT NEW."{name}"' not in compared] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["postgres_url"], indirect=True)
+@pytest.mark.parametrize("table", APPEND_ONLY)
+def test_an_upsert_rewrites_no_history_on_postgres_either(full: Engine, table: str) -> None:
+    before = rows_of(full)
+    key = ", ".join(inspect(full).get_pk_constraint(table)["constrained_columns"])
+    one = f"SELECT * FROM {table} ORDER BY 1 LIMIT 1"
+    for column in (column["name"] for column in inspect(full).get_columns(table)):
+        with pytest.raises(DBAPIError, match=f"{table} is append-only"):
+            run(full, f'INSERT INTO {table} {one} ON CONFLICT ({key}) DO UPDATE SET "{column}" = NULL')
+    assert rows_of(full) == before
+
+
+@pytest.mark.parametrize("column", ["after_release", "after_entry"])
+def test_no_approval_comes_after_what_has_not_happened(full: Engine, ledger: SqlLedger, column: str) -> None:
+    (known,) = ledger.approvals("u_b_1")
+    assert (known.after_release, known.after_entry) == (3, 1)
+    statement = (
+        f'INSERT INTO approvals (unit, evidence, "by", identity, at, {column}) '
+        'SELECT unit, evidence, "by", identity, at, {} FROM approvals'
+    )  # fmt: skip
+    with pytest.raises(DBAPIError, match="an approval cannot come after what has not happened"):
+        run(full, statement.format(f"{column} + 1"))
+    run(full, statement.format(column))
+    assert len(ledger.approvals("u_b_1")) == 2
+
+
+@pytest.mark.slow
+def test_a_login_chooses_neither_the_time_nor_the_number_of_what_it_signs(
+    ben: str, postgres_url: str, clock: FixedClock
+) -> None:
+    ledger = open_ledger(postgres_url, clock)
+    unit = ledger.assign(a_launch(march(1)), a_unit(march(1))).id
+    ledger.add_campaign(a_campaign(), an_entry(Action.planned))
+    engine = create_engine(ben)
+    run(engine, "INSERT INTO campaign_journal SELECT 10^9, 'fix-1', '2199-01-01', 'ben', 'resumed', '', '{}'")
+    run(
+        engine,
+        'INSERT INTO approvals (number, unit, evidence, "by", identity, at) '
+        f"VALUES (10^9, '{unit}', 'e', 'ben', 'ben', '2199-01-01')",
+    )
+    engine.dispose()
+    entry, (given,) = ledger.journal("fix-1")[-1], ledger.approvals(unit)
+    assert entry.number < 10
+    assert max(entry.at, given.at) < dt.datetime(2190, 1, 1, tzinfo=dt.UTC)
+    ledger.close()
+
+
+def past_the_triggers(engine: Engine, statement: str) -> None:
+    """Change evidence as the owner of the database can."""
+    off = ("DROP TRIGGER evidence_refuses_update",)
+    if engine.dialect.name == "postgresql":
+        off = ("ALTER TABLE evidence DISABLE TRIGGER USER",)
+    for one in (*off, statement):
+        run(engine, one)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'body = replace(body, \'"row_count":"3"\', \'"row_count":"4"\')',
+        "body = replace(body, '\"unique_key\"', ' \"unique_key\"')",
+        "hash = 'f'",
+        "day = '2013-03-02'",
+    ],
+    ids=range(4),
+)
+def test_evidence_that_is_not_as_it_was_recorded_is_altered(engine: Engine, ledger: SqlLedger, change: str) -> None:
+    ((target, recorded),) = ledger.evidence("u_b_1").items()
+    assert not recorded.altered
+    past_the_triggers(engine, f"UPDATE evidence SET {change}")
+    ((found, altered),) = ledger.evidence("u_b_1").items()
+    assert altered.altered
+    assert faults_of(found, altered, (), altered.basis) == (DayFault(*found, Fault.altered),)
+    assert (found == target) == ("day" not in change)
+
+
+def test_what_is_no_evidence_is_refused_by_name(engine: Engine, ledger: SqlLedger) -> None:
+    past_the_triggers(engine, "UPDATE evidence SET body = '{}'")
+    with pytest.raises(LedgerError, match=r"evidence 1 of unit u_b_1, flights 2013-03-01, cannot be read: .* backup"):
+        ledger.evidence("u_b_1")

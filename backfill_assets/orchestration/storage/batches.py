@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import threading
@@ -97,7 +98,7 @@ class BatchedEvents(SqlEventLogStorage):
             return
         if batch is None or (event.is_dagster_event and not _fits(event)):
             self.flush()
-            self._announce_retry(event)
+            self._mark_for_retry(event)
             if not event.run_id and _kind(event) is Kind.ASSET_CHECK_EVALUATION and _fits(event):
                 # Dagster itself stores one such result per partition, and refuses the second for ever.
                 self._write([_Entry(event)])
@@ -111,21 +112,25 @@ class BatchedEvents(SqlEventLogStorage):
         if len(batch.entries) >= _SIZE or time.monotonic() - batch.since >= _SECONDS:
             self._flush(batch)
 
-    def _announce_retry(self, event: dg.EventLogEntry) -> None:
-        """Mark the run of a backfill that is going to be retried before anybody can see that it has failed.
+    def _mark_for_retry(self, event: dg.EventLogEntry) -> None:
+        """Of a run of a backfill that is going to be retried: mark it, then let it fail, and only then store the event.
 
-        Dagster marks it afterwards. A backfill that looks in between takes the failure for the last word and ends, and a run
-        of a backfill that has ended is not retried (dagster-io/dagster#34204).
+        Dagster does it the other way round. A backfill that looks in between takes the failure for the last word and ends, and
+        a run of a backfill that has ended is not retried (dagster-io/dagster#34204); and who retries runs by their events does
+        not retry one that has not failed yet.
         """
         if _kind(event) is not Kind.RUN_FAILURE or not self.has_instance or not self._instance.run_retries_enabled:
             return
         run = self._instance.get_run_by_id(event.run_id)
         if run is None or BACKFILL_ID_TAG not in run.tags:
             return
-        data = event.get_dagster_event().event_specific_data
+        failure = event.get_dagster_event()
+        data = failure.event_specific_data
         reason = data.failure_reason if isinstance(data, JobFailureData) else None
         if auto_reexecution_should_retry_run(self._instance, run.with_status(dg.DagsterRunStatus.FAILURE), reason):
             self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: "true"})
+            at = dt.datetime.fromtimestamp(event.timestamp, dt.UTC)
+            self._instance.run_storage.handle_run_event(run.run_id, failure, at)
 
     def store_event_batch(self, events: Sequence[dg.EventLogEntry]) -> None:
         """Store events together; should this raise, Dagster stores them one by one: only what is missing by then."""

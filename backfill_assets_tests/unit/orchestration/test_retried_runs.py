@@ -53,29 +53,40 @@ def instances(tmp_path: Path) -> Iterator[Callable[[Mapping[str, Any]], dg.Dagst
         instance.dispose()
 
 
-def over_at_once(instance: dg.DagsterInstance, reason: RunFailureReason | None) -> bool:
-    """Whether the daemon takes a backfill for done that looks in the moment in which its only run fails."""
-    looks: list[bool] = []
+def looks_while_it_fails(instance: dg.DagsterInstance, reason: RunFailureReason | None) -> list[tuple[bool, bool]]:
+    """What is seen each time that the only run of a backfill is made a failed one.
+
+    Whether the daemon takes the backfill for done, and whether the event is there by which the run is retried.
+    """
+    looks: list[tuple[bool, bool]] = []
     runs = instance.run_storage
     assert isinstance(runs, _Runs)
-    runs.look = lambda _: looks.append(backfill_runs_are_complete(BACKFILL, instance, logging.getLogger()))
+
+    def look(run_id: str) -> None:
+        over = backfill_runs_are_complete(BACKFILL, instance, logging.getLogger())
+        looks.append(
+            (over, bool(instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.RUN_FAILURE).records))
+        )
+
+    runs.look = look
     run = instance.create_run_for_job(nothing, tags={BACKFILL_ID_TAG: BACKFILL})
     instance.report_run_failed(run, job_failure_data=JobFailureData(error=None, failure_reason=reason))
-    return looks == [True]
+    return looks
 
 
-def test_a_backfill_waits_for_the_retry_of_a_worker_that_died(instances: Any, tmp_path: Path) -> None:
-    assert not over_at_once(instances(batched_sqlite(tmp_path)), None)
+def test_the_backfill_of_a_worker_that_died_waits_for_the_retry(instances: Any, tmp_path: Path) -> None:
+    """And who retries it, by its event, finds that it has failed."""
+    assert looks_while_it_fails(instances(batched_sqlite(tmp_path)), None) == [(False, False), (False, True)]
 
 
 def test_with_the_storage_of_dagster_it_does_not_wait(instances: Any, tmp_path: Path) -> None:
     """As soon as this fails, Dagster has mended it (dagster-io/dagster#34204): what our storage does about it can go."""
-    assert over_at_once(instances(stock_sqlite(tmp_path)), None)
+    assert looks_while_it_fails(instances(stock_sqlite(tmp_path)), None) == [(True, True)]
 
 
 def test_what_is_not_retried_is_not_waited_for(instances: Any, tmp_path: Path) -> None:
     instance = instances(batched_sqlite(tmp_path))
 
-    assert over_at_once(instance, RunFailureReason.STEP_FAILURE)
+    assert looks_while_it_fails(instance, RunFailureReason.STEP_FAILURE) == [(True, True)]
     (run,) = instance.get_runs()
     assert run.tags[WILL_RETRY_TAG] == "false"

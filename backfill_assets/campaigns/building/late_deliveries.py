@@ -11,10 +11,12 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, LateData
 from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.inputs import Deliveries, by_delivery_day, origins
+from backfill_assets.domain.deliveries import heads
+from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
 from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
+from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import SourceFile, discover
 
@@ -25,12 +27,12 @@ _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
 
 @dataclass(frozen=True)
 class LateDay:
-    """A published day for which something has been delivered that it was not built from.
+    """A published day that was built from other deliveries than those that count now: some came, or were superseded or withdrawn.
 
     `files` are those that have not landed yet; none if another day's run has landed all. `deliveries` is a digest of all
-    files behind the day, landed or not: equal as long as nothing else comes. `waits_for` says what keeps a live run from
-    working on the day: an open unit's claim, or a hold, in any dataset of its release group; empty if nothing does. The
-    unit of an earlier live run of the same day does not: another one goes on with it.
+    files behind the day, landed or not, and of what is published: equal as long as nothing else comes or goes.
+    `waits_for` says what keeps a live run from working on the day: an open unit's claim, or a hold, in any dataset of its
+    release group; empty if nothing does. The unit of an earlier live run of the same day does not: another one goes on with it.
     """
 
     dataset: str
@@ -59,36 +61,53 @@ class LateDeliveries:
             return ()
         newest = max(published)
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
-        known = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(watched))))
-        new = self._new(loaded, dataset.fact_delivery_days(tuple(watched)), known)
+        landed = self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(watched)))
+        known = force_by_day(dataset, landed)
+        new = self._new(loaded, dataset.fact_delivery_days(tuple(watched)), landed)
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in watched}
         late = {day for day, found in files.items() if found} | self._overtaken(dataset, watched, known, active)
         days = tuple(sorted(published_among(self.ledger, table, name, late)))
         waits = self._waits(name, days)
         return tuple(
-            LateDay(name, d, tuple(f.path for f in files[d]), _digest(dataset, d, known, new), waits.get(d, ""))
+            LateDay(
+                name,
+                d,
+                tuple(f.path for f in files[d]),
+                _digest(dataset, d, known, new, active.get(d, ())),
+                waits.get(d, ""),
+            )
             for d in days
         )
 
-    def _new(self, loaded: LoadedDataset, window: Days, known: Deliveries) -> _NewFiles:
-        deliveries = [d for found in known.values() for d in found]
-        landed = {(d.day, d.path, d.fingerprint) for d in deliveries}
+    def moved(self, name: str) -> Days:
+        """All published days that were built from other deliveries than those that have landed and count now; opens no file."""
+        dataset, table = self.datasets[name].dataset, self.tables[name]
+        active = table.active() if table.exists() else {}
+        published = sorted(day for day, files in active.items() if files)
+        if dataset.source is None or not published:
+            return ()
+        known = force_by_day(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(published))))
+        return tuple(sorted(self._overtaken(dataset, published, known, active)))
+
+    def _new(self, loaded: LoadedDataset, window: Days, landed: Sequence[Delivery]) -> _NewFiles:
+        # What lies at a path counts: content that was landed once and superseded since comes anew.
+        last = {place: one.fingerprint for place, one in heads(landed).items()}
         new: dict[dt.date, list[SourceFile]] = {}
-        for file in discover(loaded, self.layout, window, deliveries):
-            if (file.day, file.path, file.fingerprint) not in landed:
+        for file in discover(loaded, self.layout, window, landed):
+            if last.get((file.day, file.path)) != file.fingerprint:
                 new.setdefault(file.day, []).append(file)
         return new
 
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
     ) -> set[dt.date]:
-        """Days of which a delivery has landed that they were not built from, by the run of another day that it may hold rows of.
+        """Days that were built from other deliveries, or from others as the newest, than those that have landed and count now.
 
         Told by the deliveries themselves: a landing that began before a release may reach the ledger after it.
         """
         contents = self.ledger.contents(dataset.name, {day: layout_digest(active.get(day, ())) for day in days})
         built = {day: found.deliveries for day, found in contents.items() if found.deliveries is not None}
-        return {day for day, own in built.items() if set(origins(dataset, day, known)) - set(own)}
+        return {day for day, own in built.items() if origins(dataset, day, known) != own}
 
     def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
         """What a live run of each day would be refused for: it works on all datasets of the release group."""
@@ -120,7 +139,12 @@ class LateDeliveries:
         }
 
 
-def _digest(dataset: Dataset, day: dt.date, known: Deliveries, new: _NewFiles) -> str:
+def _digest(dataset: Dataset, day: dt.date, known: Deliveries, new: _NewFiles, files: Sequence[DataFile]) -> str:
+    """Names the state that a run is to bring: the files behind a day once the new ones have landed.
+
+    Together with what is published: the same files may be behind a day again after others were.
+    """
     window = dataset.fact_delivery_days((day,))
-    landed = [(d.path, d.fingerprint) for w in window for d in known.get(w, ())]
-    return digest(sorted([*landed, *((f.path, f.fingerprint) for w in window for f in new.get(w, ()))]))[:16]
+    behind = {(w, d.path): d.fingerprint for w in window for d in known.get(w, ())}
+    behind |= {(w, f.path): f.fingerprint for w in window for f in new.get(w, ())}
+    return digest([sorted((path, found) for (_, path), found in behind.items()), layout_digest(files)])[:16]

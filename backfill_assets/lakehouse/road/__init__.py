@@ -5,7 +5,15 @@ from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
-from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land, lost_from_raw, require_raw
+from backfill_assets.lakehouse.road.raw import (
+    SourceFile,
+    delivered_sizes,
+    discover,
+    land,
+    lost_from_raw,
+    require_raw,
+    rows_in_raw,
+)
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
@@ -45,6 +53,7 @@ __all__ = [
     "reference_fingerprints",
     "require_raw",
     "row_differences",
+    "rows_in_raw",
     "run_model",
     "sample",
     "stage",

@@ -43,6 +43,8 @@ from backfill_assets.lakehouse.spark_errors import room_for
 
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""
+ORDER: Final = "_order"
+"""The number of a row's delivery: of two, the one with the higher number is the newer one."""
 CORRUPT: Final = "_corrupt_record"
 """The line of a row that could not be read as declared; null in good rows."""
 
@@ -167,6 +169,13 @@ def land(
     return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
 
 
+def rows_in_raw(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[tuple[str, str], int]:
+    """How many rows raw has of each delivery of these days, by path and fingerprint."""
+    return {key: rows for key, (rows, _) in _landed(spark, layout.raw_path(loaded.name), days).items()}
+
+
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
     """The delivery days of which raw has fewer rows than were landed, by its log alone."""
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
@@ -215,6 +224,23 @@ def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: C
         name: F.lit(None).cast(spark_type(kind)) for name, kind in source.columns.items() if name not in frame.columns
     }
     return frame.withColumns(lacking) if lacking else frame
+
+
+def read_in_force(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Iterable[Delivery]
+) -> DataFrame:
+    """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
+
+    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know.
+    """
+    those = [(d.day, d.path, d.fingerprint, d.order, d.delivered_at) for d in force if d.day in frozenset(days)]
+    same = [DELIVERY_DAY, "_source_file", "_fingerprint"]
+    known = spark.createDataFrame(
+        those, f"{DELIVERY_DAY} date, _source_file string, _fingerprint string, {ORDER} bigint, _delivered_at timestamp"
+    )
+    # When it was delivered is the ledger's to say: it may have come again since.
+    raw = read_raw(spark, loaded, layout, days).drop("_delivered_at")
+    return raw.join(F.broadcast(known), same)
 
 
 def _is_temporary(relative: str) -> bool:

@@ -86,9 +86,9 @@ class Kit:
         return settings_of(self.root)
 
     def dataset(
-        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, add_up: bool = False, **changes: object
+        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, deduplicate: str = "", **changes: object
     ) -> LoadedDataset:
-        document = {**TRIPS, **changes, **({"staging": {"deduplicate": "none"}} if add_up else {})}
+        document = {**TRIPS, **changes, **({"staging": {"deduplicate": deduplicate}} if deduplicate else {})}
         folder = self.root / "datasets" / str(document["name"])
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():

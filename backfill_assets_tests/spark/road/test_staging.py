@@ -72,7 +72,7 @@ def test_without_deduplication_deliveries_add_up(kit: Kit, staged: Staged) -> No
     assert staged.counts[D2] == StagedCounts(1, 0)
     for part in ("-a", "-b"):
         kit.deliver(D2, f"{D2},1,a,1,1", part=part)
-    assert kit.stage(kit.dataset(add_up=True), D2) == {D2: StagedCounts(2, 0)}
+    assert kit.stage(kit.dataset(deduplicate="none"), D2) == {D2: StagedCounts(2, 0)}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ class DeliveryDesk:
         loaded, ledger = self.road.datasets[name], self.road.ledger
         asked = days or self._all_days(name)
         known = ledger.deliveries(name, asked)
-        files = {(f.day, f.path): f for f in discover(loaded, self.road.layout, asked, known)}
+        files = {(f.day, f.path): f for f in discover(loaded, self.road.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
         found = [
             Shown(*place_of(one.delivery), one, _source(one.delivery, last, files))
@@ -140,7 +140,7 @@ class DeliveryDesk:
             )
         self.road.land(spark, name, days)
         same = [one for one in wanted if (f := there.get(place_of(one))) and f.fingerprint == one.fingerprint]
-        files = [there[place_of(one)] for one in same]
+        files = [replace(there[place_of(one)], delivered_at=one.delivered_at) for one in same]
         # Before and after: what is staged in between is stale, whichever rows it took.
         who = (Deed.read, self.identity.name(), reason)
         ledger.change_deliveries(same, *who)

@@ -93,7 +93,8 @@ class LateDeliveries:
         # What lies at a path counts: content that was landed once and superseded since comes anew.
         last = {place: one.fingerprint for place, one in heads(landed).items()}
         new: dict[dt.date, list[SourceFile]] = {}
-        for file in discover(loaded, self.layout, window, landed):
+        # Of two contents of one size and time of change the newer one is taken for what lies there.
+        for file in discover(loaded, self.layout, window, sorted(landed, key=lambda one: one.order)):
             if last.get((file.day, file.path)) != file.fingerprint:
                 new.setdefault(file.day, []).append(file)
         return new

@@ -16,7 +16,7 @@ from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order
-from backfill_assets.domain.errors import EvidenceError, UnitError
+from backfill_assets.domain.errors import EvidenceError, SourceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import force_by_day, source_state
 from backfill_assets.domain.judge import judge
@@ -92,7 +92,7 @@ class Road:
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        files = [f for f in discover(loaded, self.layout, window) if _to_land(f, last, lost)]
+        files = [_as_known(f, last) for f in discover(loaded, self.layout, window) if _to_land(f, last, lost)]
         rows = {(d.path, d.fingerprint): d.rows for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
         seen = {place: one.order for place, one in last.items()}
@@ -115,7 +115,7 @@ class Road:
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
-            SourceError: raw has fewer rows than were landed.
+            SourceError: raw has fewer rows than were landed, or lacks what counts now.
         """
         stale = self.days_to_stage(name, days)
         if not stale:
@@ -123,6 +123,11 @@ class Road:
         loaded = self.datasets[name]
         require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
+        if lacking := [one for one in force if not one.landings]:
+            raise SourceError(
+                f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
+                f"{lacking[0].day}, or withdraw it"
+            )
         counts = stage(spark, loaded, self.layout, stale, force)
         self.ledger.add_staged(
             StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
@@ -344,6 +349,14 @@ def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[d
     """Whether a file is not what came last at its path, or raw may lack it."""
     head = last.get((file.day, file.path))
     return head is None or head.fingerprint != file.fingerprint or not head.landings or file.day in lost
+
+
+def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
+    """What raw had lost is landed with the time that it had."""
+    head = last.get((file.day, file.path))
+    if head is None or head.fingerprint != file.fingerprint:
+        return file
+    return replace(file, delivered_at=head.delivered_at)
 
 
 def _failed(evidence: Sequence[DayEvidence]) -> tuple[Verdict, ...]:

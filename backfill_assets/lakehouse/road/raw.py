@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
@@ -194,7 +195,9 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
     if not lost:
         return
     there = {(f.day, f.path, f.fingerprint) for f in discover(loaded, layout, lost)}
-    gone = sorted({d.path for d in deliveries if d.day in lost and (d.day, d.path, d.fingerprint) not in there})
+    # What does not count, nobody needs; the next landing gives it up.
+    needed = (d for d in in_force(loaded.dataset, deliveries) if d.day in lost)
+    gone = sorted({d.path for d in needed if (d.day, d.path, d.fingerprint) not in there})
     what = f"{layout.raw_path(loaded.name)}: raw has fewer rows of {format_days(lost)} than were landed"
     if not gone:
         raise SourceError(

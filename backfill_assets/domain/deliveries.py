@@ -146,16 +146,17 @@ def standings(
 ) -> tuple[Standing, ...]:
     """How each delivery stands, by delivery day and path, the newest content of a path first."""
     last, force = heads(known), {id(one) for one in in_force(dataset, known)}
-    told: dict[tuple[dt.date, str, str], str] = {}
+    told: dict[tuple[dt.date, str, str, bool], str] = {}
     for entry in journal:
-        told[entry.day, entry.path, entry.fingerprint] = str(entry)
+        told[entry.day, entry.path, entry.fingerprint, entry.deed is Deed.withdrawn] = str(entry)
     newest = {one.day: one for one in in_force(dataset, known)}
     found = []
     for one in sorted(known, key=lambda d: (d.day, d.path, -d.order)):
-        head, happened = last.get(place_of(one)), told.get((*place_of(one), one.fingerprint), "")
+        head, out = last.get(place_of(one)), one.withdrawn and last.get(place_of(one)) is one
+        happened = told.get((*place_of(one), one.fingerprint, out), "")
         if id(one) in force:
             why = happened
-        elif one.withdrawn and head is one:
+        elif out:
             why = happened or "withdrawn"
         elif head is not None and head is not one:
             why = f"superseded by {head.fingerprint[:8]}, delivered at {head.delivered_at:%Y-%m-%d %H:%M:%S} UTC"

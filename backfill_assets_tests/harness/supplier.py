@@ -125,6 +125,15 @@ class Model:
             self.turn[place] = (day, 0, self.turns) if day in first and known is None else behind
             self.last[place] = content
 
+    def take(self, place: Place, deed: Deed) -> bool:
+        """Take out what came last at a path, or back what was ever taken out there; whether there was anything."""
+        if deed is Deed.withdrawn:
+            self.out |= {(place, self.last[place])} if place in self.last else set()
+            return place in self.last
+        back = {one for one in self.out if one[0] == place}
+        self.out -= back
+        return bool(back)
+
     def counts(self) -> list[tuple[Place, str]]:
         """The contents that count, oldest first."""
         places = sorted(self.last, key=lambda place: self.turn[place])
@@ -160,14 +169,13 @@ class Supplier:
                 self.book.add(in_order(self.dataset, new), {place: one.order for place, one in last.items()})
                 self.model.land(days)
             case Take(place, Deed.withdrawn):
-                if place in last:
+                if self.model.take(place, Deed.withdrawn):
                     self.book.change([last[place]], Deed.withdrawn)
-                    self.model.out.add((place, self.model.last[place]))
             case Take(place, _):
                 self.book.change(
                     [one for one in known if (one.day, one.path) == place and one.withdrawn], Deed.restored
                 )
-                self.model.out = {one for one in self.model.out if one[0] != place}
+                self.model.take(place, Deed.restored)
             case Reland(place):
                 if (
                     place in last

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.delivery_desk import Chosen
+from backfill_assets.domain.deliveries import Deed, Place, heads
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
 from backfill_assets.lakehouse.road.tables import digests_by_day
+from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, acts
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, TRIPS, Kit, commits, values
 
@@ -107,3 +112,42 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_fi
         desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "again")
     assert desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "again", force=True).deliveries == ()
     assert ids(kit, application, D1, name="whole") == [1, 2]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts)
+def test_what_is_staged_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act]) -> None:
+    """Real files, landed by the road, withdrawn, taken back and read again, against a model that knows no numbers."""
+    house, model = Kit(kit.spark, Path(mkdtemp(dir=kit.root))), Model()
+    loaded = house.dataset(start="2024-01-01", source={**TRIPS["source"], "late_days": 2})  # type: ignore[dict-item]
+    application = Application(house.settings)
+    road, desk, ledger = application.road, application.delivery_desk, application.ledger
+
+    def path_of(place: Place) -> str:
+        return f"trips/{place[0]}-{place[1][-1]}.csv"
+
+    for act in [*story, Land(frozenset([D7]))]:
+        known = ledger.deliveries("trips", [D7, D8, D9])
+        last = heads(known)
+        match act:
+            case Put(place, content, hour):
+                rows = [f"{D7},{key},{value},1,1" for key, value in CONTENTS[content].items()]
+                house.deliver(place[0], *rows, part=f"-{place[1][-1]}", hour=hour)
+                model.files[place] = (content, hour)
+            case Land(days):
+                road.land(house.spark, "trips", tuple(sorted(days)))
+                model.land(loaded.dataset.fact_delivery_days(tuple(sorted(days))))
+            case Take(place, deed):
+                change = desk.withdraw if deed is Deed.withdrawn else desk.restore
+                if model.take(place, deed):
+                    change("trips", Chosen(path_of(place)), "a test")
+            case Reland(place):
+                one = last.get((place[0], path_of(place)))
+                if one is not None and not one.withdrawn:
+                    desk.reland(house.spark, "trips", Chosen(prefix=path_of(place)), "a test")
+                    model.land(loaded.dataset.fact_delivery_days((place[0],)))
+    road.stage(house.spark, "trips", (D7,))
+    (folder,) = house.layout.staging_path("trips").iterdir()
+    staged = values(house.table(folder).where(f"day = '{D7}'"), "id", "kind")
+    assert dict(staged) == model.rows()
+    ledger.close()  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.campaigns.building.delivery_desk import DeliveryDesk
 from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
 from backfill_assets.campaigns.building.relaunch import Relaunches
 from backfill_assets.campaigns.building.road import Road
@@ -148,6 +149,11 @@ class Application:
     def road(self) -> Road:
         """Landing, staging, building and validating."""
         return Road(self.ledger, self.datasets, self.tables, self.layout, self.basis, self.clock)
+
+    @cached_property
+    def delivery_desk(self) -> DeliveryDesk:
+        """Shows deliveries, takes them out and back, reads them again."""
+        return DeliveryDesk(self.road, self.identity)
 
     @cached_property
     def publisher(self) -> Publisher:

@@ -14,6 +14,7 @@ import typer
 from backfill_assets.cli import (
     campaign_release,
     campaigns,
+    deliveries,
     demo,
     drafts,
     engine,
@@ -41,7 +42,7 @@ app = typer.Typer(
 app.add_typer(engine.spark, name="spark")
 app.add_typer(units.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, metrics.metrics,
+    status.status, metrics.metrics, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
     readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
     releases.rollback, releases.reconcile, releases.sweep, examination.doctor, drafts.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,

@@ -10,10 +10,12 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.relaunch import Relaunch
+from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.desk import Webserver, campaign_of
 from backfill_assets.cli.output import say
 from backfill_assets.cli.releases import needs_approval, release_now
+from backfill_assets.cli.status import moved_days
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ContractError, UnitError
 from backfill_assets.domain.evidence import DayFault, explain_faults
@@ -78,25 +80,31 @@ def resume(
 
 def refresh(
     dataset: Annotated[
-        str, typer.Argument(help="A dataset; without it, all that their upstreams have left behind.")
+        str, typer.Argument(help="A dataset; without it, all that their upstreams or deliveries have left behind.")
     ] = "",
     expected_change: ExpectedChange = "",
     webserver: Webserver = "",
 ) -> None:
-    """Launch a backfill of the published days that were built from an upstream as it was before its last release."""
+    """Launch a backfill of the published days that were built from an upstream as it was, or from deliveries that count no more."""
     application = Application.from_env()
     if dataset:
         application.dataset(dataset)
-    outdated = [o for o in application.outdated.all() if not dataset or o.dataset == dataset]
+    moved = [Outdated(name, days, ()) for name, days in moved_days(application).items()]
+    outdated = [o for o in (*application.outdated.all(), *moved) if not dataset or o.dataset == dataset]
     if not outdated:
-        say("nothing is outdated: every published day was built from its upstreams and references as they are now")
+        say(
+            "nothing is outdated: every published day was built from its upstreams and references as they are now, and from the "
+            "deliveries that count now"
+        )
         return
     plans = application.relaunches.of_outdated(outdated)
     names = application.catalog.upstream_first(name for plan in plans for name in plan.datasets)
     declared = _declared(application, expected_change, names)
     for plan in plans:
         tags = _contract_tag(declared, plan.datasets)
-        _launch(application, plan, _About("refresh", "days that their upstreams left behind", tags), webserver)
+        _launch(
+            application, plan, _About("refresh", "days that their upstreams or deliveries left behind", tags), webserver
+        )
 
 
 def _explain(faults: Sequence[DayFault], plans: Sequence[Relaunch]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import Annotated, TypedDict
 
@@ -28,6 +28,7 @@ class Overview(TypedDict):
 
     datasets: list[dict[str, object]]
     outdated: Sequence[Outdated]
+    moved: Mapping[str, Sequence[date]]
     units: list[dict[str, object]]
     not_loaded: list[str]
 
@@ -60,9 +61,16 @@ def overview(application: Application) -> Overview:
     return {
         "datasets": [_dataset(application, name) for name in sorted(application.datasets)],
         "outdated": application.outdated.all(),
+        "moved": moved_days(application),
         "units": [_unit(application, u) for u in application.ledger.units(states={UnitState.open})],
         "not_loaded": [str(f) for f in application.catalog.faults],
     }
+
+
+def moved_days(application: Application) -> dict[str, tuple[date, ...]]:
+    """By dataset the published days that were built from other deliveries than those that have landed and count now."""
+    found = {name: application.late_deliveries.moved(name) for name in sorted(application.datasets)}
+    return {name: days for name, days in found.items() if days}
 
 
 def _show(found: Overview) -> None:
@@ -78,6 +86,9 @@ def _show(found: Overview) -> None:
             rows,
             "Outdated: bring up to date with `backfill refresh`",
         )
+    for name, days in found["moved"].items():
+        built = f"{name} {format_days(days, most=3)}: built from other deliveries than those that count now"
+        say(f"{built}; see: backfill deliveries {name}, then: backfill refresh {name}")
     about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
     for fault in found["not_loaded"]:

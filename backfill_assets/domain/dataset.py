@@ -43,6 +43,13 @@ class OnMissing(StrEnum):
     pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
 
 
+class OrderBy(StrEnum):
+    """What tells the older of two files that one landing finds."""
+
+    time = "time"
+    path = "path"
+
+
 class Source(Part):
     """Where each day's deliveries come from."""
 
@@ -54,6 +61,11 @@ class Source(Part):
         description="Files of up to so many days later may hold rows of a day as well; staging reads that far.",
     )
     on_missing: OnMissing = OnMissing.fail
+    order_by: OrderBy = Field(
+        default=OrderBy.time,
+        description="Which of two files of one landing is the newer one. time: by time of last change, then by path; "
+        "path: by path alone.",
+    )
     csv: CsvOptions = CsvOptions()
 
     @model_validator(mode="after")
@@ -86,6 +98,7 @@ class Deduplicate(StrEnum):
     """What staging keeps of a key that several deliveries of a day contain."""
 
     latest_delivery = "latest_delivery"
+    latest_file = "latest_file"
     none = "none"
 
 
@@ -94,7 +107,8 @@ class Staging(Part):
 
     deduplicate: Deduplicate = Field(
         default=Deduplicate.latest_delivery,
-        description="latest_delivery: of each key only the rows of its newest delivery; none: deliveries add up.",
+        description="latest_delivery: of each key only the rows of its newest delivery; latest_file: of each delivery day only "
+        "its newest file, whole; none: deliveries add up.",
     )
 
 

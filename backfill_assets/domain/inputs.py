@@ -8,11 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
+
+
+def force_by_day(dataset: Dataset, known: Iterable[Delivery]) -> Deliveries:
+    """The deliveries in force by their day; `known` are all of these days, as the ledger has them."""
+    return by_delivery_day(in_force(dataset, known))
 
 
 def by_delivery_day(deliveries: Iterable[Delivery]) -> Deliveries:
@@ -24,13 +30,20 @@ def by_delivery_day(deliveries: Iterable[Delivery]) -> Deliveries:
 
 
 def deliveries_of(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Delivery, ...]:
-    """The deliveries that may hold rows of one business day."""
-    return tuple(d for window_day in dataset.delivery_days((day,)) for d in deliveries.get(window_day, ()))
+    """The deliveries that may hold rows of one business day, oldest first."""
+    return _oldest_first(d for window_day in dataset.delivery_days((day,)) for d in deliveries.get(window_day, ()))
+
+
+def _oldest_first(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    return tuple(sorted(deliveries, key=lambda d: (d.order, d.path, d.fingerprint)))
 
 
 def staged_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str]) -> str:
-    """Digest of what one staged day is built from; `references` maps reference names to fingerprints."""
-    own = sorted((d.path, d.fingerprint) for d in deliveries_of(dataset, day, deliveries))
+    """Digest of what one staged day is built from; `references` maps reference names to fingerprints.
+
+    Of `deliveries`, those in force, all counts that a model can see: also their numbers, and when they were delivered.
+    """
+    own = [[*_content(d), d.order, d.delivered_at.isoformat()] for d in deliveries_of(dataset, day, deliveries)]
     return digest([own, dict(references)])
 
 
@@ -40,17 +53,22 @@ def fact_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, referenc
 
 
 def origin(delivery: Delivery) -> str:
-    """A delivery as contents name it: a digest of its path and its content."""
-    return digest([delivery.path, delivery.fingerprint])[:16]
+    """A delivery as contents name it: a digest of its path and its content, and of how often it was read again."""
+    return digest(_content(delivery))[:16]
+
+
+def _content(delivery: Delivery) -> list[str | int]:
+    again = [delivery.landings] if delivery.landings > 1 else []
+    return [delivery.path, delivery.fingerprint, *again]
 
 
 def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str, ...]:
-    """The deliveries that one day of the fact is built from, those of the days it looks back at included.
+    """The deliveries that one day of the fact is built from, oldest first, those of the days it looks back at included.
 
-    What came later can be told by them without comparing times.
+    What came or went later can be told by them without comparing times.
     """
-    behind = (d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
-    return tuple(sorted({origin(d) for d in behind}))
+    behind = _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
+    return tuple(dict.fromkeys(origin(d) for d in behind))
 
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
@@ -64,7 +82,10 @@ def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> fr
 def source_state(
     dataset: Dataset, day: dt.date, deliveries: Deliveries, staged: Mapping[dt.date, StagedDay]
 ) -> SourceState:
-    """What was delivered for one business day and for those that it looks back at, for the checks."""
+    """What was delivered for one business day and for those that it looks back at, for the checks.
+
+    `deliveries` are those in force: what was superseded or withdrawn is judged by nobody.
+    """
     own, read = deliveries.get(day, ()), deliveries_of(dataset, day, deliveries)
     before = (d for d in dataset.with_lookback((day,)) if d != day)
     looked_back = (_source_day(dataset, d, deliveries, staged) for d in before)
@@ -95,8 +116,6 @@ def _identical(deliveries: Iterable[Delivery]) -> tuple[SameContent, ...]:
 def _source_day(
     dataset: Dataset, day: dt.date, deliveries: Deliveries, staged: Mapping[dt.date, StagedDay]
 ) -> SourceDay:
-    # Of a path what came last: what corrects a file takes the place of its bad rows.
-    newest = {d.path: d for d in sorted(deliveries_of(dataset, day, deliveries), key=lambda d: d.delivered_at)}
-    bad = sum(d.corrupt_rows for d in newest.values())
+    bad = sum(d.corrupt_rows for d in deliveries_of(dataset, day, deliveries))
     outside = staged[day].outside_rows if day in staged else 0
     return SourceDay(day, sum(d.rows for d in deliveries.get(day, ())), bad + outside)

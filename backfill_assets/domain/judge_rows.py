@@ -163,7 +163,7 @@ def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows
         # Each side against all of the other: explained rows are no excuse for unexplained ones in their place.
         passed = min(open_rows[ADDED], rows.removed) <= limit and min(open_rows[REMOVED], rows.added) <= limit
     explained = rows.explained_added + rows.explained_removed
-    of = f", {explained} of them with keys of newer deliveries" if explained else ""
+    of = f", {explained} of them with keys of deliveries that came or went" if explained else ""
     found = f"{rows.added} added and {rows.removed} removed of {number_of(published, 'row')}{of}"
     remedy = (
         f"if it is meant, promise it: rows: {{{ADDED}: …, {REMOVED}: …}} in the expected change, or {ROW_CHANGE}: "
@@ -182,7 +182,7 @@ def _promise_of_keys(promises: Mapping[str, Change]) -> str:
     if promises:
         others = [f"no unexplained row {name}" for name in KEY_CHANGES if name not in promises]
         return ", ".join([*(f"rows {name}: {change}" for name, change in promises.items()), *others])
-    return "no row that goes while another comes, unless newer deliveries have their keys"
+    return "no row that goes while another comes, unless deliveries that came or went have their keys"
 
 
 def _must_stay(measure: str, dataset: Dataset) -> bool:

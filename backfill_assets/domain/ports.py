@@ -9,6 +9,7 @@ from typing import Protocol
 
 from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.deliveries import Deed, DeliveryEntry, Place
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.health import Lock
@@ -106,12 +107,28 @@ class UnitLedger(Protocol):
 class WorkLedger(Protocol):
     """Deliveries, staged days, attempts with leases, evidence."""
 
-    def add_deliveries(self, deliveries: Iterable[Delivery]) -> None:
-        """Record landed files; one that is already known changes nothing."""
+    def add_deliveries(self, deliveries: Iterable[Delivery], seen: Mapping[Place, int] | None = None) -> None:
+        """Record landed files of one dataset in their order, and number those that are new at their path, as `received` says.
+
+        All in one transaction: of two landings at once each number is given once. `seen` is as in `received`.
+        """
+        ...
+
+    def change_deliveries(
+        self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""
+    ) -> tuple[Delivery, ...]:
+        """Withdraw, restore, or write down that raw has read or lost deliveries of one dataset; gives those that it changed.
+
+        Each goes to the journal. Of a delivery that was read, the rows are taken from `changed`.
+        """
         ...
 
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
-        """Deliveries of these delivery days, in order of landing."""
+        """Deliveries of these delivery days, in order of landing, whether they count or not; `in_force` says which do."""
+        ...
+
+    def delivery_journal(self, dataset: str, days: Collection[dt.date]) -> tuple[DeliveryEntry, ...]:
+        """What happened to the deliveries of these days after they were landed, oldest first."""
         ...
 
     def add_staged(self, staged: Iterable[StagedDay]) -> None:

@@ -11,6 +11,7 @@ from backfill_assets.domain.certificate import Certificate, Prints, Recomputatio
 from backfill_assets.domain.comparison import DayComparison, RowChange, Value
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.history_diff import DayDifference
+from backfill_assets.domain.work import Delivery
 
 
 class ProofLedger(Protocol):
@@ -42,12 +43,13 @@ class ProofLedger(Protocol):
 class Sampled:
     """Days of a dataset that are recomputed; `upstream` says by upstream dataset and place which days are read from where.
 
-    A place is a shadow's folder below the published table, or empty for what is published.
+    A place is a shadow's folder below the published table, or empty for what is published. `deliveries` are those in force.
     """
 
     dataset: str
     days: tuple[dt.date, ...]
     upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
+    deliveries: tuple[Delivery, ...] = ()
 
 
 class Recomputations(Protocol):

@@ -1,39 +1,82 @@
-"""What landed in raw, and what days were staged from."""
+"""What landed in raw, which of it counts, and what days were staged from."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, assert_never
 
-from sqlalchemy import select
+from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
 
+from backfill_assets.domain.deliveries import Deed, DeliveryEntry, Place, received
 from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.rows import Rows
-from backfill_assets.ledger.schema import deliveries, staged_days
+from backfill_assets.ledger.schema import deliveries, delivery_journal, staged_days
 
 # The method `deliveries` hides the table of that name inside the class.
 _DELIVERIES = deliveries
+_COLUMNS: Final = [column for column in _DELIVERIES.c if column.name != "number"]
+_CHANGING: Final = ("delivered_at", "rows", "corrupt_rows", "order", "withdrawn", "landings")
+"""Columns of a delivery that a later landing or a person may change; the journal says when and why."""
 
 
 class DeliveryRows(Rows):
     """The deliveries and staged days of the ledger."""
 
-    def add_deliveries(self, deliveries: Iterable[Delivery]) -> None:
-        """Record landed files; one known already (dataset, path, fingerprint, day) changes nothing."""
-        rows = [vars(delivery) for delivery in deliveries]
+    def add_deliveries(self, deliveries: Iterable[Delivery], seen: Mapping[Place, int] | None = None) -> None:
+        """Record landed files of one dataset in their order, and number those that are new at their path (`received`)."""
+        found = tuple(deliveries)
+        if not found:
+            return
+        dataset, days = found[0].dataset, {one.day for one in found}
         with self._database.write() as connection:
-            upsert(connection, _DELIVERIES, rows)
+            known = _of(connection, dataset, days)
+            before = {(d.day, d.path, d.fingerprint): d for d in known}
+            changed = received(known, found, seen, _edge(connection, dataset))
+            new = [one for one in changed if (one.day, one.path, one.fingerprint) not in before]
+            again = [one for one in changed if (one.day, one.path, one.fingerprint) in before]
+            if new:
+                connection.execute(insert(_DELIVERIES), [vars(one) for one in new])
+            _write(connection, again)
+            now = self._clock.now()
+            _tell(connection, [_entry(one, Deed.again, now) for one in again])
+
+    def change_deliveries(
+        self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""
+    ) -> tuple[Delivery, ...]:
+        """Withdraw, restore, or write down that raw has read or lost these deliveries; gives those that it changed.
+
+        Of a delivery that was read or lost, the rows are taken from `changed`.
+        """
+        wanted = tuple(changed)
+        if not wanted:
+            return ()
+        given = {(d.day, d.path, d.fingerprint): d for d in wanted}
+        with self._database.write() as connection:
+            known = _of(connection, wanted[0].dataset, {one.day for one in wanted})
+            asked = ((d, given.get((d.day, d.path, d.fingerprint))) for d in known)
+            pairs = [(one, _changed(one, other, deed)) for one, other in asked if other is not None]
+            done = [after for before, after in pairs if after != before]
+            _write(connection, done)
+            now = self._clock.now()
+            _tell(connection, [_entry(one, deed, now, by, reason) for one in done])
+        return tuple(done)
 
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
-        """Deliveries of these delivery days, in order of landing."""
-        asked = frozenset(days)
-        columns = [column for column in _DELIVERIES.c if column.name != "number"]
-        these = (_DELIVERIES.c.dataset == dataset) & span(_DELIVERIES.c.day, asked)
-        query = select(*columns).where(these).order_by(_DELIVERIES.c.landed_at, _DELIVERIES.c.number)
+        """Deliveries of these delivery days, in order of landing, whether they count or not."""
         with self._database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        return tuple(Delivery(**row) for row in rows if row["day"] in asked)
+            return _of(connection, dataset, days)
+
+    def delivery_journal(self, dataset: str, days: Collection[dt.date]) -> tuple[DeliveryEntry, ...]:
+        """What happened to the deliveries of these days after they were landed, oldest first."""
+        asked, table = frozenset(days), delivery_journal
+        these = (table.c.dataset == dataset) & span(table.c.day, asked)
+        columns = [column for column in table.c if column.name != "number"]
+        with self._database.read() as connection:
+            rows = connection.execute(select(*columns).where(these).order_by(table.c.number)).mappings().all()
+        return tuple(DeliveryEntry(**{**row, "deed": Deed(row["deed"])}) for row in rows if row["day"] in asked)
 
     def add_staged(self, staged: Iterable[StagedDay]) -> None:
         """Record what days were staged from, replacing what was known."""
@@ -49,3 +92,53 @@ class DeliveryRows(Rows):
             query = select(staged_days).where(these).order_by(staged_days.c.day)
             rows = connection.execute(query).mappings().all()
         return {row["day"]: StagedDay(**row) for row in rows if row["day"] in asked}
+
+
+def _of(connection: Connection, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
+    asked = frozenset(days)
+    these = (_DELIVERIES.c.dataset == dataset) & span(_DELIVERIES.c.day, asked)
+    query = select(*_COLUMNS).where(these).order_by(_DELIVERIES.c.landed_at, _DELIVERIES.c.number)
+    return tuple(Delivery(**row) for row in connection.execute(query).mappings() if row["day"] in asked)
+
+
+def _edge(connection: Connection, dataset: str) -> tuple[dt.date | None, int]:
+    newest, highest = (
+        connection.execute(select(func.max(column)).where(_DELIVERIES.c.dataset == dataset)).scalar_one()
+        for column in (_DELIVERIES.c.day, _DELIVERIES.c.order)
+    )
+    return newest, highest or 0
+
+
+def _changed(before: Delivery, given: Delivery, deed: Deed) -> Delivery:
+    match deed:
+        case Deed.withdrawn | Deed.restored:
+            return replace(before, withdrawn=deed is Deed.withdrawn)
+        case Deed.read:
+            return replace(before, rows=given.rows, corrupt_rows=given.corrupt_rows, landings=before.landings + 1)
+        case Deed.lost:
+            return replace(before, rows=0, corrupt_rows=0, landings=0)
+        case Deed.again:
+            return before
+        case _:
+            assert_never(deed)
+
+
+def _write(connection: Connection, changed: Collection[Delivery]) -> None:
+    if not changed:
+        return
+    table, identity = _DELIVERIES, ("dataset", "day", "path", "fingerprint")
+    this = and_(*(table.c[name] == bindparam(f"its_{name}") for name in identity))
+    rows = [
+        {f"its_{name}": getattr(one, name) for name in identity} | {name: getattr(one, name) for name in _CHANGING}
+        for one in changed
+    ]
+    connection.execute(update(table).where(this), rows)
+
+
+def _entry(one: Delivery, deed: Deed, at: dt.datetime, by: str = "", reason: str = "") -> DeliveryEntry:
+    return DeliveryEntry(one.dataset, one.day, one.path, one.fingerprint, deed, one.order, at, by, reason)
+
+
+def _tell(connection: Connection, entries: Collection[DeliveryEntry]) -> None:
+    if entries:
+        connection.execute(insert(delivery_journal), [{**vars(entry), "deed": entry.deed.value} for entry in entries])

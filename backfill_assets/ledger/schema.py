@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.types import TypeDecorator
@@ -129,9 +130,32 @@ deliveries = Table(
     Column("landed_at", UtcDateTime, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("corrupt_rows", BigInteger, nullable=False),
+    Column("order", BigInteger, nullable=False, server_default=text("0")),
+    Column("withdrawn", Boolean, nullable=False, server_default=false()),
+    Column("landings", Integer, nullable=False, server_default=text("1")),
     UniqueConstraint("dataset", "path", "fingerprint", "day"),
     Index(None, "dataset", "day"),
+    Index(None, "dataset", "order"),
 )
+"""Of a path the highest `order` counts; it is 0 where somebody else's content came first."""
+
+delivery_journal = Table(
+    "delivery_journal",
+    metadata,
+    Column("number", COUNTER, primary_key=True),
+    Column("dataset", NAME, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("deed", String(16), nullable=False),
+    Column("order", BigInteger, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index(None, "dataset", "day"),
+    sqlite_autoincrement=True,
+)
+"""Append-only: what happened to deliveries after they were landed for the first time."""
 
 staged_days = Table(
     "staged_days",

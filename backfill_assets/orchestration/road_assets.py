@@ -10,7 +10,7 @@ from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.gatekeeper import Batch
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.inputs import by_delivery_day, deliveries_of
+from backfill_assets.domain.inputs import deliveries_of, force_by_day
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.building import build
@@ -75,7 +75,8 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
         for spark, batch in in_batches(context, application, Batch(name, days, "raw")):
             new += application.road.land(spark, name, batch).new
         fresh = frozenset(new)
-        known = by_delivery_day(application.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
+        deliveries = application.ledger.deliveries(name, loaded.dataset.delivery_days(days))
+        known = force_by_day(loaded.dataset, deliveries)
         for day in days:
             own = deliveries_of(loaded.dataset, day, known)
             metadata = {

@@ -13,6 +13,7 @@ import backfill_assets
 from backfill_assets.catalog import load_folder
 from backfill_assets.demo.orders import generate_orders, land_orders
 from backfill_assets.domain.days import day_range
+from backfill_assets.domain.deliveries import received
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import Audit, Target, build_shadow, discover, land, stage
 from backfill_assets.lakehouse.road.shadow import shadow_path
@@ -36,8 +37,8 @@ def layout(tmp_path: Path) -> Layout:
 
 def test_the_bare_job_makes_the_rows_of_the_road(spark: SparkSession, layout: Layout) -> None:
     loaded = load_folder(DATASETS).datasets[DATASET]
-    land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW)
-    stage(spark, loaded, layout, DAYS)
+    landed = received((), land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW))
+    stage(spark, loaded, layout, DAYS, landed)
     build_shadow(spark, loaded, layout, Target(ATTEMPT, DAYS, Audit(NOW, "floor", loaded.code_version)), {})
     road = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).select(*loaded.dataset.columns)
 

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import backfill_assets
+from backfill_assets.domain.deliveries import in_order, received
+from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import (
     PUBLISHED,
@@ -44,11 +46,13 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
     loaded, dataset = case.loaded, case.loaded.dataset
     delivered = {delivery.day for delivery in case.deliveries}
     lay_out_upstreams(case, layout)
+    deliveries: tuple[Delivery, ...] = ()
     if delivered:
         deliveries = land(spark, loaded, layout, discover(loaded, layout, delivered), NOW)
         assert sum(d.corrupt_rows for d in deliveries) == 0
     if dataset.source is not None:
-        counts = stage(spark, loaded, layout, dataset.with_lookback(case.days))
+        force = received((), in_order(dataset, deliveries))
+        counts = stage(spark, loaded, layout, dataset.with_lookback(case.days), force)
         assert sum(c.outside_rows for c in counts.values()) == 0
     if case.expected_staging:
         staged = read_staged(spark, loaded, layout, case.days).collect()

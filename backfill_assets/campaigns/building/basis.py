@@ -16,6 +16,7 @@ from backfill_assets.domain.inputs import (
     by_delivery_day,
     deliveries_of,
     fact_inputs,
+    force_by_day,
     origin,
     origins,
     staged_inputs,
@@ -29,6 +30,7 @@ from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 
+_ByDay = Mapping[dt.date, tuple[Delivery, ...]]
 _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]
 
 
@@ -50,29 +52,44 @@ class CurrentBasis:
         """Digest of what each staged day would be built from now."""
         return self._digests(dataset, days, lookback=False)
 
+    def to_stage(self, dataset: str, days: Collection[dt.date]) -> tuple[Mapping[dt.date, str], tuple[Delivery, ...]]:
+        """What days are to be staged from, by one look at the ledger: digests as `staged_inputs`, and the deliveries in force."""
+        known = self._known(dataset, self.datasets[dataset].dataset.delivery_days(tuple(sorted(days))))
+        return self._digests_of(dataset, days, known, lookback=False), tuple(d for own in known.values() for d in own)
+
+    def in_force(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
+        """The deliveries in force behind the facts of these days."""
+        window = self.datasets[dataset].dataset.fact_delivery_days(tuple(days))
+        return tuple(d for own in self._known(dataset, window).values() for d in own)
+
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:
         """The deliveries that each day's fact would be built from now, as `origins` names them."""
         found = self.datasets[dataset].dataset
         known = self._known(dataset, found.fact_delivery_days(tuple(days)))
         return {day: origins(found, day, known) for day in days}
 
-    def newer(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[Delivery, ...]]:
-        """The deliveries behind each day that its published content was not built from; none where that is not known.
+    def came_and_went(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
+        """The deliveries behind each day that its published content was not built from, and those that it names and count no more.
 
-        Those of days that a day looks back at are left out: they have no row of the day.
+        Days lack where it is not known what they were built from. Deliveries of days that a day looks back at are left out: they
+        have no row of the day.
         """
         found = self.datasets[dataset].dataset
         if found.source is None or not days:
-            return {}
+            return {}, {}
         # Where somebody else has written the files, such as a compaction, it is found out which content they have.
         self._published.of(dataset, days)
         contents = self._known_contents(dataset, days)
         built = {day: set(one.deliveries) for day, one in contents.items() if one.deliveries is not None}
-        known = self._known(dataset, found.delivery_days(tuple(days)))
-        return {
-            day: tuple(one for one in deliveries_of(found, day, known) if origin(one) not in own)
+        known = self.ledger.deliveries(dataset, found.delivery_days(tuple(days)))
+        force, all_known = force_by_day(found, known), by_delivery_day(known)
+        now = {day: deliveries_of(found, day, force) for day in built}
+        came = {day: tuple(d for d in now[day] if origin(d) not in own) for day, own in built.items()}
+        went = {
+            day: tuple(d for d in deliveries_of(found, day, all_known) if origin(d) in own and d not in now[day])
             for day, own in built.items()
         }
+        return came, went
 
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.
@@ -126,10 +143,15 @@ class CurrentBasis:
         return Contents(self.ledger, self.tables, self.fingerprints)
 
     def _digests(self, name: str, days: Collection[dt.date], *, lookback: bool) -> Mapping[dt.date, str]:
-        loaded = self.datasets[name]
-        dataset = loaded.dataset
-        wanted = tuple(sorted(days))
+        dataset, wanted = self.datasets[name].dataset, tuple(sorted(days))
         known = self._known(name, dataset.fact_delivery_days(wanted) if lookback else dataset.delivery_days(wanted))
+        return self._digests_of(name, days, known, lookback=lookback)
+
+    def _digests_of(
+        self, name: str, days: Collection[dt.date], known: Deliveries, *, lookback: bool
+    ) -> Mapping[dt.date, str]:
+        loaded, wanted = self.datasets[name], tuple(sorted(days))
+        dataset = loaded.dataset
         # No staged row depends on a golden source; without one, digests are what they always were.
         golden = golden_fingerprints(loaded, self.layout, wanted) if lookback else {}
         references = reference_fingerprints(loaded, self.layout)
@@ -137,7 +159,7 @@ class CurrentBasis:
         return {day: digest_of(dataset, day, known, {**references, **golden.get(day, {})}) for day in wanted}
 
     def _known(self, name: str, window: Collection[dt.date]) -> Deliveries:
-        return by_delivery_day(self.ledger.deliveries(name, window))
+        return force_by_day(self.datasets[name].dataset, self.ledger.deliveries(name, window))
 
 
 def _upstream_digest(dataset: Dataset, day: dt.date, contents: Mapping[str, Mapping[dt.date, str]]) -> str:

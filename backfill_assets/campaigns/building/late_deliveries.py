@@ -12,12 +12,14 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, LateData, OnMissing
 from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.inputs import Deliveries, by_delivery_day, origins
+from backfill_assets.domain.deliveries import heads
+from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
 from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.metrics import gaps_of
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import SourceFile, discover, require_sources
 
@@ -31,13 +33,13 @@ _PATIENCE: Final = dt.timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class LateDay:
-    """A published day for which something has been delivered that it was not built from, or a `gap`: a due day without content.
+    """A published day that was built from other deliveries than those that count now, or a `gap`: a due day without content.
 
-    `files` are those that have not landed yet; none if another day's run has landed all. `deliveries` is a digest of all
-    files behind the day, landed or not, and of the units that have held it: it stays the same until something else comes, or
-    until a claim or a hold has ended. `waits_for` says what keeps a live run from
-    working on the day: an open unit's claim, or a hold, in any dataset of its release group; empty if nothing does. The
-    unit of an earlier live run of the same day does not: another one goes on with it.
+    Some deliveries came, or were superseded or withdrawn. `files` are those that have not landed yet; none if another day's
+    run has landed all. `deliveries` is a digest of all files behind the day, landed or not, of what is published, and of the
+    units that have held it: it stays the same until something else comes or goes, or until a claim or a hold has ended.
+    `waits_for` says what keeps a live run from working on the day: an open unit's claim, or a hold, in any dataset of its
+    release group; empty if nothing does. The unit of an earlier live run of the same day does not: another one goes on with it.
     """
 
     dataset: str
@@ -70,8 +72,9 @@ class LateDeliveries:
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
         unpublished = self._unpublished(name, published)
         looked_at = tuple(sorted({*watched, *unpublished}))
-        known = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(looked_at)))
-        new = self._new(loaded, dataset.fact_delivery_days(looked_at), known)
+        landed = self.ledger.deliveries(name, dataset.fact_delivery_days(looked_at))
+        known = force_by_day(dataset, landed)
+        new = self._new(loaded, dataset.fact_delivery_days(looked_at), landed)
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
         late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
         # What may be empty lacks nothing; of all others the file of the day itself has to be there.
@@ -84,8 +87,8 @@ class LateDeliveries:
         over = self.ledger.units(name, _OVER) if days else ()
         return tuple(
             LateDay(
-                name, d, tuple(f.path for f in files[d]), _digest(dataset, d, (known, new), over), waits.get(d, ""),
-                d not in shown,
+                name, d, tuple(f.path for f in files[d]), _digest(dataset, d, (known, new), active.get(d, ()), over),
+                waits.get(d, ""), d not in shown,
             )
             for d in days if d not in judged
         )  # fmt: skip
@@ -112,28 +115,39 @@ class LateDeliveries:
                 judged.add(day)
         return judged
 
-    def _new(self, loaded: LoadedDataset, window: Days, known: Deliveries) -> _NewFiles:
-        deliveries = [d for found in known.values() for d in found]
-        landed = {(d.day, d.path, d.fingerprint) for d in deliveries}
+    def moved(self, name: str) -> Days:
+        """All published days that were built from other deliveries than those that have landed and count now; opens no file."""
+        dataset, table = self.datasets[name].dataset, self.tables[name]
+        active = table.active() if table.exists() else {}
+        published = sorted(day for day, files in active.items() if files)
+        if dataset.source is None or not published:
+            return ()
+        known = force_by_day(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(published))))
+        return tuple(sorted(self._overtaken(dataset, published, known, active)))
+
+    def _new(self, loaded: LoadedDataset, window: Days, landed: Sequence[Delivery]) -> _NewFiles:
+        # What lies at a path counts: content that was landed once and superseded since comes anew.
+        last = {place: one.fingerprint for place, one in heads(landed).items()}
         new: dict[dt.date, list[SourceFile]] = {}
-        found = discover(loaded, self.layout, window, deliveries)
+        # Of two contents of one size and time of change the newer one is taken for what lies there.
+        found = discover(loaded, self.layout, window, sorted(landed, key=lambda one: one.order))
         if not found:
-            require_sources(loaded, self.layout, lambda: deliveries)
+            require_sources(loaded, self.layout, lambda: landed)
         for file in found:
-            if (file.day, file.path, file.fingerprint) not in landed:
+            if last.get((file.day, file.path)) != file.fingerprint:
                 new.setdefault(file.day, []).append(file)
         return new
 
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
     ) -> set[dt.date]:
-        """Days of which a delivery has landed that they were not built from, by the run of another day that it may hold rows of.
+        """Days that were built from other deliveries, or from others as the newest, than those that have landed and count now.
 
         Told by the deliveries themselves: a landing that began before a release may reach the ledger after it.
         """
         contents = self.ledger.contents(dataset.name, {day: layout_digest(active.get(day, ())) for day in days})
         built = {day: found.deliveries for day, found in contents.items() if found.deliveries is not None}
-        return {day for day, own in built.items() if set(origins(dataset, day, known)) - set(own)}
+        return {day for day, own in built.items() if origins(dataset, day, known) != own}
 
     def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
         """What a live run of each day would be refused for: it works on all datasets of the release group."""
@@ -168,15 +182,26 @@ class LateDeliveries:
         }
 
 
-def _digest(dataset: Dataset, day: dt.date, files: tuple[Deliveries, _NewFiles], over: Sequence[Unit]) -> str:
+def _digest(
+    dataset: Dataset,
+    day: dt.date,
+    files: tuple[Deliveries, _NewFiles],
+    published: Sequence[DataFile],
+    over: Sequence[Unit],
+) -> str:
+    """Names the state that a run is to bring: the files behind a day once the new ones have landed.
+
+    Together with what is published: the same files may be behind a day again after others were.
+    """
     known, new = files
     window = dataset.fact_delivery_days((day,))
-    landed = [(d.path, d.fingerprint) for w in window for d in known.get(w, ())]
-    found = sorted([*landed, *((f.path, f.fingerprint) for w in window for f in new.get(w, ()))])
+    behind = {(w, d.path): d.fingerprint for w in window for d in known.get(w, ())}
+    behind |= {(w, f.path): f.fingerprint for w in window for f in new.get(w, ())}
+    found = sorted((path, content) for (_, path), content in behind.items())
     # A live unit that somebody has given up is no reason to try the same again.
     ended = sorted(
         unit.id
         for unit in over
         if day in unit.targets.get(dataset.name, ()) and not (unit.live and unit.state is UnitState.discarded)
     )
-    return digest([found, ended])[:16]
+    return digest([found, layout_digest(published), ended])[:16]

@@ -57,7 +57,9 @@ class Relaunches:
         Days that only look back at them are outdated once they are released, and not before.
         """
         upstreams = upstreams_of(self.datasets)
-        found = {one.dataset: set(one.days) for one in outdated}
+        found: _Need = {}
+        for one in outdated:
+            found.setdefault(one.dataset, set()).update(one.days)
         plans: list[Relaunch] = []
         for group in release_groups(upstreams):
             need = {name: found[name] for name in group if name in found}

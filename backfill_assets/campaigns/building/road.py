@@ -16,9 +16,10 @@ from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.comparison import Alone
 from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.errors import EvidenceError, UnitError
+from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order
+from backfill_assets.domain.errors import EvidenceError, SourceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
-from backfill_assets.domain.inputs import by_delivery_day, source_state
+from backfill_assets.domain.inputs import force_by_day, source_state
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
@@ -34,6 +35,7 @@ from backfill_assets.lakehouse.road import (
     Question,
     ShadowDays,
     Sides,
+    SourceFile,
     Target,
     build_shadow,
     built_alone,
@@ -48,6 +50,7 @@ from backfill_assets.lakehouse.road import (
     require_raw,
     require_sources,
     row_differences,
+    rows_in_raw,
     sample,
     stage,
     upstream_tables,
@@ -61,7 +64,7 @@ _AHEAD: Final = dt.timedelta(days=366)
 
 @dataclass(frozen=True)
 class Landed:
-    """What a landing brought: new deliveries, and all known deliveries of the days."""
+    """What a landing brought: deliveries that are the newest at their path now, and all known deliveries of the days."""
 
     new: tuple[Delivery, ...]
     known: tuple[Delivery, ...]
@@ -86,7 +89,8 @@ class Road:
     def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
         """Land the deliveries from which these business days are built, those of the days that they look back at included.
 
-        Known ones are skipped, but for days of which raw has lost rows.
+        What came last at its path is skipped, but for days of which raw has lost rows. Content that comes again is the newest
+        again, and in raw already.
 
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
@@ -94,19 +98,25 @@ class Road:
         self.require_sources(name)
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
-        known = {(d.day, d.path, d.fingerprint): d for d in self.ledger.deliveries(name, window)}
-        lost = lost_from_raw(loaded, self.layout, known.values())
-        files = []
-        for file in discover(loaded, self.layout, window):
-            before = known.get((file.day, file.path, file.fingerprint))
-            if before is None or file.day in lost:
-                # What is landed again keeps its place in the order of deliveries.
-                files.append(file if before is None else replace(file, delivered_at=before.delivered_at))
-        rows = {(d.path, d.fingerprint): d.rows for d in known.values()}
+        known = self.ledger.deliveries(name, window)
+        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
+        files = [_as_known(f, last) for f in discover(loaded, self.layout, window) if _to_land(f, last, lost)]
+        rows = {(d.path, d.fingerprint): d.rows for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
-        new = tuple(d for d in landed if (d.day, d.path, d.fingerprint) not in known)
-        self.ledger.add_deliveries(new)
-        return Landed(new, self.ledger.deliveries(name, window))
+        seen = {place: one.order for place, one in last.items()}
+        self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
+        self._give_up(spark, loaded, lost)
+        now = self.ledger.deliveries(name, window)
+        return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
+
+    def _give_up(self, spark: SparkSession, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
+        """Write down what of these days does not count and is not in raw any more: nobody can land it again, or needs it."""
+        known = self.ledger.deliveries(loaded.name, lost) if lost else ()
+        force = set(in_force(loaded.dataset, known))
+        idle = [d for d in known if d not in force and d.landings]
+        counts = rows_in_raw(spark, loaded, self.layout, lost) if idle else {}
+        gone = [d for d in idle if counts.get((d.path, d.fingerprint), 0) < d.rows]
+        self.ledger.change_deliveries(gone, Deed.lost)
 
     def require_sources(self, name: str) -> None:
         """Refuse a mistyped path of the sources, under which there is no file for any day.
@@ -127,15 +137,20 @@ class Road:
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
-            SourceError: raw has fewer rows than were landed.
+            SourceError: raw has fewer rows than were landed, or lacks what counts now.
         """
         stale = self.days_to_stage(name, days)
         if not stale:
             return {}
         loaded = self.datasets[name]
         require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
-        inputs, code = self.basis.staged_inputs(name, stale), loaded.code_version
-        counts = stage(spark, loaded, self.layout, stale)
+        (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
+        if lacking := [one for one in force if not one.landings]:
+            raise SourceError(
+                f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
+                f"{lacking[0].day}, or withdraw it"
+            )
+        counts = stage(spark, loaded, self.layout, stale, force)
         self.ledger.add_staged(
             StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
             for day, found in counts.items()
@@ -143,9 +158,9 @@ class Road:
         return {day: found.rows for day, found in counts.items()}
 
     def days_to_land(self, name: str, days: Days) -> Days:
-        """The days behind which lie files that have not landed, or that raw has lost.
+        """The days behind which lie files that have not landed, that lie there again, or that raw has lost.
 
-        A file that has path, size and time of last change of a delivery is taken for it, and not read.
+        The files are read: one that was corrected may have the size and the time of last change that it had.
 
         Raises:
             SourceError: a file fits two days at once.
@@ -154,10 +169,8 @@ class Road:
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
-        lost = lost_from_raw(loaded, self.layout, known)
-        landed = {(d.day, d.path, d.fingerprint) for d in known if d.day not in lost}
-        found = discover(loaded, self.layout, window, known)
-        new = {f.day for f in found if (f.day, f.path, f.fingerprint) not in landed}
+        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lost)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def days_to_stage(self, name: str, days: Days) -> Days:
@@ -220,6 +233,7 @@ class Road:
             # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
             self.land(spark, name, days)
         for _ in range(_TRIES):
+            wanted = self.basis.staged_inputs(name, read)
             # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
             inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
             # After the digest of the inputs: what lands between the two makes the evidence stale.
@@ -230,7 +244,7 @@ class Road:
             tables = upstream_tables(spark, self.layout, self.sources.of(unit, name, days))
             build_shadow(spark, loaded, self.layout, target, tables)
             # File names never repeat: the same files before and after mean that nobody has replaced them in between.
-            if staged.keys() == set(read) and self._staged_by_this_code(name, read) == staged:
+            if staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged:
                 break
         else:
             raise EvidenceError(
@@ -250,12 +264,20 @@ class Road:
         ]  # fmt: skip
         self.ledger.add_evidence(attempt.number, pending)
 
-    def _staged_by_this_code(self, name: str, days: Days) -> Mapping[dt.date, str]:
-        """By day the digest of its staged files; days lack that are not there as this code has staged them last."""
+    def _staged_by_this_code(
+        self, name: str, days: Days, inputs: Mapping[dt.date, str] | None = None
+    ) -> Mapping[dt.date, str]:
+        """By day the digest of its staged files; days lack that are not there as this code has staged them last.
+
+        Nor are those that were staged from other `inputs`: a delivery may have been taken out and back in between.
+        """
         loaded, staged = self.datasets[name], self.ledger.staged(name, days)
         held = held_in_staging(loaded, self.layout, staged.values())
         return {
-            d: one.files for d, one in staged.items() if (one.code, one.files) == (loaded.code_version, held.get(d))
+            d: one.files
+            for d, one in staged.items()
+            if (one.code, one.files) == (loaded.code_version, held.get(d))
+            and (inputs is None or one.inputs == inputs[d])
         }
 
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
@@ -287,8 +309,8 @@ class Road:
         neighbours = Neighbours(self.ledger, self.datasets, self.layout)
         seams = neighbours.seams(spark, unit, name, sides)
         nulls = neighbours.null_rises(unit, name, {day: one.shadow_files for day, one in pending.items()}, active)
-        newer = self.basis.newer(name, [day for day in days if sides[day].published.rows])
-        question = Question(attempt.folder, attempt.number, sides, contract, newer)
+        came, went = self.basis.came_and_went(name, [day for day in days if sides[day].published.rows])
+        question = Question(attempt.folder, attempt.number, sides, contract, came, went)
         with row_differences(spark, loaded, self.layout, question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
             compared = compared_days(schema, rows, golden, seams, moved, nulls, alone)
@@ -323,7 +345,7 @@ class Road:
 
     def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         dataset = self.datasets[name].dataset
-        deliveries = by_delivery_day(self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
+        deliveries = force_by_day(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
         staged = self.ledger.staged(name, dataset.with_lookback(days))
         return {day: source_state(dataset, day, deliveries, staged) for day in days}
 
@@ -348,12 +370,27 @@ class Road:
         failed = _failed(evidence)
         if not failed:
             return tuple(evidence)
-        found = sample(spark, self.datasets[attempt.dataset], self.layout, attempt.folder, failed)
+        loaded, force = self.datasets[attempt.dataset], self.basis.in_force(attempt.dataset, attempt.days)
+        found = sample(spark, loaded, self.layout, attempt.folder, failed, force)
         rows = {**found, **known}
         return tuple(
             replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
             for e in evidence
         )
+
+
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[dt.date]) -> bool:
+    """Whether a file is not what came last at its path, or raw may lack it."""
+    head = last.get((file.day, file.path))
+    return head is None or head.fingerprint != file.fingerprint or not head.landings or file.day in lost
+
+
+def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
+    """What raw had lost is landed with the time that it had."""
+    head = last.get((file.day, file.path))
+    if head is None or head.fingerprint != file.fingerprint:
+        return file
+    return replace(file, delivered_at=head.delivered_at)
 
 
 def _failed(evidence: Sequence[DayEvidence]) -> tuple[Verdict, ...]:

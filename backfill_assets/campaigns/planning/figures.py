@@ -9,6 +9,7 @@ from typing import Final
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.plan import Days
 from backfill_assets.domain.ports import PublishedTable, WorkLedger
 from backfill_assets.domain.release import DataFile
@@ -89,7 +90,7 @@ class FigureReader:
         if not window:
             return {}
         found: dict[dt.date, Amount] = {}
-        for delivery in self.ledger.deliveries(loaded.name, window):
+        for delivery in in_force(loaded.dataset, self.ledger.deliveries(loaded.name, window)):
             found[delivery.day] = found.get(delivery.day, NOTHING).plus(Amount(delivery.rows, delivery.size))
         if landing:
             known = _sum(found.values())

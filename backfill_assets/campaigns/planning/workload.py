@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.ports import PublishedTable, WorkLedger
 
 
@@ -27,7 +28,8 @@ class Workload:
         """
         dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
         window = dataset.fact_delivery_days(asked)
-        delivered = sum(d.size for d in self.ledger.deliveries(name, window)) if window else 0
+        known = self.ledger.deliveries(name, window) if window else ()
+        delivered = sum(d.size for d in in_force(dataset, known))
         if layer != "shadow":
             return delivered
         upstream = sum(self._published(above, dataset.upstream_days(above, asked)) for above in dataset.upstream)

@@ -25,6 +25,7 @@ from backfill_assets.domain.certificate import (
 )
 from backfill_assets.domain.comparison import Value
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import ProofError
 from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger, PublishedTable
@@ -126,7 +127,10 @@ class Prover:
 
     def _sampled(self, subject: Subject) -> Sampled:
         found = UpstreamPlaces(self.ledger, self.datasets).of(subject.open_unit, subject.dataset, subject.days)
-        return Sampled(subject.dataset, subject.days, {days.loaded.name: days.places for days in found})
+        upstream = {days.loaded.name: days.places for days in found}
+        dataset = self.datasets[subject.dataset].dataset
+        known = self.ledger.deliveries(subject.dataset, dataset.fact_delivery_days(subject.days))
+        return Sampled(subject.dataset, subject.days, upstream, in_force(dataset, known))
 
     def _inputs(self, subject: Subject) -> Mapping[dt.date, str]:
         name, days = subject.dataset, subject.days

@@ -12,6 +12,7 @@ from backfill_assets.campaigns.proving.subjects import Days, Subjects
 from backfill_assets.catalog import Catalog, LoadedDataset
 from backfill_assets.catalog.checkout import Checkout
 from backfill_assets.domain.certificate import Recomputation
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import ModelError, ProofError, SourceError
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
@@ -81,7 +82,9 @@ class HistoryDiffs:
             return DatasetDiff(name, fault=str(error))
         scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(self.ledger, catalog.datasets).of(None, name, days)
-        sampled = Sampled(name, days, {one.loaded.name: one.places for one in found})
+        dataset = catalog.datasets[name].dataset
+        force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
+        sampled = Sampled(name, days, {one.loaded.name: one.places for one in found}, force)
         try:
             engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)
             differences, largest = engine.differences(name, days, f"{scratch}/1")
@@ -89,7 +92,7 @@ class HistoryDiffs:
             return DatasetDiff(name, fault=str(error))
         finally:
             table.delete(_below(table, scratch))
-        schema = schema_change(catalog.datasets[name].dataset, table.types())
+        schema = schema_change(dataset, table.types())
         return DatasetDiff(name, differences, largest, schema, catalog.downstream_of([name]))
 
 

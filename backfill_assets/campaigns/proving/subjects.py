@@ -11,6 +11,7 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ProofError
 from backfill_assets.domain.execution import Execution
+from backfill_assets.domain.inputs import force_by_day
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.plan import choose_canaries
 from backfill_assets.domain.ports import Ledger, PublishedTable
@@ -112,5 +113,5 @@ class Subjects:
         """Those of the days of which anything was delivered, or all without a source."""
         if dataset.source is None or not days:
             return days
-        landed = {d.day for d in self.ledger.deliveries(dataset.name, dataset.delivery_days(days))}
-        return tuple(day for day in days if landed.intersection(dataset.delivery_days((day,))))
+        landed = force_by_day(dataset, self.ledger.deliveries(dataset.name, dataset.delivery_days(days)))
+        return tuple(day for day in days if not landed.keys().isdisjoint(dataset.delivery_days((day,))))

@@ -14,6 +14,7 @@ from backfill_assets.lakehouse.road.raw import (
     lost_from_raw,
     require_raw,
     require_sources,
+    rows_in_raw,
 )
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
@@ -56,6 +57,7 @@ __all__ = [
     "require_raw",
     "require_sources",
     "row_differences",
+    "rows_in_raw",
     "run_model",
     "sample",
     "stage",

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
+from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
@@ -43,6 +44,8 @@ from backfill_assets.lakehouse.spark_errors import room_for
 
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""
+ORDER: Final = "_order"
+"""The number of a row's delivery: of two, the one with the higher number is the newer one."""
 CORRUPT: Final = "_corrupt_record"
 """The line of a row that could not be read as declared; null in good rows."""
 
@@ -222,6 +225,13 @@ def _is_still(file: SourceFile) -> bool:
         return False
 
 
+def rows_in_raw(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[tuple[str, str], int]:
+    """How many rows raw has of each delivery of these days, by path and fingerprint."""
+    return {key: rows for key, (rows, _) in _landed(spark, layout.raw_path(loaded.name), days).items()}
+
+
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
     """The delivery days of which raw has fewer rows than were landed, by its log alone."""
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
@@ -240,7 +250,9 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
     if not lost:
         return
     there = {(f.day, f.path, f.fingerprint) for f in discover(loaded, layout, lost)}
-    gone = sorted({d.path for d in deliveries if d.day in lost and (d.day, d.path, d.fingerprint) not in there})
+    # What does not count, nobody needs; the next landing gives it up.
+    needed = (d for d in in_force(loaded.dataset, deliveries) if d.day in lost)
+    gone = sorted({d.path for d in needed if (d.day, d.path, d.fingerprint) not in there})
     what = f"{layout.raw_path(loaded.name)}: raw has fewer rows of {format_days(lost)} than were landed"
     if not gone:
         raise SourceError(
@@ -270,6 +282,23 @@ def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: C
         name: F.lit(None).cast(spark_type(kind)) for name, kind in source.columns.items() if name not in frame.columns
     }
     return frame.withColumns(lacking) if lacking else frame
+
+
+def read_in_force(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Iterable[Delivery]
+) -> DataFrame:
+    """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
+
+    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know.
+    """
+    those = [(d.day, d.path, d.fingerprint, d.order, d.delivered_at) for d in force if d.day in frozenset(days)]
+    same = [DELIVERY_DAY, "_source_file", "_fingerprint"]
+    known = spark.createDataFrame(
+        those, f"{DELIVERY_DAY} date, _source_file string, _fingerprint string, {ORDER} bigint, _delivered_at timestamp"
+    )
+    # When it was delivered is the ledger's to say: it may have come again since.
+    raw = read_raw(spark, loaded, layout, days).drop("_delivered_at")
+    return raw.join(F.broadcast(known), same)
 
 
 def _is_temporary(relative: str) -> bool:

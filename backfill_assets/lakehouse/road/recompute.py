@@ -79,7 +79,7 @@ class SparkRecomputations(OnSpark):
             tables = {**upstream_tables(spark, self.layout, places), **reference_tables(spark, loaded, self.layout)}
             if loaded.dataset.source is not None:
                 read = loaded.dataset.with_lookback(sampled.days)
-                tables["staging"] = staged_rows(spark, loaded, self.layout, read, arrange)
+                tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
             # Nobody reads the audit columns of a scratch shadow.
             target = Target(folder, sampled.days, Audit(_EPOCH, "", loaded.code_version))

@@ -29,13 +29,14 @@ from backfill_assets.lakehouse.road.compare import (
     old_column,
 )
 from backfill_assets.lakehouse.road.measure import Sides
+from backfill_assets.lakehouse.road.raw import ORDER
 from backfill_assets.lakehouse.road.row_examples import Broken, largest_of, sampled
 from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, counts_of, tallies_of
 from backfill_assets.lakehouse.road.samples import Samples
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.shares import CAME, LEFT, MOVED, Shadow, Slices, lone_files, shares_of
 from backfill_assets.lakehouse.road.spark_sql import equal_keys, figure, in_days
-from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets.lakehouse.road.staging import read_staged, staged_rows
 from backfill_assets.lakehouse.road.tables import read_days
 
 _FILE: Final = "_source_file"
@@ -47,7 +48,7 @@ _Days = tuple[dt.date, ...]
 class Question:
     """What is to be compared: the shadow of an attempt with what is published, given what was measured and promised.
 
-    `newer` are the deliveries that the published days were not built from.
+    `newer` are the deliveries that the published days were not built from, `older` those that they were and that count no more.
     """
 
     folder: str
@@ -55,6 +56,7 @@ class Question:
     measured: Mapping[dt.date, Sides]
     contract: Contract
     newer: Mapping[dt.date, Collection[Delivery]] = field(default_factory=dict)
+    older: Mapping[dt.date, Collection[Delivery]] = field(default_factory=dict)
 
     @property
     def replaced(self) -> _Days:
@@ -134,19 +136,38 @@ def row_differences(
 def _explained(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, joined: _Joined, question: Question
 ) -> Mapping[tuple[dt.date, str], int]:
-    """By day and status the added and removed rows whose key came with a newer delivery."""
+    """By day and status the added and removed rows whose key came with a newer delivery, or went with an older one."""
     match, day = joined.pair.shape.match, joined.pair.shape.partition
-    came = [(own, d.path, d.delivered_at) for own in question.moved for d in question.newer.get(own, ())]
-    if not came:
+    found = [*_keys_that_came(spark, loaded, layout, question), *_keys_that_went(spark, loaded, layout, question)]
+    if not found:
         return {}
-    files = spark.createDataFrame(came, f"{day} date, _source_file string, _delivered_at timestamp")
-    staged = read_staged(spark, loaded, layout, {own for own, _, _ in came})
-    keys = staged.join(F.broadcast(files), files.columns, "left_semi").select(*match).distinct()
+    keys = reduce(DataFrame.unionByName, [frame.select(*match) for frame in found]).distinct()
     rows = joined.rows.where(F.col(STATUS).isin(ADDED, REMOVED))
     mine, theirs = ({f.name: f.dataType for f in frame.schema.fields} for frame in (rows, keys))
     same = (equal_keys(rows[name], keys[name], of_one_type=mine[name] == theirs[name]) for name in match)
     counted = rows.join(keys, reduce(and_, same), "left_semi").groupBy(day, STATUS).count().collect()
     return {(own, status): count for own, status, count in counted}
+
+
+def _keys_that_came(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
+) -> Iterator[DataFrame]:
+    came = [(own, d.path) for own in question.moved for d in question.newer.get(own, ())]
+    if came:
+        files = spark.createDataFrame(came, f"{loaded.dataset.partition_column} date, {_FILE} string")
+        staged = read_staged(spark, loaded, layout, {own for own, _ in came})
+        yield staged.join(F.broadcast(files), files.columns, "left_semi")
+
+
+def _keys_that_went(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
+) -> Iterator[DataFrame]:
+    """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw."""
+    went = {own: tuple(question.older.get(own, ())) for own in question.moved}
+    days = [own for own, older in went.items() if older]
+    if days:
+        force = tuple(dict.fromkeys(d for older in went.values() for d in older))
+        yield staged_rows(spark, loaded, layout, days, force)
 
 
 def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> tuple[DataFrame, Mapping[dt.date, Row]]:
@@ -233,7 +254,7 @@ def _slices(
         files[day][file] = rows
     lone = lone_files(files)
     sought = [day for day, tally in tallies.items() if day not in lone or tally[REMOVED]]
-    newest = F.max(F.struct("_delivered_at", _FILE)).getField(_FILE).alias(_FILE)
+    newest = F.max(F.struct(ORDER, _FILE)).getField(_FILE).alias(_FILE)
     by_key = staged.where(in_days(match[0], sought)).groupBy(*match).agg(newest) if sought else None
     return Slices(match, columns, files, by_key)
 

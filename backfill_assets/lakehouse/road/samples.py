@@ -17,10 +17,11 @@ from backfill_assets.domain.comparison import Value
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.verdict import CheckKind, Verdict
 from backfill_assets.domain.verdict import Row as SampleRow
+from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.matching import is_unmatched, with_matches
 from backfill_assets.lakehouse.road.measure import is_failing
-from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
+from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_in_force
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import first_of_each, in_days
@@ -36,11 +37,16 @@ Samples = dict[tuple[str, dt.date], tuple[SampleRow, ...]]
 
 
 def sample(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, attempt_folder: str, failed: Collection[Verdict]
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    attempt_folder: str,
+    failed: Collection[Verdict],
+    force: Collection[Delivery],
 ) -> Mapping[tuple[str, dt.date], tuple[SampleRow, ...]]:
     """Up to five offending rows per failed (check, day), as plain JSON values; at most three Spark queries.
 
-    Changes and reconciliations have none: no single row is wrong in them.
+    `force` are the deliveries in force behind the days. Changes and reconciliations have none: no single row is wrong in them.
     """
     kinds = {check.name: check.kind for check in checks_of(loaded.dataset)}
     days: dict[str, set[dt.date]] = {}
@@ -60,7 +66,7 @@ def sample(
             references = reference_tables(spark, loaded, layout)
             found |= _grouped(_rows(with_matches(shadow, loaded.dataset, references), loaded, by_row), partition)
     for name, wanted in corrupt.items():
-        found |= _corrupt(spark, loaded, layout, (name, wanted))
+        found |= _corrupt(spark, loaded, layout, (name, wanted), force)
     return {key: rows for key, rows in found.items() if key[1] in days.get(key[0], ())}
 
 
@@ -93,16 +99,20 @@ def _grouped(frame: DataFrame, partition: str) -> Samples:
 
 
 def _corrupt(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, wanted: tuple[str, Collection[dt.date]]
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    wanted: tuple[str, Collection[dt.date]],
+    force: Collection[Delivery],
 ) -> Samples:
     """Unreadable rows of every delivery day that may bring the days, and rows that the days brought for others."""
     name, days = wanted
     dataset = loaded.dataset
-    raw = read_raw(spark, loaded, layout, dataset.delivery_days(tuple(days)))
+    raw = read_in_force(spark, loaded, layout, dataset.delivery_days(tuple(days)), force)
     unreadable = raw.where(F.col(CORRUPT).isNotNull()).select(
         F.lit("unreadable").alias("problem"), DELIVERY_DAY, "_source_file", CORRUPT
     )
-    others = outside_rows(spark, loaded, layout, days)
+    others = outside_rows(spark, loaded, layout, days, force)
     columns = dict.fromkeys((dataset.partition_column, *dataset.key))
     strangers = others.select(
         F.lit("of another day").alias("problem"),

@@ -18,11 +18,11 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset, Deduplicate
 from backfill_assets.domain.errors import ModelError, SourceError
-from backfill_assets.domain.work import StagedDay
+from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
-from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_raw
+from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
 from backfill_assets.lakehouse.road.tables import digests_by_day, is_table, read_days, rows_by_day, write_days
@@ -34,7 +34,13 @@ LINEAGE: Final = "_lineage"
 _LINEAGE_TYPE: Final = T.StructType(
     [
         *struct_of(
-            {"delivery_day": "date", "delivered_at": "timestamp", "source_file": "string", "fingerprint": "string"}
+            {
+                "order": "long",
+                "delivery_day": "date",
+                "delivered_at": "timestamp",
+                "source_file": "string",
+                "fingerprint": "string",
+            }
         )
     ]
 )
@@ -42,7 +48,9 @@ Arrange = Callable[[DataFrame], DataFrame]
 """Brings the rows of a table into another order, and nothing else."""
 _WEEK: Final = 7 * 24
 """Hours for which Delta keeps what was replaced, unless a table says otherwise."""
-_KEPT: Final = {DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file"}
+_KEPT: Final = {
+    DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file", ORDER: "order",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,9 +67,9 @@ class StagedCounts:
 
 
 def stage(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Collection[Delivery]
 ) -> Mapping[dt.date, StagedCounts]:
-    """Build exactly these days of staging from raw, in one commit; days without deliveries end up empty.
+    """Build exactly these days of staging from the deliveries in `force`, in one commit; days without any end up empty.
 
     Raises:
         ModelError: the staging model fails or returns other columns than it must.
@@ -71,7 +79,7 @@ def stage(
     if not days:
         return {}
     dataset = loaded.dataset
-    rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)))
+    rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)), force)
     path = _folder(layout, loaded, rows.schema)
     # Counting needs temporary files: a disk that is full of them is not the model's fault.
     with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(path):
@@ -105,6 +113,7 @@ def staged_rows(
     loaded: LoadedDataset,
     layout: Layout,
     days: Collection[dt.date],
+    force: Collection[Delivery],
     arrange: Arrange = as_they_are,
 ) -> DataFrame:
     """What `stage` would write of these days now, as a frame; nothing is written.
@@ -115,13 +124,15 @@ def staged_rows(
         ModelError: the staging model fails or returns other columns than it must.
         SourceError: raw or a reference does not fit what `dataset.yaml` declares.
     """
-    rows = _model_rows(spark, loaded, layout, loaded.dataset.delivery_days(tuple(days)), arrange)
+    rows = _model_rows(spark, loaded, layout, loaded.dataset.delivery_days(tuple(days)), force, arrange)
     return _own(rows, loaded.dataset, days)
 
 
-def outside_rows(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+def outside_rows(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Collection[Delivery]
+) -> DataFrame:
     """What the staging model returns of these delivery days for business days that they may not bring."""
-    return _model_rows(spark, loaded, layout, days).where(_is_outside(loaded.dataset))
+    return _model_rows(spark, loaded, layout, days, force).where(_is_outside(loaded.dataset))
 
 
 def read_staged(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
@@ -192,10 +203,12 @@ def _model_rows(
     loaded: LoadedDataset,
     layout: Layout,
     days: Collection[dt.date],
+    force: Collection[Delivery],
     arrange: Arrange = as_they_are,
 ) -> DataFrame:
-    raw = read_raw(spark, loaded, layout, days)
+    raw = read_in_force(spark, loaded, layout, days, force)
     lineage = F.struct(
+        F.col(ORDER).alias("order"),
         F.col(DELIVERY_DAY).alias("delivery_day"),
         F.col("_delivered_at").alias("delivered_at"),
         F.col("_source_file").alias("source_file"),
@@ -243,12 +256,13 @@ def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.
 
 def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:
     """Keep of each key all rows of its newest delivery: duplicates inside one delivery are for the checks to find."""
-    if dataset.staging.deduplicate is Deduplicate.none:
+    alone = dataset.staging.deduplicate is Deduplicate.latest_file and not dataset.landing.late_days
+    if alone or dataset.staging.deduplicate is Deduplicate.none:
         return rows
-    order = F.struct(*(F.col(LINEAGE).getField(name) for name in ("delivered_at", "source_file", "fingerprint")))
+    order = F.col(LINEAGE).getField("order")
     key = Window.partitionBy(*dict.fromkeys((dataset.partition_column, *dataset.key)))
-    marked = rows.withColumns({"_order": order, "_newest": F.max(order).over(key)})
-    return marked.where(F.col("_order") == F.col("_newest")).drop("_order", "_newest")
+    marked = rows.withColumn("_newest", F.max(order).over(key))
+    return marked.where(order == F.col("_newest")).drop("_newest")
 
 
 def _flattened(rows: DataFrame) -> DataFrame:

@@ -6,13 +6,14 @@ import datetime as dt
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.catalog import LoadedDataset, load_dataset
+from backfill_assets.domain.deliveries import in_force, in_order, received
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import (
@@ -73,6 +74,7 @@ class Kit:
 
     spark: SparkSession
     root: Path
+    book: dict[str, tuple[Delivery, ...]] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -84,9 +86,9 @@ class Kit:
         return settings_of(self.root)
 
     def dataset(
-        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, add_up: bool = False, **changes: object
+        self, staging: str = STAGING, fact: str = FACT, suffix: str = "sql", *, deduplicate: str = "", **changes: object
     ) -> LoadedDataset:
-        document = {**TRIPS, **changes, **({"staging": {"deduplicate": "none"}} if add_up else {})}
+        document = {**TRIPS, **changes, **({"staging": {"deduplicate": deduplicate}} if deduplicate else {})}
         folder = self.root / "datasets" / str(document["name"])
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
@@ -112,12 +114,20 @@ class Kit:
         return self.put(f"trips/{day}{part}.csv", "\n".join(lines) + "\n", hour)
 
     def land(self, loaded: LoadedDataset, *days: dt.date) -> tuple[Delivery, ...]:
+        """Land what lies there, and keep what a ledger would: `book` has all deliveries with their numbers."""
         files = discover(loaded, self.layout, loaded.dataset.delivery_days(days))
-        return land(self.spark, loaded, self.layout, files, NOW)
+        landed, known = land(self.spark, loaded, self.layout, files, NOW), self.book.get(loaded.name, ())
+        changed = received(known, in_order(loaded.dataset, landed))
+        now = {(d.day, d.path, d.fingerprint): d for d in (*known, *changed)}
+        self.book[loaded.name] = tuple(now.values())
+        return landed
+
+    def in_force(self, loaded: LoadedDataset) -> tuple[Delivery, ...]:
+        return in_force(loaded.dataset, self.book.get(loaded.name, ()))
 
     def stage(self, loaded: LoadedDataset, *days: dt.date) -> Mapping[dt.date, StagedCounts]:
         self.land(loaded, *days)
-        return stage(self.spark, loaded, self.layout, days)
+        return stage(self.spark, loaded, self.layout, days, self.in_force(loaded))
 
     def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
         self.stage(loaded, *loaded.dataset.with_lookback(days))

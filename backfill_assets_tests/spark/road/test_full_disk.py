@@ -31,7 +31,7 @@ def steps(kit: Kit, loaded: LoadedDataset) -> dict[str, Step]:
     audit = Audit(NOW, "u_1", loaded.code_version)
     return {
         "raw": lambda day: kit.land(loaded, day),
-        "staging": lambda day: stage(kit.spark, loaded, kit.layout, (day,)),
+        "staging": lambda day: stage(kit.spark, loaded, kit.layout, (day,), kit.in_force(loaded)),
         "shadow": lambda day: build_shadow(kit.spark, loaded, kit.layout, Target(FOLDER, (day,), audit), {}),
     }
 

@@ -131,8 +131,8 @@ def with_columns(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
 @pytest.fixture(scope="module")
 def compared_days(module_kit: Kit) -> ComparedDays:
     kit = module_kit
-    by_kind = kit.dataset(add_up=True, dimensions=["kind", "id"])
-    by_file = kit.dataset(add_up=True)
+    by_kind = kit.dataset(deduplicate="none", dimensions=["kind", "id"])
+    by_file = kit.dataset(deduplicate="none")
     delivered(kit)
     kit.build(by_file, *FEW, *MANY)
     shadow = kit.shadow(by_file)

@@ -28,7 +28,7 @@ def failed(*pairs: tuple[str, dt.date]) -> list[Verdict]:
 
 
 def sampled(kit: Kit, loaded: LoadedDataset, pairs: Iterable[tuple[str, dt.date]]) -> dict[str, object]:
-    rows = sample(kit.spark, loaded, kit.layout, FOLDER, failed(*pairs))
+    rows = sample(kit.spark, loaded, kit.layout, FOLDER, failed(*pairs), kit.in_force(loaded))
     json.loads(canonical_json(list(rows.values())))
     return {f"{check} {day}": [dict(r) for r in found] for (check, day), found in rows.items()}
 

@@ -69,14 +69,14 @@ def test_staging_twice_changes_nothing_and_days_without_deliveries_are_empty(sta
     assert first == {D1: StagedCounts(3, 0), D2: StagedCounts(1, 0), D3: StagedCounts(0, 0)}
     assert kit.stage(loaded, D1, D2, D3) == first
     assert values(kit.staged(loaded), *kit.staged(loaded).columns) == rows
-    assert stage(kit.spark, loaded, kit.layout, ()) == {}
+    assert stage(kit.spark, loaded, kit.layout, (), ()) == {}
 
 
 def test_without_deduplication_deliveries_add_up(kit: Kit, staged: Staged) -> None:
     assert staged.counts[D2] == StagedCounts(1, 0)
     for part in ("-a", "-b"):
         kit.deliver(D2, f"{D2},1,a,1,1", part=part)
-    assert kit.stage(kit.dataset(add_up=True), D2) == {D2: StagedCounts(2, 0)}
+    assert kit.stage(kit.dataset(deduplicate="none"), D2) == {D2: StagedCounts(2, 0)}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,10 @@ def test_only_the_days_asked_for_are_replaced_in_one_commit_with_one_file_per_da
     for day in DAYS:
         kit.deliver(day, f"{day},1,new,1,1", part="-again", hour=2)
     kit.land(loaded, *DAYS)
-    assert stage(kit.spark, loaded, kit.layout, (D1, D3)) == {D1: StagedCounts(2, 0), D3: StagedCounts(2, 0)}
+    assert stage(kit.spark, loaded, kit.layout, (D1, D3), kit.in_force(loaded)) == {
+        D1: StagedCounts(2, 0),
+        D3: StagedCounts(2, 0),
+    }
     assert commits(folder) == before + 1
     assert values(kit.staged(loaded).where("id = 1"), "day", "kind") == [
         (D1, "new"),
@@ -128,7 +131,7 @@ def test_only_the_days_asked_for_are_replaced_in_one_commit_with_one_file_per_da
 
 def test_days_for_which_nothing_was_ever_landed_can_be_staged(kit: Kit) -> None:
     loaded = kit.dataset()
-    assert stage(kit.spark, loaded, kit.layout, (D1,)) == {D1: StagedCounts(0, 0)}
+    assert stage(kit.spark, loaded, kit.layout, (D1,), ()) == {D1: StagedCounts(0, 0)}
 
 
 def test_a_staging_model_joins_references_and_does_not_see_corrupt_rows(kit: Kit) -> None:
@@ -171,8 +174,9 @@ def test_staging_models_with_wrong_columns_or_rows_are_refused(kit: Kit) -> None
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,a,1,1")
     kit.land(kit.dataset(), D1)
     for text, message in FAULTY:
+        changed = kit.dataset(staging=text)
         with pytest.raises(ModelError, match=message):
-            stage(kit.spark, kit.dataset(staging=text), kit.layout, (D1,))
+            stage(kit.spark, changed, kit.layout, (D1,), kit.in_force(changed))
     assert not list(kit.layout.staging_path("trips").glob("*/_delta_log/*.json"))
 
 

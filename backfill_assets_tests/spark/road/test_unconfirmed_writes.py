@@ -33,7 +33,7 @@ def test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_
         if step == "raw":
             kit.land(loaded, D1)
         else:
-            stage(kit.spark, loaded, kit.layout, (D1,))
+            stage(kit.spark, loaded, kit.layout, (D1,), kit.in_force(loaded))
 
     home = kit.layout.raw_path(loaded.name) if step == "raw" else kit.layout.staging_path(loaded.name)
     told.injected(f"an input/output error when {step} is brought to the disk")

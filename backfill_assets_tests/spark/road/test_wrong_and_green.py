@@ -74,7 +74,7 @@ def test_rows_that_come_and_go_with_a_newer_delivery_need_no_promise(kit: Kit) -
     keys = verdict(judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1], "keys_change")
     assert (keys.passed, keys.found) == (
         True,
-        "1 added and 1 removed of 2 rows, 2 of them with keys of newer deliveries",
+        "1 added and 1 removed of 2 rows, 2 of them with keys of deliveries that came or went",
     )
 
 

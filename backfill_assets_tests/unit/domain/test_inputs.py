@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.deliveries import received
 from backfill_assets.domain.inputs import (
     by_delivery_day,
     deliveries_of,
     fact_inputs,
+    force_by_day,
     lost_days,
     source_state,
     staged_inputs,
@@ -95,11 +97,11 @@ def test_days_looked_back_at_count_where_they_lack_a_delivery_or_have_bad_rows()
         SourceDay(DAYS[0], 0, 0),
         SourceDay(DAYS[1], 5, 5),
     )
-    # The corrected file of a path takes the place of the cut one.
-    good = by_delivery_day(
-        [delivered(DAYS[0]), *(replace(delivered(day, "g", hours=1), corrupt_rows=0) for day in DAYS[:3])]
-    )
-    assert source_state(described, DAYS[2], good, {}).faulty_before == ()
+    # The corrected file of a path takes the place of the cut one, whatever its time of change.
+    cut = received((), [delivered(day) for day in DAYS[:3]])
+    good = received(cut, [replace(delivered(day, "g", hours=-1), corrupt_rows=0) for day in DAYS[:3]])
+    assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).faulty_before == ()
+    assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).corrupt_rows == 0
 
 
 def test_raw_has_lost_what_it_has_fewer_rows_of_than_were_landed() -> None:

@@ -97,7 +97,7 @@ def test_a_promise_blocks_even_where_the_dataset_only_warns() -> None:
 
 def test_a_refusal_says_how_many_rows_and_what_to_promise() -> None:
     found = keys(RowCounts(added=6, removed=7, explained_added=1))
-    assert found.found == "6 added and 7 removed of 100 rows, 1 of them with keys of newer deliveries"
+    assert found.found == "6 added and 7 removed of 100 rows, 1 of them with keys of deliveries that came or went"
     assert (
         "promise it: rows: {added: …, removed: …} in the expected change, or expected_row_change: {added:" in found.note
     )

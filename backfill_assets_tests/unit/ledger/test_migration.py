@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, func, insert, select, text
 
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase
+from backfill_assets.domain.deliveries import Deed
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
@@ -71,7 +72,9 @@ def filled(tmp_path: Path, clock: FixedClock) -> SqlLedger:
         ledger.add_evidence(attempt.number, [some_evidence(unit.id, attempt.number, days[0])])
         ledger.add_comparisons(attempt.number, [a_comparison(day, attempt.number) for day in days[:2]])
         ledger.add_certificate(a_certificate(days, unit.id, f"c_{by}"))
-    ledger.add_deliveries([a_delivery(march(1)[0])])
+    (one, other) = a_delivery(march(1)[0]), a_delivery(march(2)[0])
+    ledger.add_deliveries([one, other])
+    ledger.change_deliveries([other], Deed.withdrawn, "ada", "wrong file")
     ledger.add_staged([StagedDay("flights", march(1)[0], "i", "c", 7)])
     fill_campaigns(ledger)
     ledger.hold([a_hold(march(20)[0])])

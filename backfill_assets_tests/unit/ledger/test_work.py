@@ -39,7 +39,9 @@ def test_a_delivery_is_recorded_once(ledger: SqlLedger) -> None:
     ledger.add_deliveries([first, a_delivery(march(2)[0], "two.csv")])
     ledger.add_deliveries([replace(first, rows=99), replace(first, fingerprint="e" * 64)])
     ledger.add_deliveries([])
-    assert ledger.deliveries("flights", march(1)) == (first, replace(first, fingerprint="e" * 64))
+    numbers = [d.order for d in ledger.deliveries("flights", march(1))]
+    known = (replace(first, order=numbers[0]), replace(first, fingerprint="e" * 64, order=numbers[1]))
+    assert (ledger.deliveries("flights", march(1)), 0 < numbers[0] < numbers[1]) == (known, True)
     assert ledger.deliveries("orders", march(1)) == ()
 
 
@@ -47,7 +49,8 @@ def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledg
     late = replace(a_delivery(march(1)[0], "late.csv"), landed_at=NOON + LEASE)
     days = [a_delivery(day, f"{day}.csv") for day in march(1, 4)]
     ledger.add_deliveries([late, *days])
-    assert ledger.deliveries("flights", [*march(1), *march(4)]) == (days[0], days[3], late)
+    found = ledger.deliveries("flights", [*march(1), *march(4)])
+    assert [one.path for one in found] == [days[0].path, days[3].path, late.path]
     assert ledger.deliveries("flights", []) == ()
 
 

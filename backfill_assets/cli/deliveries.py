@@ -1,0 +1,98 @@
+"""Commands about deliveries: which count and why, take wrong ones out and back, read sources again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.building.delivery_desk import Chosen, Done, Shown
+from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.status import Json
+from backfill_assets.domain.days import format_days, parse_days
+from backfill_assets.domain.errors import ArgumentError
+from backfill_assets.domain.names import number_of
+
+Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
+Prefix = Annotated[str, typer.Option(help="All files whose path below the sources folder begins so.")]
+Reason = Annotated[str, typer.Option(help="Why, for the journal.")]
+DeliveryDays = Annotated[str, typer.Option(metavar="DAYS", help="Delivery days, such as 2024-03-01..2024-03-07.")]
+
+
+def deliveries(dataset: Name, days: DeliveryDays = "", json: Json = False) -> None:
+    """Show which deliveries are in force, why others are not, and what the sources have in their place now."""
+    application = _opened(dataset)
+    found = application.delivery_desk.shown(dataset, parse_days(days, "--days") if days else ())
+    rows = [_row(one) for one in found]
+    if json:
+        as_json(rows)
+        return
+    columns = ("day", "file", "content", "rows", "unreadable", "delivered (UTC)", "in force", "why", "source")
+    table(columns, [tuple(row[name] for name in _SHOWN) for row in rows])
+
+
+def withdraw(
+    dataset: Name,
+    file: Annotated[str, typer.Argument(help="A file, by its path below the sources folder.")] = "",
+    prefix: Prefix = "",
+    reason: Reason = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Take back what was withdrawn.")] = False,
+) -> None:
+    """Take what came last at a path out of all that is built: it stays in raw, and counts no more."""
+    if bool(file) == bool(prefix):
+        raise ArgumentError("name one file, or all files that begin alike: --prefix")
+    desk, chosen = _opened(dataset).delivery_desk, Chosen(file, prefix)
+    done = desk.restore(dataset, chosen, reason) if undo else desk.withdraw(dataset, chosen, reason)
+    _say(dataset, done, "taken back" if undo else "withdrawn")
+
+
+def reland(
+    dataset: Name,
+    days: DeliveryDays = "",
+    prefix: Prefix = "",
+    reason: Reason = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Leave deliveries whose file is gone as raw has them.")
+    ] = False,
+) -> None:
+    """Read source files again, and put what is read in the place of their rows in raw."""
+    if not days and not prefix:
+        raise ArgumentError("say which files: --days 2024-03-01..2024-03-07, or --prefix")
+    application, chosen = _opened(dataset), Chosen(prefix=prefix, days=parse_days(days, "--days") if days else ())
+    with application.session(application.ids.new("reland")) as spark:
+        done = application.delivery_desk.reland(spark, dataset, chosen, reason, force=force)
+    _say(dataset, done, "read again")
+
+
+_SHOWN = ("day", "path", "content", "rows", "corrupt_rows", "delivered_at", "in_force", "why", "source")
+
+
+def _opened(dataset: str) -> Application:
+    application = Application.from_env()
+    # Refuses a dataset that is not there, or that has no source.
+    _ = application.dataset(dataset).landing
+    return application
+
+
+def _row(one: Shown) -> dict[str, object]:
+    found, row = one.standing, {"day": one.day.isoformat(), "path": one.path, "source": one.source}
+    if found is None:
+        unknown = ("content", "rows", "corrupt_rows", "delivered_at", "order", "fingerprint")
+        return {**row, **dict.fromkeys(unknown, "-"), "in_force": "no", "why": ""}
+    delivery = found.delivery
+    return {
+        **row, "content": delivery.fingerprint[:8], "rows": delivery.rows, "corrupt_rows": delivery.corrupt_rows,
+        "delivered_at": f"{delivery.delivered_at:%Y-%m-%d %H:%M:%S}", "order": delivery.order,
+        "fingerprint": delivery.fingerprint, "in_force": "yes" if found.counts else "no", "why": found.why,
+    }  # fmt: skip
+
+
+def _say(dataset: str, done: Done, what: str) -> None:
+    if not done.deliveries:
+        say(f"nothing to do: it was {what} before")
+        return
+    say(f"{what}: {number_of(len(done.deliveries), 'file')}, first {done.deliveries[0].path}")
+    say(f"built from them: {dataset} {format_days(done.days)}")
+    if done.published:
+        say(f"published as before: {format_days(done.published)}; build them again with: backfill refresh {dataset}")

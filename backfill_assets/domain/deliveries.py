@@ -1,0 +1,166 @@
+"""Deliveries in force: of each path the newest content counts. The ledger keeps the order; everybody asks here.
+
+The files that the first landing of a delivery day finds are numbered by the day and their place in that landing, so that it
+makes no difference which day is landed first. What comes later (other content at a known path, content that comes again, or a
+new path of a day that was landed before) is put behind the newest delivery day that is known then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from backfill_assets.domain.dataset import Dataset, Deduplicate, OrderBy
+from backfill_assets.domain.work import Delivery
+
+_OF_A_DAY: Final = 10**9
+"""So many numbers has a delivery day; the second half of them is for what comes later."""
+
+Place = tuple[dt.date, str]
+"""Where a delivery lies: its delivery day and its path."""
+
+
+def place_of(delivery: Delivery) -> Place:
+    """Where a delivery lies."""
+    return delivery.day, delivery.path
+
+
+def heads(known: Iterable[Delivery]) -> Mapping[Place, Delivery]:
+    """Of each path the content that came last, whether or not somebody has taken it out."""
+    found: dict[Place, Delivery] = {}
+    for one in known:
+        place = place_of(one)
+        if one.order and (place not in found or one.order > found[place].order):
+            found[place] = one
+    return found
+
+
+def in_force(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    """The deliveries that count, oldest first; `known` are all of their delivery days."""
+    standing = sorted((one for one in heads(known).values() if not one.withdrawn), key=lambda one: one.order)
+    if dataset.staging.deduplicate is Deduplicate.latest_file:
+        newest = {one.day: one for one in standing}
+        standing = [one for one in standing if newest[one.day] is one]
+    return tuple(standing)
+
+
+def in_order(dataset: Dataset, found: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    """The files of one landing, oldest first, as `source.order_by` says."""
+    by_path = dataset.landing.order_by is OrderBy.path
+    return tuple(sorted(found, key=lambda one: (one.path,) if by_path else (one.delivered_at, one.path)))
+
+
+def received(
+    known: Sequence[Delivery],
+    found: Iterable[Delivery],
+    seen: Mapping[Place, int] | None = None,
+    edge: tuple[dt.date | None, int] | None = None,
+) -> tuple[Delivery, ...]:
+    """The records that a landing adds or changes, with their numbers; content that came last at its path changes nothing.
+
+    `known` are all deliveries of the days of `found`, which come in their order. `seen` has the number of what came last at
+    each path when the one who lands them looked: where another landing was faster, its content stays the newer one. `edge` is
+    the newest delivery day of the dataset and its highest number, if `known` is not all that is known.
+    """
+    newest, highest = edge or (max((d.day for d in known), default=None), max((d.order for d in known), default=0))
+    last, contents = dict(heads(known)), {(*place_of(d), d.fingerprint): d for d in known}
+    landed, index = {d.day for d in known}, Counter[dt.date]()
+    changed: dict[tuple[dt.date, str, str], Delivery] = {}
+    for one in found:
+        place, identity = place_of(one), (*place_of(one), one.fingerprint)
+        head, before = last.get(place), contents.get(identity)
+        newest = max(newest or one.day, one.day)
+        if head is not None and head is before:
+            # The same bytes: only what raw had lost is there again.
+            order = head.order
+        elif seen is not None and seen.get(place, 0) != (head.order if head else 0):
+            order = before.order if before else 0
+        elif one.day not in landed and head is None:
+            index[one.day] += 1
+            order = one.day.toordinal() * _OF_A_DAY + index[one.day]
+        else:
+            order = max(highest, newest.toordinal() * _OF_A_DAY + _OF_A_DAY // 2) + 1
+        record = _received(before, one, order)
+        if record is not before:
+            changed[identity] = contents[identity] = record
+        if order and (head is None or order >= head.order):
+            last[place] = record
+        highest = max(highest, order)
+    return tuple(changed.values())
+
+
+def _received(before: Delivery | None, one: Delivery, order: int) -> Delivery:
+    if before is None:
+        return replace(one, order=order, withdrawn=False, landings=1)
+    if not before.landings:
+        before = replace(before, rows=one.rows, corrupt_rows=one.corrupt_rows, landings=1)
+    return before if order == before.order else replace(before, order=order, delivered_at=one.delivered_at)
+
+
+class Deed(StrEnum):
+    """What happened to a delivery that the ledger knew already."""
+
+    again = "came again"
+    withdrawn = "withdrawn"
+    restored = "taken back"
+    read = "read again"
+    lost = "lost"
+
+
+@dataclass(frozen=True)
+class DeliveryEntry:
+    """One line of the journal of deliveries; `order` is the number that the delivery had from then on."""
+
+    dataset: str
+    day: dt.date
+    path: str
+    fingerprint: str
+    deed: Deed
+    order: int
+    at: dt.datetime
+    by: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """What happened, for people."""
+        who = f" by {self.by}" if self.by else ""
+        why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
+        return f"{self.deed.value}{who} at {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A delivery, whether it is in force, and why if it is not."""
+
+    delivery: Delivery
+    counts: bool
+    why: str = ""
+
+
+def standings(
+    dataset: Dataset, known: Sequence[Delivery], journal: Iterable[DeliveryEntry] = ()
+) -> tuple[Standing, ...]:
+    """How each delivery stands, by delivery day and path, the newest content of a path first."""
+    last, force = heads(known), {id(one) for one in in_force(dataset, known)}
+    told: dict[tuple[dt.date, str, str, bool], str] = {}
+    for entry in journal:
+        told[entry.day, entry.path, entry.fingerprint, entry.deed is Deed.withdrawn] = str(entry)
+    newest = {one.day: one for one in in_force(dataset, known)}
+    found = []
+    for one in sorted(known, key=lambda d: (d.day, d.path, -d.order)):
+        head, out = last.get(place_of(one)), one.withdrawn and last.get(place_of(one)) is one
+        happened = told.get((*place_of(one), one.fingerprint, out), "")
+        if id(one) in force:
+            why = happened
+        elif out:
+            why = happened or "withdrawn"
+        elif head is not None and head is not one:
+            why = f"superseded by {head.fingerprint[:8]}, delivered at {head.delivered_at:%Y-%m-%d %H:%M:%S} UTC"
+        else:
+            why = f"superseded by {newest[one.day].path}: latest_file takes the newest file of a day"
+        found.append(Standing(one, id(one) in force, why))
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""Deliveries in force, on the real road: corrections win, what is withdrawn goes, and a lost warehouse comes out as it was."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from backfill_assets.application import Application
+from backfill_assets.campaigns.building.delivery_desk import Chosen
+from backfill_assets.domain.deliveries import Deed, Place, heads
+from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.domain.verdict import Verdict
+from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
+from backfill_assets.lakehouse.road.tables import digests_by_day
+from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, acts
+from backfill_assets_tests.harness.without_dagster import built, judged, publish
+from backfill_assets_tests.spark.road.kit import D1, D2, TRIPS, Kit, commits, values
+
+PATH = f"trips/{D1}.csv"
+
+
+def verdict(evidence: DayEvidence, check: str) -> Verdict:
+    return next(v for v in evidence.verdicts if v.check == check)
+
+
+def ids(kit: Kit, application: Application, *days: dt.date, name: str = "trips") -> list[object]:
+    """What is staged of these days, once all that lies there has landed."""
+    application.road.land(kit.spark, name, days)
+    application.road.stage(kit.spark, name, days)
+    (folder,) = kit.layout.staging_path(name).iterdir()
+    return [row[0] for row in values(kit.table(folder).where(f"day = '{days[0]}'"), "id")]
+
+
+def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(kit: Kit) -> None:
+    """Also where the corrected file has an older time of change; its rows that are missing live on nowhere."""
+    kit.dataset(key=["day", "kind"], measures={"fee": {}}, checks={})
+    application = Application(kit.settings)
+    raw, journal = kit.layout.raw_path("trips"), application.ledger.delivery_journal
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,1.00", f"{D1},unreadable,c,10,1.00", hour=5)
+    application.road.land(kit.spark, "trips", (D1,))
+    right = (f"{D1},1,a,10,1.00",)
+    kit.deliver(D1, *right, hour=1)
+    publish(application, kit.spark, "trips", (D1,))
+    assert ids(kit, application, D1) == [1]
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,1.00", hour=9)
+    assert ids(kit, application, D1) == [1, 2]
+    before = commits(raw)
+    kit.deliver(D1, *right, hour=1)
+    assert application.road.days_to_land("trips", (D1,)) == (D1,)
+    assert ids(kit, application, D1) == [1]
+    assert [entry.deed.value for entry in journal("trips", [D1])] == ["came again"]
+    assert commits(raw) == before, "what raw has is not written twice"
+    assert application.late_deliveries.moved("trips") == ()
+
+    inputs, desk = application.basis.inputs("trips", (D1,)), application.delivery_desk
+    assert desk.withdraw("trips", Chosen(PATH), "of another shop").published == (D1,)
+    kit.deliver(D1, f"{D1},3,d,10,1.00", part="-2", hour=2)
+    day = judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1]
+    assert ids(kit, application, D1) == [3]
+    keys = verdict(day, "keys_change")
+    assert (keys.passed, keys.found) == (
+        True,
+        "1 added and 1 removed of 1 row, 2 of them with keys of deliveries that came or went",
+    )
+    assert (verdict(day, "corrupt_rows").passed, verdict(day, "source_present").found) == (True, "1 deliveries")
+    desk.withdraw("trips", Chosen(f"trips/{D1}-2.csv"), "of another shop as well")
+    desk.restore("trips", Chosen(PATH), "it was right")
+    assert application.basis.inputs("trips", (D1,)) == inputs
+    # Raw and staging are lost, and come out of the sources and the ledger as they were.
+    shutil.rmtree(raw)
+    shutil.rmtree(kit.layout.staging_path("trips"))
+    assert ids(kit, application, D1) == [1]
+    lost = {one.path for one in application.ledger.deliveries("trips", [D1]) if not one.landings}
+    assert (lost, application.road.days_to_land("trips", (D1,))) == ({PATH}, ())
+
+
+def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_file_may_replace_the_rest(
+    kit: Kit,
+) -> None:
+    late = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
+    kit.dataset(name="later", source=late)
+    kit.dataset(name="whole", source={**late, "late_days": 0}, deduplicate="latest_file")
+    application = Application(kit.settings)
+    kit.deliver(D2, f"{D2},1,b,10,1.00", f"{D1},1,b,10,1.00", hour=1)
+    # The later day has landed before the other one is there.
+    application.road.land(kit.spark, "later", (D2,))
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00", part="-1", hour=5)
+    assert ids(kit, application, D1, name="later") == [1, 2]
+    (folder,) = kit.layout.staging_path("later").iterdir()
+    assert values(kit.table(folder), "id", "kind") == [(1, "b"), (2, "a")]
+    kit.deliver(D1, f"{D1},2,c,10,1.00", part="-2", hour=6)
+    assert ids(kit, application, D1, name="whole") == [2]
+    desk = application.delivery_desk
+    desk.withdraw("whole", Chosen(f"trips/{D1}-2.csv"), "wrong file")
+    assert ids(kit, application, D1, name="whole") == [1, 2]
+
+    raw = kit.layout.raw_path("whole")
+    before, staged = digests_by_day(raw, DELIVERY_DAY, [D1]), application.basis.staged_inputs("whole", (D1,))
+    done = desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "the disk was bad")
+    assert [(one.path, one.rows) for one in done.deliveries] == [(f"trips/{D1}-1.csv", 2)]
+    assert digests_by_day(raw, DELIVERY_DAY, [D1]) != before
+    assert application.basis.staged_inputs("whole", (D1,)) != staged
+    assert ids(kit, application, D1, name="whole") == [1, 2]
+    (kit.layout.sources / f"trips/{D1}-1.csv").unlink()
+    with pytest.raises(SourceError, match=rf"trips/{D1}-1.csv: not among the sources any more; put it back"):
+        desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "again")
+    assert desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "again", force=True).deliveries == ()
+    assert ids(kit, application, D1, name="whole") == [1, 2]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts)
+def test_what_is_staged_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act]) -> None:
+    """Real files, landed by the road, withdrawn, taken back and read again, against a model that knows no numbers."""
+    house, model = Kit(kit.spark, Path(mkdtemp(dir=kit.root))), Model()
+    loaded = house.dataset(start="2024-01-01", source={**TRIPS["source"], "late_days": 2})  # type: ignore[dict-item]
+    application = Application(house.settings)
+    road, desk, ledger = application.road, application.delivery_desk, application.ledger
+
+    def path_of(place: Place) -> str:
+        return f"trips/{place[0]}-{place[1][-1]}.csv"
+
+    for act in [*story, Land(frozenset([D7]))]:
+        known = ledger.deliveries("trips", [D7, D8, D9])
+        last = heads(known)
+        match act:
+            case Put(place, content, hour):
+                rows = [f"{D7},{key},{value},1,1" for key, value in CONTENTS[content].items()]
+                house.deliver(place[0], *rows, part=f"-{place[1][-1]}", hour=hour)
+                model.files[place] = (content, hour)
+            case Land(days):
+                road.land(house.spark, "trips", tuple(sorted(days)))
+                model.land(loaded.dataset.fact_delivery_days(tuple(sorted(days))))
+            case Take(place, deed):
+                change = desk.withdraw if deed is Deed.withdrawn else desk.restore
+                if model.take(place, deed):
+                    change("trips", Chosen(path_of(place)), "a test")
+            case Reland(place):
+                one = last.get((place[0], path_of(place)))
+                if one is not None and not one.withdrawn:
+                    desk.reland(house.spark, "trips", Chosen(prefix=path_of(place)), "a test")
+                    model.land(loaded.dataset.fact_delivery_days((place[0],)))
+    road.stage(house.spark, "trips", (D7,))
+    (folder,) = house.layout.staging_path("trips").iterdir()
+    staged = values(house.table(folder).where(f"day = '{D7}'"), "id", "kind")
+    assert dict(staged) == model.rows()
+    ledger.close()  # type: ignore[attr-defined]

@@ -1,0 +1,160 @@
+"""`backfill deliveries` and `backfill withdraw`: what counts and why, taken out and back; days that stand on it are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from backfill_assets.cli.app import app
+from backfill_assets.domain.deliveries import Deed, heads
+from backfill_assets.domain.errors import ArgumentError, DatasetError, SourceError
+from backfill_assets.domain.work import Delivery
+from backfill_assets.lakehouse.road import discover
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.unit.orchestration.house import House
+from backfill_assets_tests.unit.orchestration.test_launch_commands import Dagster, dagster
+
+__all__ = ["dagster"]
+
+D1, D2 = day(1), day(2)
+FILE = f"x/{D1}.csv"
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(app, words)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def deliver(house: House, content: str, hour: int = 0) -> Path:
+    file = house.application.layout.sources / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content, encoding="utf-8")
+    os.utime(file, (1_700_000_000 + 3600 * hour,) * 2)
+    return file
+
+
+def land(house: House) -> None:
+    """What the raw step does to the ledger."""
+    loaded, now = house.application.datasets["sales"], house.world.clock.now()
+    files = discover(loaded, house.application.layout, [D1])
+    seen = {place: one.order for place, one in heads(house.world.ledger.deliveries("sales", [D1])).items()}
+    landed = [Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 1, 0) for f in files]
+    house.world.ledger.add_deliveries(landed, seen)
+
+
+def shown(*words: str) -> list[tuple[object, ...]]:
+    rows = json.loads(run("deliveries", "sales", *words, "--json"))
+    return [(row["in_force"], row["source"], row["why"].split(" by ")[0]) for row in rows]
+
+
+def test_a_supplier_sends_corrects_and_takes_back_and_each_step_is_shown(house: House) -> None:
+    file = deliver(house, "id\n1\n")
+    assert shown() == [("no", "not landed yet", "")]
+    land(house)
+    first = file.read_text()
+    deliver(house, "id\n2\n", hour=-5)
+    assert shown() == [("yes", "other content, not landed yet", "")]
+    land(house)
+    assert shown() == [("yes", "as landed", ""), ("no", "", "superseded")]
+    deliver(house, first)
+    land(house)
+    assert shown("--days", str(D1)) == [("yes", "as landed", "came again at " + _at(house)), ("no", "", "superseded")]
+    file.unlink()
+    assert shown()[0] == ("yes", "gone", "came again at " + _at(house))
+    assert shown("--days", str(D2)) == []
+    assert FILE in run("deliveries", "sales")
+
+
+def _at(house: House) -> str:
+    (entry,) = house.world.ledger.delivery_journal("sales", [D1])
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_found(
+    house: House, dagster: Dagster
+) -> None:
+    deliver(house, "id\n1\n")
+    land(house)
+    house.released({D1: [1], D2: [2]})
+    basis = house.application.basis
+    before = basis.inputs("sales", (D1, D2))
+    assert json.loads(run("status", "--json"))["moved"] == {}
+    said = run("withdraw", "sales", FILE, "--reason", "of another shop")
+    assert "withdrawn: 1 file" in said
+    assert f"published as before: {D1}; build them again with: backfill refresh sales" in said
+    assert shown() == [("no", "as landed", "withdrawn")]
+    now = basis.inputs("sales", (D1, D2))
+    assert (now[D1] != before[D1], now[D2] == before[D2]) == (True, True)
+    assert json.loads(run("status", "--json"))["moved"] == {"sales": [str(D1)]}
+    assert f"sales {D1}: built from other deliveries than those that count now" in run("status")
+    assert [late.day for late in house.application.late_deliveries.of("sales")] == [D1]
+    run("refresh", "sales")
+    assert dagster.asked()[0][1] == [str(D1)]
+    assert "nothing to do: it was withdrawn before" in run("withdraw", "sales", "--prefix", "x/", "--reason", "again")
+    assert "taken back: 1 file" in run("withdraw", "sales", "--prefix", "x/", "--undo", "--reason", "it was right")
+    assert basis.inputs("sales", (D1, D2)) == before
+    assert house.application.late_deliveries.of("sales") == ()
+
+
+def test_what_cannot_be_meant_is_refused(house: House) -> None:
+    deliver(house, "id\n1\n")
+    land(house)
+    for words, error, message in (
+        (("withdraw", "sales", "--reason", "x"), ArgumentError, "name one file, or all files that begin alike"),
+        (("withdraw", "sales", FILE, "--prefix", "x", "--reason", "x"), ArgumentError, "name one file"),
+        (("withdraw", "sales", FILE), ArgumentError, "say why: --reason TEXT"),
+        (("withdraw", "sales", "y.csv", "--reason", "x"), ArgumentError, r"nothing that fits y\.csv has landed"),
+        (("withdraw", "sales", FILE, "--undo", "--reason", "x"), ArgumentError, "nothing that fits .* was withdrawn"),
+        (("withdraw", "totals", FILE, "--reason", "x"), DatasetError, "totals has no source of its own"),
+        (("reland", "sales", "--reason", "x"), ArgumentError, "say which files: --days"),
+    ):
+        with pytest.raises(error, match=message):
+            run(*words)
+    assert shown() == [("yes", "as landed", "")]
+
+
+def test_a_delivery_whose_rows_raw_has_lost_is_not_taken_back(house: House) -> None:
+    deliver(house, "id\n1\n")
+    land(house)
+    run("withdraw", "sales", FILE, "--reason", "wrong")
+    house.world.ledger.change_deliveries(house.world.ledger.deliveries("sales", [D1]), Deed.lost)
+    with pytest.raises(SourceError, match=f"{FILE}: raw has lost its rows since it was withdrawn; put the file back"):
+        run("withdraw", "sales", FILE, "--undo", "--reason", "right")
+
+
+def test_the_worked_case_of_the_documents_does_what_it_says(
+    house: House, dagster: Dagster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "deliveries.md").read_text(encoding="utf-8")
+    lines = [
+        line
+        for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    for line in lines:
+        if line.startswith("backfill "):
+            said.append(run(*shlex.split(line)[1:]))
+        elif line.startswith("# launch"):
+            land(house)
+            house.released({D1: [1]})
+        else:
+            subprocess.run(["bash", "-c", line], check=True)
+    corrected, again, withdrawn, status, _, back = said
+    assert "superseded" in corrected
+    assert "came again" in again
+    assert "withdrawn: 1 file" in withdrawn
+    assert f"sales {D1}: built from other deliveries" in status
+    assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
+    assert "taken back: 1 file" in back
+    assert json.loads(run("status", "--json"))["moved"] == {}

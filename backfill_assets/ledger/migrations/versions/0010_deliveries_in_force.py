@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0010"
-down_revision = "0008"
+down_revision = "0009"
 
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _OF_A_DAY = 10**9

@@ -30,7 +30,7 @@ def deliveries_of(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tup
 
 def staged_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str]) -> str:
     """Digest of what one staged day is built from; `references` maps reference names to fingerprints."""
-    own = sorted((d.path, d.fingerprint) for d in deliveries_of(dataset, day, deliveries))
+    own = sorted((d.path, d.fingerprint, d.reading) for d in deliveries_of(dataset, day, deliveries))
     return digest([own, dict(references)])
 
 

@@ -110,6 +110,10 @@ class WorkLedger(Protocol):
         """Record landed files; one that is already known changes nothing."""
         ...
 
+    def read_again(self, deliveries: Iterable[Delivery]) -> None:
+        """Record how known deliveries are read now: their rows, those that cannot be read, and the reading."""
+        ...
+
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
         """Deliveries of these delivery days, in order of landing."""
         ...

@@ -19,7 +19,7 @@ class Delivery:
     """One source file landed in raw; the same path with other content is another delivery.
 
     `path` is relative to the sources folder, `fingerprint` the SHA-256 of its bytes, `size` in bytes; `rows` counts all
-    rows of the file, `corrupt_rows` those that could not be read.
+    rows of the file, `corrupt_rows` those that could not be read as `reading` says (see `domain.reading`).
     """
 
     dataset: str
@@ -31,6 +31,7 @@ class Delivery:
     landed_at: dt.datetime
     rows: int = 0
     corrupt_rows: int = 0
+    reading: str = ""
 
 
 class AttemptState(StrEnum):

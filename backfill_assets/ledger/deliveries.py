@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import select
+from sqlalchemy import BindParameter, bindparam, select, update
 
 from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets.ledger.database import span, upsert
@@ -14,6 +14,7 @@ from backfill_assets.ledger.schema import deliveries, staged_days
 
 # The method `deliveries` hides the table of that name inside the class.
 _DELIVERIES = deliveries
+_KNOWN_BY = ("dataset", "path", "fingerprint", "day")
 
 
 class DeliveryRows(Rows):
@@ -24,6 +25,20 @@ class DeliveryRows(Rows):
         rows = [vars(delivery) for delivery in deliveries]
         with self._database.write() as connection:
             upsert(connection, _DELIVERIES, rows)
+
+    def read_again(self, deliveries: Iterable[Delivery]) -> None:
+        """Record how known deliveries are read now: their rows, those that cannot be read, and the reading."""
+        these = [_DELIVERIES.c[name] == bindparam(f"known_{name}") for name in _KNOWN_BY]
+        moved: dict[str, BindParameter[object]] = {
+            name: bindparam(f"new_{name}") for name in ("rows", "corrupt_rows", "reading")
+        }
+        rows = [
+            {f"known_{n}": getattr(d, n) for n in _KNOWN_BY} | {f"new_{n}": getattr(d, n) for n in moved}
+            for d in deliveries
+        ]
+        if rows:
+            with self._database.write() as connection:
+                connection.execute(update(_DELIVERIES).where(*these).values(moved), rows)
 
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
         """Deliveries of these delivery days, in order of landing."""

@@ -129,6 +129,7 @@ deliveries = Table(
     Column("landed_at", UtcDateTime, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("corrupt_rows", BigInteger, nullable=False),
+    Column("reading", String(64), nullable=False, server_default=text("''")),
     UniqueConstraint("dataset", "path", "fingerprint", "day"),
     Index(None, "dataset", "day"),
 )

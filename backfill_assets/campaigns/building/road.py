@@ -22,6 +22,7 @@ from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Row, Verdict
@@ -41,6 +42,7 @@ from backfill_assets.lakehouse.road import (
     lost_from_raw,
     measure,
     measure_upstreams,
+    read_again,
     require_raw,
     row_differences,
     sample,
@@ -79,25 +81,29 @@ class Road:
     def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
         """Land the deliveries from which these business days are built, those of the days that they look back at included.
 
-        Known ones are skipped, but for days of which raw has lost rows.
+        Known ones are skipped, but for days of which raw has lost rows. What was read otherwise than declared now is read again:
+        from raw, which keeps the lines of text files, and where it does not keep enough from the sources.
 
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
         """
         loaded = self.datasets[name]
+        reading = reading_of(loaded.dataset.landing)
         window = loaded.dataset.fact_delivery_days(days)
         known = {(d.day, d.path, d.fingerprint): d for d in self.ledger.deliveries(name, window)}
         lost = lost_from_raw(loaded, self.layout, known.values())
         files = []
         for file in discover(loaded, self.layout, window):
             before = known.get((file.day, file.path, file.fingerprint))
-            if before is None or file.day in lost:
+            if before is None or file.day in lost or form_of(before.reading) != form_of(reading):
                 # What is landed again keeps its place in the order of deliveries.
                 files.append(file if before is None else replace(file, delivered_at=before.delivered_at))
         rows = {(d.path, d.fingerprint): d.rows for d in known.values()}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
         new = tuple(d for d in landed if (d.day, d.path, d.fingerprint) not in known)
         self.ledger.add_deliveries(new)
+        if otherwise := [d for d in known.values() if d.reading != reading]:
+            self.ledger.read_again(read_again(spark, loaded, self.layout, otherwise))
         return Landed(new, self.ledger.deliveries(name, window))
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
@@ -111,6 +117,8 @@ class Road:
         if not stale:
             return {}
         loaded = self.datasets[name]
+        if self._is_read_otherwise(name, loaded.dataset.delivery_days(stale)):
+            self.land(spark, name, stale)
         require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
         inputs, code = self.basis.staged_inputs(name, stale), loaded.code_version
         counts = stage(spark, loaded, self.layout, stale)
@@ -121,7 +129,7 @@ class Road:
         return {day: found.rows for day, found in counts.items()}
 
     def days_to_land(self, name: str, days: Days) -> Days:
-        """The days behind which lie files that have not landed, or that raw has lost.
+        """The days behind which lie files that have not landed, that raw has lost, or that were read otherwise than declared now.
 
         A file that has path, size and time of last change of a delivery is taken for it, and not read.
 
@@ -136,7 +144,14 @@ class Road:
         landed = {(d.day, d.path, d.fingerprint) for d in known if d.day not in lost}
         found = discover(loaded, self.layout, window, known)
         new = {f.day for f in found if (f.day, f.path, f.fingerprint) not in landed}
+        reading = reading_of(loaded.dataset.landing)
+        new |= {d.day for d in known if d.reading != reading}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
+
+    def _is_read_otherwise(self, name: str, window: Days) -> bool:
+        """Whether deliveries of these delivery days were read otherwise than `dataset.yaml` declares them now."""
+        source = self.datasets[name].dataset.source
+        return source is not None and any(d.reading != reading_of(source) for d in self.ledger.deliveries(name, window))
 
     def days_to_stage(self, name: str, days: Days) -> Days:
         """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""
@@ -194,7 +209,8 @@ class Road:
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
-        if loaded.dataset.lookback_days and self.days_to_land(name, days):
+        otherwise = self._is_read_otherwise(name, loaded.dataset.fact_delivery_days(days))
+        if otherwise or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
             # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
             self.land(spark, name, days)
         for _ in range(_TRIES):

@@ -6,6 +6,7 @@ from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, gol
 from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import SourceFile, delivered_sizes, discover, land, lost_from_raw, require_raw
+from backfill_assets.lakehouse.road.raw_rows import read_again
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
@@ -42,6 +43,7 @@ __all__ = [
     "measure",
     "measure_upstreams",
     "published_figures",
+    "read_again",
     "reference_fingerprints",
     "require_raw",
     "row_differences",

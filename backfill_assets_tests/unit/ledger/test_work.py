@@ -43,6 +43,16 @@ def test_a_delivery_is_recorded_once(ledger: SqlLedger) -> None:
     assert ledger.deliveries("orders", march(1)) == ()
 
 
+def test_a_delivery_that_is_read_again_keeps_all_but_its_counts_and_its_reading(ledger: SqlLedger) -> None:
+    first, other = a_delivery(march(1)[0]), a_delivery(march(1)[0], "two.csv")
+    ledger.add_deliveries([first, other])
+    unknown = replace(first, fingerprint="e" * 64)
+    again = replace(first, rows=4, corrupt_rows=2, reading="lines 1", size=99)
+    ledger.read_again([again, unknown])
+    ledger.read_again([])
+    assert ledger.deliveries("flights", march(1)) == (replace(again, size=first.size), other)
+
+
 def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledger: SqlLedger) -> None:
     late = replace(a_delivery(march(1)[0], "late.csv"), landed_at=NOON + LEASE)
     days = [a_delivery(day, f"{day}.csv") for day in march(1, 4)]

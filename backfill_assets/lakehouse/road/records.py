@@ -109,7 +109,7 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
         dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
     )
     of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
-    parsed, cells, names = {}, [], []
+    parsed, cells, names, known = {}, [], [], F.lit(False)
     text = F.when(_is_short_enough(declared.csv.delimiter), F.col(_TEXT))
     for column, header in of.items():
         order = orders[header]
@@ -124,12 +124,10 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
         whole = F.col(column).isNotNull() & F.col(column).getField("_bad").isNull()
         cells.append(F.when(own & whole, F.struct(*texts)))
         names.append(F.when(own, F.array(*(F.lit(name) for name in order))))
-    found = lines.withColumns(parsed).withColumns({CELLS: F.coalesce(*cells), NAMES: _loud(names, headers)})
-    return found.drop(*parsed)
-
-
-def _loud(names: list[Column], headers: Headers | None) -> Column:
-    return F.coalesce(*names) if headers is None else F.coalesce(*names, F.raise_error(F.lit(_UNKNOWN)))
+        known |= own
+    # Loud: such a row is no bad one, and nobody would count it.
+    found = F.when(known, F.coalesce(*cells)).otherwise(F.raise_error(F.lit(_UNKNOWN)))
+    return lines.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
 
 
 def _is_short_enough(delimiter: str) -> Column:

@@ -17,7 +17,7 @@ from backfill_assets.domain.contract import KEY_CHANGES, OF_ROWS
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.domain.fields import Day, Distance, Duration, Name, TimeZone
-from backfill_assets.domain.files import ColumnType, CsvOptions, Format, Part, Reference
+from backfill_assets.domain.files import ColumnType, Files, Part, Reference
 from backfill_assets.domain.golden import Golden, golden_misfits
 from backfill_assets.domain.paths import RelativePath, checked_pattern
 
@@ -50,12 +50,17 @@ class OrderBy(StrEnum):
     path = "path"
 
 
-class Source(Part):
+class Undeclared(StrEnum):
+    """What raw keeps of the columns of CSV and JSONL files that nobody declared."""
+
+    keep = "keep"
+    drop = "drop"
+
+
+class Source(Files):
     """Where each day's deliveries come from."""
 
-    format: Format
     path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
-    columns: dict[Name, ColumnType] = Field(min_length=1)
     late_days: Annotated[int, Field(ge=0, le=366)] = Field(
         default=0,
         description="Files of up to so many days later may hold rows of a day as well; staging reads that far.",
@@ -66,7 +71,10 @@ class Source(Part):
         description="Which of two files of one landing is the newer one. time: by time of last change, then by path; "
         "path: by path alone.",
     )
-    csv: CsvOptions = CsvOptions()
+    undeclared: Undeclared = Field(
+        default=Undeclared.keep,
+        description="Columns of CSV and JSONL files that are not declared: raw keeps them as they came, or drops them.",
+    )
 
     @model_validator(mode="after")
     def _has_a_day(self) -> Self:

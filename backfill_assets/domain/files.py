@@ -49,6 +49,14 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
+class Encoding(StrEnum):
+    """How the bytes of text files stand for characters."""
+
+    utf_8 = "utf-8"
+    latin_1 = "latin-1"
+    windows_1252 = "windows-1252"
+
+
 class CsvOptions(Part):
     """How CSV files are to be read."""
 
@@ -67,10 +75,32 @@ class CsvOptions(Part):
         return self
 
 
-class Reference(Part):
-    """A small table that models join and checks refer to, read from one file."""
+class Files(Part):
+    """What a source and a reference both say of their files."""
 
     format: Format
-    path: RelativePath
     columns: dict[Name, ColumnType] = Field(min_length=1)
+    optional: tuple[Name, ...] = Field(
+        default=(), description="Columns that a file may lack; they are null there. Each file has all others."
+    )
+    encoding: Encoding = Field(
+        default=Encoding.utf_8, description="Of CSV and JSONL: how bytes stand for characters; others are quarantined."
+    )
     csv: CsvOptions = CsvOptions()
+
+    @model_validator(mode="after")
+    def _knows_what_is_optional(self) -> Self:
+        if unknown := [name for name in self.optional if name not in self.columns]:
+            raise ValueError(f"optional: {unknown[0]} is none of the columns; declare its type there")
+        return self
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that each file must have."""
+        return tuple(name for name in self.columns if name not in self.optional)
+
+
+class Reference(Files):
+    """A small table that models join and checks refer to, read from one file."""
+
+    path: RelativePath

@@ -41,9 +41,12 @@ def _oldest_first(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
 def staged_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str]) -> str:
     """Digest of what one staged day is built from; `references` maps reference names to fingerprints.
 
-    Of `deliveries`, those in force, all counts that a model can see: also their numbers, and when they were delivered.
+    Of `deliveries`, those in force, all counts that a model can see: also their numbers, when they were delivered, and how
+    they were read.
     """
-    own = [[*_content(d), d.order, d.delivered_at.isoformat()] for d in deliveries_of(dataset, day, deliveries)]
+    own = [
+        [*_content(d), d.order, d.delivered_at.isoformat(), d.reading] for d in deliveries_of(dataset, day, deliveries)
+    ]
     return digest([own, dict(references)])
 
 

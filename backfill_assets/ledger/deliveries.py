@@ -18,7 +18,7 @@ from backfill_assets.ledger.schema import deliveries, delivery_journal, staged_d
 # The method `deliveries` hides the table of that name inside the class.
 _DELIVERIES = deliveries
 _COLUMNS: Final = [column for column in _DELIVERIES.c if column.name != "number"]
-_CHANGING: Final = ("delivered_at", "rows", "corrupt_rows", "order", "withdrawn", "landings")
+_CHANGING: Final = ("delivered_at", "rows", "corrupt_rows", "reading", "order", "withdrawn", "landings")
 """Columns of a delivery that a later landing or a person may change; the journal says when and why."""
 
 
@@ -48,7 +48,7 @@ class DeliveryRows(Rows):
     ) -> tuple[Delivery, ...]:
         """Withdraw, restore, or write down that raw has read or lost these deliveries; gives those that it changed.
 
-        Of a delivery that was read or lost, the rows are taken from `changed`.
+        Of a delivery that was read or lost, the rows and the reading are taken from `changed`.
         """
         wanted = tuple(changed)
         if not wanted:
@@ -114,7 +114,8 @@ def _changed(before: Delivery, given: Delivery, deed: Deed) -> Delivery:
         case Deed.withdrawn | Deed.restored:
             return replace(before, withdrawn=deed is Deed.withdrawn)
         case Deed.read:
-            return replace(before, rows=given.rows, corrupt_rows=given.corrupt_rows, landings=before.landings + 1)
+            read = replace(before, rows=given.rows, corrupt_rows=given.corrupt_rows, reading=given.reading)
+            return replace(read, landings=before.landings + 1)
         case Deed.lost:
             return replace(before, rows=0, corrupt_rows=0, landings=0)
         case Deed.again:

@@ -133,6 +133,7 @@ deliveries = Table(
     Column("order", BigInteger, nullable=False, server_default=text("0")),
     Column("withdrawn", Boolean, nullable=False, server_default=false()),
     Column("landings", Integer, nullable=False, server_default=text("1")),
+    Column("reading", String(64), nullable=False, server_default=text("''")),
     UniqueConstraint("dataset", "path", "fingerprint", "day"),
     Index(None, "dataset", "day"),
     Index(None, "dataset", "order"),

@@ -25,6 +25,7 @@ from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
 from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
+from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Row, Verdict
@@ -47,6 +48,7 @@ from backfill_assets.lakehouse.road import (
     lost_from_raw,
     measure,
     measure_upstreams,
+    read_again,
     require_raw,
     require_sources,
     row_differences,
@@ -90,22 +92,28 @@ class Road:
         """Land the deliveries from which these business days are built, those of the days that they look back at included.
 
         What came last at its path is skipped, but for days of which raw has lost rows. Content that comes again is the newest
-        again, and in raw already.
+        again, and in raw already. What was read otherwise than declared now is read again: from raw, which keeps the lines of
+        text files, and where it does not keep enough from the sources.
 
         Raises:
             SourceError: a file cannot be read as declared; nothing of the batch is written then.
         """
         self.require_sources(name)
         loaded = self.datasets[name]
+        reading = reading_of(loaded.dataset.landing)
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        files = [_as_known(f, last) for f in discover(loaded, self.layout, window) if _to_land(f, last, lost)]
+        found = discover(loaded, self.layout, window)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, lost, form_of(reading))]
         rows = {(d.path, d.fingerprint): d.rows for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
         self._give_up(spark, loaded, lost)
+        if otherwise := self._read_otherwise(name, window):
+            again = read_again(spark, loaded, self.layout, otherwise)
+            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it otherwise now")
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
 
@@ -143,6 +151,8 @@ class Road:
         if not stale:
             return {}
         loaded = self.datasets[name]
+        if self._read_otherwise(name, loaded.dataset.delivery_days(stale)):
+            self.land(spark, name, stale)
         require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
         if lacking := [one for one in force if not one.landings]:
@@ -158,7 +168,9 @@ class Road:
         return {day: found.rows for day, found in counts.items()}
 
     def days_to_land(self, name: str, days: Days) -> Days:
-        """The days behind which lie files that have not landed, that lie there again, or that raw has lost.
+        """The days behind which lie files that have not landed, or lie there again, or deliveries to be read again.
+
+        Those are what raw has lost, and what was read otherwise than declared now.
 
         The files are read: one that was corrected may have the size and the time of last change that it had.
 
@@ -170,8 +182,18 @@ class Road:
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lost)}
+        form = form_of(reading_of(loaded.dataset.landing))
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lost, form)}
+        new |= {d.day for d in self._read_otherwise(name, window)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
+
+    def _read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
+        """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
+        dataset = self.datasets[name].dataset
+        if dataset.source is None:
+            return ()
+        reading, known = reading_of(dataset.source), self.ledger.deliveries(name, window)
+        return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
 
     def days_to_stage(self, name: str, days: Days) -> Days:
         """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""
@@ -229,7 +251,8 @@ class Road:
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
-        if loaded.dataset.lookback_days and self.days_to_land(name, days):
+        otherwise = self._read_otherwise(name, loaded.dataset.fact_delivery_days(days))
+        if otherwise or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
             # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
             self.land(spark, name, days)
         for _ in range(_TRIES):
@@ -379,10 +402,12 @@ class Road:
         )
 
 
-def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[dt.date]) -> bool:
-    """Whether a file is not what came last at its path, or raw may lack it."""
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[dt.date], form: str) -> bool:
+    """Whether a file is not what came last at its path, or raw may lack it, or keeps it in another form."""
     head = last.get((file.day, file.path))
-    return head is None or head.fingerprint != file.fingerprint or not head.landings or file.day in lost
+    if head is None or head.fingerprint != file.fingerprint or not head.landings:
+        return True
+    return file.day in lost or form_of(head.reading) != form
 
 
 def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:

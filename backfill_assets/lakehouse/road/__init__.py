@@ -16,6 +16,7 @@ from backfill_assets.lakehouse.road.raw import (
     require_sources,
     rows_in_raw,
 )
+from backfill_assets.lakehouse.road.raw_rows import read_again
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
@@ -53,6 +54,7 @@ __all__ = [
     "measure",
     "measure_upstreams",
     "published_figures",
+    "read_again",
     "reference_fingerprints",
     "require_raw",
     "require_sources",

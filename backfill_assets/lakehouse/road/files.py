@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv as csv_module
 import gzip
 import hashlib
+import io
+import itertools
+import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import BinaryIO, Final, Protocol, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from backfill_assets.domain.errors import SourceError
-from backfill_assets.domain.files import CsvOptions, Format
+from backfill_assets.domain.files import CsvOptions, Encoding, Format
 from backfill_assets.domain.names import in_one_line, shortened, visible
-from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 _LONGEST_HEADER: Final = 1 << 20
+_LONGEST_RECORD: Final = 1 << 26
 _MOST_COLUMNS: Final = 10_000
 _SHOWN: Final = 50
 _SHOWN_CHARACTERS: Final = 1_000
 _SEPARATOR: Final = "\x1f"
+_BLANK: Final = bytes(range(0x21))
+_OPTIONAL: Final = ", where source.optional (of a reference: its own) lists columns that some files lack"
 _GLOB: Final = frozenset("[]{}*?\\")
 
 
@@ -39,6 +44,14 @@ class Declared(Protocol):
     @property
     def columns(self) -> dict[str, str]:
         """Types by column."""
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Columns that a file may lack."""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the bytes of text files stand for characters."""
 
     @property
     def csv(self) -> CsvOptions:
@@ -72,86 +85,126 @@ def spark_path(path: Path) -> str:
     return "".join("\\" + c if c in _GLOB else c for c in str(path))
 
 
-def csv_options(options: CsvOptions) -> dict[str, str]:
-    """The options of Spark's CSV reader: one line is one row, quotes are doubled inside quotes."""
-    return {
-        "header": str(options.header).lower(),
-        "sep": options.delimiter,
-        "quote": options.quote,
-        "escape": options.quote,
-        "nullValue": options.null_value,
-        # With it Spark does not count the cells of a row where it reads only some of them: one that was cut would pass.
-        "columnPruning": "false",
-    }
-
-
-def positional(declared: Declared, order: tuple[str, ...]) -> T.StructType:
-    """A schema in the order of a CSV file's header; columns that nobody declared are read past."""
-    names = [name if name in declared.columns else f"_other_{i}" for i, name in enumerate(order)]
-    return struct_of({name: declared.columns.get(name, "string") for name in names})
-
-
 def columns_in(path: Path, shown: str, declared: Declared) -> tuple[str, ...]:
     """The columns of a file in their order, where order matters (CSV with a header); else those declared.
 
-    `shown` names the file in errors. Columns that are not declared may be there, and are not read.
+    `shown` names the file in errors. Columns that are not declared may be there; those that are optional may lack.
 
     Raises:
         SourceError: the file lacks declared columns, names one twice, has other types (Parquet), or cannot be read.
     """
     match declared.format:
         case Format.csv if declared.csv.header:
-            header = _header(path, shown, declared.csv)
-            _check_names(header or tuple(declared.columns), shown, declared.columns)
-            return header
+            line = headline(path, shown)
+            return columns_of(line, shown, declared) if line else ()
         case Format.parquet:
-            _check_parquet(path, shown, declared.columns)
-        case _:
-            pass  # JSON has no header; CSV without one is read by position
+            _check_parquet(path, shown, declared)
+        case Format.jsonl:
+            _check_keys(path, shown, declared)
+        case Format.csv:
+            pass  # it is read by position
     return tuple(declared.columns)
 
 
-def _header(path: Path, shown: str, options: CsvOptions) -> tuple[str, ...]:
-    opener = cast("Callable[..., Iterable[str]]", {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open))
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:  # type: ignore[attr-defined]
-            line = _first_line(iter(lambda: file.readline(_LONGEST_HEADER), ""), shown)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
+def headline(path: Path, shown: str) -> bytes:
+    """The bytes of the first line of a text file that is not blank; none of an empty one.
+
+    Raises:
+        SourceError: it is longer than any headline, or the file cannot be read.
+    """
+    with _lines(path, shown) as lines:
+        return _first_line(lines, shown)
+
+
+def columns_of(line: bytes, shown: str, declared: Declared) -> tuple[str, ...]:
+    """The columns that a headline names, in order and in small letters.
+
+    Raises:
+        SourceError: it lacks declared columns, names one twice, or is no headline.
+    """
+    options = declared.csv
     delimiter = options.delimiter.replace("\\t", "\t")
-    row = csv_module.reader([line.replace(delimiter, _SEPARATOR)], delimiter=_SEPARATOR, quotechar=options.quote)
+    text = line.decode(declared.encoding, "replace").replace(delimiter, _SEPARATOR)
     try:
-        names = tuple(name.strip().lower() for name in next(row, []))
+        row = next(csv_module.reader([text], delimiter=_SEPARATOR, quotechar=options.quote), [])
     except csv_module.Error as error:
         raise SourceError(f"{shown}: its header cannot be read: {in_one_line(error)}; deliver it again") from error
-    if len(names) > _MOST_COLUMNS:
+    if len(row) > _MOST_COLUMNS:
         raise SourceError(
-            f"{shown}: its header names {len(names):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it anew"
+            f"{shown}: its header names {len(row):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it anew"
         )
+    names = tuple(name.strip().lower() for name in row)
+    _check_names(names, shown, declared)
     return names
 
 
-def _first_line(lines: Iterator[str], shown: str) -> str:
+@contextmanager
+def _lines(path: Path, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
+    """The lines of a text file as Spark tells them apart, compressed or not, without a mark of byte order."""
+    opener = cast("Callable[..., TextIO]", {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open))
+    try:
+        if path.suffix == ".zst":
+            opener = cast("Callable[..., TextIO]", _open_zst)
+        # Every byte is a character of this encoding, and comes back as it was.
+        with opener(path, "rt", encoding="latin-1") as file:
+            read = iter(lambda: file.readline(longest).encode("latin-1"), b"")
+            first = next(read, b"").removeprefix(codecs.BOM_UTF8)
+            yield itertools.chain([first], read)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
+
+
+def _open_zst(path: Path, _mode: str, encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")), encoding=encoding)
+
+
+def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
     """The first line that is not blank, or nothing; of a file that begins with a megabyte of blanks nobody wants to know."""
     length = 0
     for line in lines:
         length += len(line)
         if length >= _LONGEST_HEADER:
             raise SourceError(f"{shown}: its header does not end within {_LONGEST_HEADER >> 20} MiB; deliver it anew")
-        if line.strip():
-            return line
-    return ""
+        if line.strip(_BLANK):
+            return line.rstrip(b"\n")
+    return b""
 
 
-def _check_names(found: tuple[str, ...], shown: str, columns: Mapping[str, str]) -> None:
-    missing = [name for name in columns if name not in found]
-    twice = [name for name in columns if found.count(name) > 1]
+def _check_names(found: tuple[str, ...], shown: str, declared: Declared) -> None:
+    missing = [name for name in declared.columns if name not in found and name not in declared.optional]
+    twice = [name for name in declared.columns if found.count(name) > 1]
     if missing or twice:
         what = f"lacks {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
         raise SourceError(
-            f"{shown}: its header {what}; expected {', '.join(columns)}; found {_listed(found)}. "
-            "Deliver it with these columns, or correct columns in dataset.yaml"
+            f"{shown}: its header {what}; expected {', '.join(declared.columns)}; found {_listed(found)}. "
+            f"Deliver it with these columns, or correct columns in dataset.yaml{_OPTIONAL if missing else ''}"
         )
+
+
+def _check_keys(path: Path, shown: str, declared: Declared) -> None:
+    """Refuse a file of records none of which has a declared column: it has another name there. One record is often enough."""
+    missing = {name for name in declared.columns if name not in declared.optional}
+    found: dict[str, None] = {}
+    with _lines(path, shown, _LONGEST_RECORD) as lines:
+        for line in lines:
+            if not missing:
+                return
+            found |= dict.fromkeys(_keys(line, declared.encoding))
+            missing -= found.keys()
+    if missing and found:
+        lacking = ", ".join(name for name in declared.columns if name in missing)
+        raise SourceError(
+            f"{shown}: none of its records has {lacking}; expected {', '.join(declared.columns)}; found "
+            f"{_listed(tuple(found))}. Deliver it with these keys, or correct columns in dataset.yaml{_OPTIONAL}"
+        )
+
+
+def _keys(line: bytes, encoding: Encoding) -> Iterable[str]:
+    try:
+        record = json.loads(line.decode(encoding))
+    except (ValueError, RecursionError):
+        return ()  # such a line is for the quarantine
+    return (name.lower() for name in record) if isinstance(record, dict) else ()
 
 
 def _listed(found: tuple[str, ...]) -> str:
@@ -159,18 +212,18 @@ def _listed(found: tuple[str, ...]) -> str:
     return shortened(text, _SHOWN_CHARACTERS) + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
 
 
-def _check_parquet(path: Path, shown: str, columns: Mapping[str, str]) -> None:
+def _check_parquet(path: Path, shown: str, declared: Declared) -> None:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         # ValueError: names of columns that are no UTF-8.
         raise SourceError(f"{shown}: is no whole Parquet file: {in_one_line(error)}; deliver it again") from error
-    _check_names(tuple(name.lower() for name in schema.names), shown, columns)
+    _check_names(tuple(name.lower() for name in schema.names), shown, declared)
     for field in schema:
-        declared = columns.get(field.name.lower())
-        if declared is not None and not _fits(field.type, declared):
+        kind = declared.columns.get(field.name.lower())
+        if kind is not None and not _fits(field.type, kind):
             raise SourceError(
-                f"{shown}: column {field.name}: expected {declared}, found {str(field.type)[:_SHOWN_CHARACTERS]}. "
+                f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:_SHOWN_CHARACTERS]}. "
                 "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
             )
 

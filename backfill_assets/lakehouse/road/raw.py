@@ -10,27 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
+from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.published.durable import keep, kept
 from backfill_assets.lakehouse.road.files import columns_in, read_from, sha256_of
-from backfill_assets.lakehouse.road.landing import Found, delivered_rows
+from backfill_assets.lakehouse.road.landing import FORM, Found, delivered_rows
+from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, NOTHING_READ, Counts, measured_rows, require_layout
 from backfill_assets.lakehouse.road.spark_sql import (
     days_condition,
-    declared_type,
     literal,
     renamed,
-    spark_type,
 )
 from backfill_assets.lakehouse.road.tables import (
     files_of_days,
@@ -41,13 +40,6 @@ from backfill_assets.lakehouse.road.tables import (
     rows_by_day,
 )
 from backfill_assets.lakehouse.spark_errors import room_for
-
-DELIVERY_DAY: Final = "_delivery_day"
-"""The partition column of raw."""
-ORDER: Final = "_order"
-"""The number of a row's delivery: of two, the one with the higher number is the newer one."""
-CORRUPT: Final = "_corrupt_record"
-"""The line of a row that could not be read as declared; null in good rows."""
 
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
 _MARK: Final = "\0"
@@ -171,30 +163,30 @@ def land(
         SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch stays then.
         StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
     """
-    orders = {f.path: columns_in(f.file, f.path, loaded.dataset.landing) for f in files}
+    source = loaded.dataset.landing
+    orders = {f.path: columns_in(f.file, f.path, source) for f in files}
     path = layout.raw_path(loaded.name)
     days = sorted({f.day for f in files})
     if is_table(path):
-        _require_same_types(loaded.dataset, read_table(spark, path), path)
-    counts, before = _landed(spark, path, days), rows or {}
+        require_layout(loaded.dataset, read_table(spark, path), path)
+    counts, before = _landed(spark, path, days, form_of(reading_of(source))), rows or {}
     if any((f.path, f.fingerprint) in counts for f in files):
         # Whoever landed them may have died before they were on the disk.
         keep(path, files_of_days(path, DELIVERY_DAY, days))
     keys = {f: (f.path, f.fingerprint) for f in files}
-    short = {f for f, key in keys.items() if key not in counts or counts[key][0] < before.get(key, 0)}
+    short = {f for f, key in keys.items() if key not in counts or counts[key] < before.get(key, 0)}
     fresh = [f for f in files if f in short and f.size and orders[f.path]]
     if fresh:
-        found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at, orders[f.path]) for f in fresh]
+        found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]
         remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
-            read = delivered_rows(spark, loaded.dataset.landing, found, now)
+            read = delivered_rows(spark, source, found, now)
             # On the disk for good: the ledger will say that these deliveries are there.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
     _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
-    if fresh:
-        counts = _landed(spark, path, days)
-    return tuple(_delivery(loaded.name, f, counts.get((f.path, f.fingerprint), (0, 0)), now) for f in files)
+    measured = measured_rows(spark, loaded, layout, days, keys.values())
+    return tuple(_delivery(loaded, f, measured.get(key, NOTHING_READ), now) for f, key in keys.items())
 
 
 def _require_still(
@@ -229,7 +221,7 @@ def rows_in_raw(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
 ) -> Mapping[tuple[str, str], int]:
     """How many rows raw has of each delivery of these days, by path and fingerprint."""
-    return {key: rows for key, (rows, _) in _landed(spark, layout.raw_path(loaded.name), days).items()}
+    return _landed(spark, layout.raw_path(loaded.name), days)
 
 
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
@@ -266,41 +258,6 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
     )
 
 
-def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
-    """All rows of some delivery days, quarantined ones included; no row where nothing was ever landed.
-
-    Raises:
-        SourceError: raw holds a column with another type than `dataset.yaml` declares now.
-    """
-    path = layout.raw_path(loaded.name)
-    source = loaded.dataset.landing
-    if not is_table(path):
-        return delivered_rows(spark, source, [], _EPOCH)
-    frame = read_days(spark, path, DELIVERY_DAY, days)
-    _require_same_types(loaded.dataset, frame, path)
-    lacking = {
-        name: F.lit(None).cast(spark_type(kind)) for name, kind in source.columns.items() if name not in frame.columns
-    }
-    return frame.withColumns(lacking) if lacking else frame
-
-
-def read_in_force(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Iterable[Delivery]
-) -> DataFrame:
-    """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
-
-    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know.
-    """
-    those = [(d.day, d.path, d.fingerprint, d.order, d.delivered_at) for d in force if d.day in frozenset(days)]
-    same = [DELIVERY_DAY, "_source_file", "_fingerprint"]
-    known = spark.createDataFrame(
-        those, f"{DELIVERY_DAY} date, _source_file string, _fingerprint string, {ORDER} bigint, _delivered_at timestamp"
-    )
-    # When it was delivered is the ledger's to say: it may have come again since.
-    raw = read_raw(spark, loaded, layout, days).drop("_delivered_at")
-    return raw.join(F.broadcast(known), same)
-
-
 def _is_temporary(relative: str) -> bool:
     parts = relative.split("/")
     return any(p.startswith(".") for p in parts) or parts[-1].startswith("_") or parts[-1].endswith(_TEMPORARY)
@@ -315,18 +272,21 @@ def _source_file(
     return SourceFile(day, relative, file, known or sha256_of(file), status.st_size, delivered_at)
 
 
-def _landed(spark: SparkSession, path: Path, days: Collection[dt.date]) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Rows and corrupt rows of every delivery that raw holds for these days."""
+def _landed(
+    spark: SparkSession, path: Path, days: Collection[dt.date], form: str | None = None
+) -> Mapping[tuple[str, str], int]:
+    """Rows of every delivery that raw holds for these days, in a form or in any."""
     if not is_table(path):
         return {}
     counted = (
         read_days(spark, path, DELIVERY_DAY, days)
+        .where(F.lit(True) if form is None else F.col(FORM) == form)
         .groupBy("_source_file", "_fingerprint")
-        .agg(F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt"))
+        .agg(F.count("*").alias("rows"))
     )
     with room_for(path):
         found = counted.collect()
-    return {(r["_source_file"], r["_fingerprint"]): (r["rows"], r["corrupt"]) for r in found}
+    return {(r["_source_file"], r["_fingerprint"]): r["rows"] for r in found}
 
 
 def _exactly(files: Iterable[SourceFile]) -> str:
@@ -344,25 +304,16 @@ def _exactly(files: Iterable[SourceFile]) -> str:
     )
 
 
-def _require_same_types(dataset: Dataset, stored: DataFrame, path: Path) -> None:
-    found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
-    for name, declared in dataset.landing.columns.items():
-        if found.get(name, declared) != declared:
-            raise SourceError(
-                f"{path}: column {name}: expected {declared}, found {found[name]}. Raw keeps what was landed: set "
-                f"source.columns.{name} back to {found[name]} and cast in the staging model"
-            )
-
-
-def _delivery(dataset: str, file: SourceFile, counts: tuple[int, int], now: dt.datetime) -> Delivery:
+def _delivery(loaded: LoadedDataset, file: SourceFile, counts: Counts, now: dt.datetime) -> Delivery:
     return Delivery(
-        dataset=dataset,
+        dataset=loaded.name,
         day=file.day,
         path=file.path,
         fingerprint=file.fingerprint,
         size=file.size,
         delivered_at=file.delivered_at,
         landed_at=now,
-        rows=counts[0],
-        corrupt_rows=counts[1],
+        rows=counts.rows,
+        corrupt_rows=counts.corrupt,
+        reading=reading_of(loaded.dataset.landing),
     )

@@ -41,7 +41,7 @@ from backfill_assets.lakehouse.road.fingerprint import (
 )
 from backfill_assets.lakehouse.road.history_differences import history_differences
 from backfill_assets.lakehouse.road.on_spark import OnSpark
-from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
+from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.samples import json_value
 from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow, shadow_path

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.files import columns_in, csv_options, positional, read_from, sha256_of, spark_path
+from backfill_assets.lakehouse.road.files import columns_in, headline, read_from, sha256_of, spark_path
+from backfill_assets.lakehouse.road.landing import headers_of, lines_of
+from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 
@@ -62,15 +65,16 @@ def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str)
     Raises:
         SourceError: the file has other columns than declared.
     """
-    order = columns_in(path, shown, reference)
-    reader = spark.read.option("mode", "FAILFAST")
-    declared = struct_of(reference.columns)
-    match reference.format:
-        case Format.csv:
-            schema = positional(reference, order) if order else declared
-            frame = reader.options(**csv_options(reference.csv)).schema(schema).csv(spark_path(path))
-        case Format.jsonl:
-            frame = reader.schema(declared).json(spark_path(path))
-        case Format.parquet:
-            frame = reader.schema(declared).parquet(spark_path(path))
-    return frame.select(*reference.columns)
+    names = columns_in(path, shown, reference)
+    if reference.format is Format.parquet:
+        return spark.read.schema(struct_of(reference.columns)).parquet(spark_path(path)).select(*reference.columns)
+    if not names:
+        return spark.createDataFrame([], struct_of(reference.columns))
+    headers = headers_of(reference, {headline(path, shown): shown})
+    header = F.lit(next(iter(headers))) if headers else F.lit(None).cast("binary")
+    rows = typed_rows(lines_of(spark, reference, [path]).withColumn(HEADER, header), reference, headers)
+    bad = F.concat(F.lit(f"{shown}: a row cannot be read as dataset.yaml declares it: "), F.col(CORRUPT))
+    # A condition on rows is never left out, whatever columns are read.
+    return rows.where(F.when(F.col(CORRUPT).isNull(), F.lit(True)).otherwise(F.raise_error(bad))).select(
+        *reference.columns
+    )

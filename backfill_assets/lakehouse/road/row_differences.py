@@ -29,7 +29,7 @@ from backfill_assets.lakehouse.road.compare import (
     old_column,
 )
 from backfill_assets.lakehouse.road.measure import Sides
-from backfill_assets.lakehouse.road.raw import ORDER
+from backfill_assets.lakehouse.road.raw_rows import ORDER
 from backfill_assets.lakehouse.road.row_examples import Broken, largest_of, sampled
 from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, counts_of, tallies_of
 from backfill_assets.lakehouse.road.samples import Samples

@@ -21,7 +21,8 @@ from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.matching import is_unmatched, with_matches
 from backfill_assets.lakehouse.road.measure import is_failing
-from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, read_in_force
+from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, read_in_force
+from backfill_assets.lakehouse.road.records import CORRUPT
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import first_of_each, in_days

@@ -22,7 +22,8 @@ from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
-from backfill_assets.lakehouse.road.raw import CORRUPT, DELIVERY_DAY, ORDER, read_in_force
+from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, ORDER, read_in_force
+from backfill_assets.lakehouse.road.records import CORRUPT
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
 from backfill_assets.lakehouse.road.tables import digests_by_day, is_table, read_days, rows_by_day, write_days

@@ -27,6 +27,7 @@ from backfill_assets.lakehouse.road import (
     measure,
     stage,
 )
+from backfill_assets.lakehouse.road.raw_rows import read_raw
 from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.workplace import settings_of
 
@@ -141,7 +142,7 @@ class Kit:
         return self.spark.read.format("delta").load(str(path))
 
     def raw(self, loaded: LoadedDataset) -> DataFrame:
-        return self.table(self.layout.raw_path(loaded.name))
+        return read_raw(self.spark, loaded, self.layout, [D1 + dt.timedelta(i) for i in range(30)])
 
     def staging_folder(self, loaded: LoadedDataset) -> Path:
         (folder,) = self.layout.staging_path(loaded.name).iterdir()

@@ -16,7 +16,7 @@ from backfill_assets.domain.deliveries import Deed, Place, heads
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.verdict import Verdict
-from backfill_assets.lakehouse.road.raw import DELIVERY_DAY
+from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY
 from backfill_assets.lakehouse.road.tables import digests_by_day
 from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, acts
 from backfill_assets_tests.harness.without_dagster import built, judged, publish

@@ -234,7 +234,8 @@ def test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does
             application.publisher.release(live.id)
             kit.spark.sql(f"DELETE FROM delta.`{kit.layout.published_path('trips')}` WHERE day = DATE'{D2}' AND id = 1")
             kit.spark.sql(
-                f"DELETE FROM delta.`{kit.layout.raw_path('trips')}` WHERE _delivery_day = DATE'{D2}' AND id = 1"
+                f"DELETE FROM delta.`{kit.layout.raw_path('trips')}` "
+                f"WHERE _delivery_day = DATE'{D2}' AND CAST(_line AS STRING) LIKE '{D2},1,%'"
             )
 
     application.prover = replace(

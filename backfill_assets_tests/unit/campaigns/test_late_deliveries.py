@@ -16,6 +16,7 @@ from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.domain.dataset import LateData, Live, OnMissing
 from backfill_assets.domain.errors import ClaimedDaysError
 from backfill_assets.domain.files import Format, Reference
+from backfill_assets.domain.reading import reading_of
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import Delivery, Hold
 from backfill_assets.lakehouse.road import discover, raw
@@ -62,9 +63,9 @@ class Desk:
     def land(self, *days: dt.date) -> None:
         """What the raw step of these days does: it lands the files of all delivery days behind them."""
         files = discover(self.loaded["sales"], layout(self.folder), self.loaded["sales"].dataset.delivery_days(days))
-        now = self.world.clock.now()
+        now, reading = self.world.clock.now(), reading_of(self.loaded["sales"].dataset.landing)
         self.world.ledger.add_deliveries(
-            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 0, 0) for f in files
+            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 0, 0, reading) for f in files
         )
 
 

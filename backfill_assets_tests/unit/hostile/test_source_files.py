@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import BackfillError, LayoutError, SourceError
-from backfill_assets.domain.files import CsvOptions, Format
+from backfill_assets.domain.files import CsvOptions, Encoding, Format
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.files import Declared, columns_in
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
@@ -49,7 +49,9 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def declared(kind: Format, **csv: object) -> Declared:
-    return cast("Declared", SimpleNamespace(format=kind, columns=COLUMNS, csv=CsvOptions.model_validate(csv)))
+    options = CsvOptions.model_validate(csv)
+    said = SimpleNamespace(format=kind, columns=COLUMNS, optional=(), encoding=Encoding.utf_8, csv=options)
+    return cast("Declared", said)
 
 
 def tried(file: Path, kind: Format, **csv: object) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.comparison import Compared, GoldenCounts
+from backfill_assets.domain.deliveries import Deed
 from backfill_assets.domain.errors import LeaseLostError, UnitError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.findings import DayFindings
@@ -43,6 +44,15 @@ def test_a_delivery_is_recorded_once(ledger: SqlLedger) -> None:
     known = (replace(first, order=numbers[0]), replace(first, fingerprint="e" * 64, order=numbers[1]))
     assert (ledger.deliveries("flights", march(1)), 0 < numbers[0] < numbers[1]) == (known, True)
     assert ledger.deliveries("orders", march(1)) == ()
+
+
+def test_a_delivery_that_is_read_again_keeps_all_but_its_counts_and_its_reading(ledger: SqlLedger) -> None:
+    ledger.add_deliveries([a_delivery(march(1)[0]), a_delivery(march(1)[0], "two.csv")])
+    first, other = ledger.deliveries("flights", march(1))
+    again = replace(first, rows=4, corrupt_rows=2, reading="lines 1")
+    ledger.change_deliveries([replace(again, size=99), replace(first, fingerprint="e" * 64)], Deed.read)
+    ledger.change_deliveries([], Deed.read)
+    assert ledger.deliveries("flights", march(1)) == (replace(again, landings=2), other)
 
 
 def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledger: SqlLedger) -> None:

@@ -1,0 +1,33 @@
+"""How source files are read: what raw keeps of them, and a digest of all that decides which values come out."""
+
+from __future__ import annotations
+
+from backfill_assets.domain.canonical import digest
+from backfill_assets.domain.dataset import Source, Undeclared
+from backfill_assets.domain.files import Format
+
+
+def reading_of(source: Source) -> str:
+    """How a source is read now: what raw keeps of its files, and a digest of format, options, columns and types.
+
+    Spark's version is no part of it.
+    """
+    said = source.model_dump(mode="json", exclude={"path", "late_days", "on_missing"})
+    order = list(source.columns) if source.format is Format.csv and not source.csv.header else []
+    return f"{_form(source)} {digest([said, order])[:16]}"
+
+
+def form_of(reading: str) -> str:
+    """What raw keeps of a delivery that was read so: two readings of one form need no source, for raw has what both read."""
+    return reading.partition(" ")[0]
+
+
+def _form(source: Source) -> str:
+    """The lines of text files; of what is written otherwise than it came, a digest of how."""
+    if source.format is Format.parquet:
+        return f"columns:{digest(source.columns)[:16]}"
+    if source.undeclared is Undeclared.drop:
+        read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
+        return f"cells:{digest([read, sorted(source.columns)])[:16]}"
+    # A headline is no row, and which row of a file was the first nobody knows afterwards.
+    return "lines+header" if source.format is Format.csv and source.csv.header else "lines"

@@ -1,0 +1,216 @@
+"""Rows of raw, read as `dataset.yaml` declares their source now, whenever they landed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.dataset import Dataset, Source, Undeclared
+from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.files import Encoding, Format
+from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.domain.work import Delivery
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road.landing import FORM, headers_of, raw_schema
+from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, NAMES, typed_rows
+from backfill_assets.lakehouse.road.spark_sql import declared_type, spark_type, struct_of
+from backfill_assets.lakehouse.road.tables import files_of_days, is_table, read_days
+from backfill_assets.lakehouse.spark_errors import room_for
+
+DELIVERY_DAY: Final = "_delivery_day"
+"""The partition column of raw."""
+ORDER: Final = "_order"
+"""The number of a row's delivery: of two, the one with the higher number is the newer one."""
+
+Content = tuple[str, str]
+"""A delivery of some days: its path and its fingerprint."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows and corrupt rows of a delivery, and the declared columns that none of its records has."""
+
+    rows: int = 0
+    corrupt: int = 0
+    missing: tuple[str, ...] = ()
+
+
+NOTHING_READ: Final = Counts()
+"""Of a file without rows."""
+
+
+def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    """All rows of some delivery days as `dataset.yaml` declares them now, quarantined ones included.
+
+    No row where nothing was ever landed.
+
+    Raises:
+        SourceError: raw does not have what `dataset.yaml` declares now.
+    """
+    return _rows_of(spark, loaded, layout, days, None)
+
+
+def read_in_force(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Iterable[Delivery]
+) -> DataFrame:
+    """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
+
+    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know.
+
+    Raises:
+        SourceError: raw does not have of these deliveries what `dataset.yaml` declares now.
+    """
+    asked = frozenset(days)
+    known = [d for d in force if d.day in asked]
+    rows = _rows_of(spark, loaded, layout, days, [(d.path, d.fingerprint) for d in known])
+    # When it was delivered is the ledger's to say: it may have come again since.
+    of = f"{DELIVERY_DAY} date, _source_file string, _fingerprint string, {ORDER} bigint, _delivered_at timestamp"
+    told = spark.createDataFrame([(d.day, d.path, d.fingerprint, d.order, d.delivered_at) for d in known], of)
+    return rows.drop("_delivered_at").join(F.broadcast(told), [DELIVERY_DAY, "_source_file", "_fingerprint"])
+
+
+def _rows_of(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: Collection[dt.date],
+    only: Collection[Content] | None,
+) -> DataFrame:
+    path, source = layout.raw_path(loaded.name), loaded.dataset.landing
+    if not is_table(path) or (only is not None and not only):
+        return _no_rows(spark, source)
+    frame = read_days(spark, path, DELIVERY_DAY, days)
+    require_layout(loaded.dataset, frame, path)
+    headlines = _headlines(path, days, form_of(reading_of(source)), only)
+    if only is not None:
+        # Before anything is read: what does not count may be of another form, or lack a column.
+        those = spark.createDataFrame(list(only), "_source_file string, _fingerprint string")
+        frame = frame.join(F.broadcast(those), ["_source_file", "_fingerprint"], "left_semi")
+    if source.format is Format.parquet:
+        # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
+        lacking = {
+            name: F.lit(None).cast(spark_type(kind).simpleString())
+            for name, kind in source.columns.items()
+            if name not in frame.columns
+        }
+        return frame.withColumns(lacking) if lacking else frame
+    if source.undeclared is Undeclared.drop:
+        source = source.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8})
+    headers = headers_of(source, headlines)
+    return typed_rows(frame, source, headers) if headers != {} else _no_rows(spark, loaded.dataset.landing)
+
+
+def read_again(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, deliveries: Iterable[Delivery]
+) -> tuple[Delivery, ...]:
+    """Deliveries with the counts that they have as `dataset.yaml` declares their source now; reads raw alone.
+
+    Those of which raw has lost rows are left out.
+
+    Raises:
+        SourceError: raw does not have what this reading needs, or a file lacks a column that is declared now.
+    """
+    known, source = tuple(deliveries), loaded.dataset.landing
+    found = measured_rows(spark, loaded, layout, {d.day for d in known}, [(d.path, d.fingerprint) for d in known])
+    again, now = [], reading_of(source)
+    for delivery in known:
+        counts = found.get((delivery.path, delivery.fingerprint), NOTHING_READ)
+        # In another form a headline may be a row, or be none any more.
+        headline = int(form_of(delivery.reading) != form_of(now))
+        if counts.rows < delivery.rows - headline:
+            continue
+        if counts.missing and counts.rows > counts.corrupt:
+            raise SourceError(
+                f"{delivery.path}: none of its records has {', '.join(counts.missing)}; correct source.columns in dataset.yaml, or "
+                "list columns that some files lack in source.optional"
+            )
+        again.append(replace(delivery, rows=counts.rows, corrupt_rows=counts.corrupt, reading=now))
+    return tuple(again)
+
+
+def measured_rows(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], only: Collection[Content]
+) -> Mapping[Content, Counts]:
+    """What raw holds of some deliveries of these days, read as `dataset.yaml` declares them now."""
+    source, path = loaded.dataset.landing, layout.raw_path(loaded.name)
+    rows = _rows_of(spark, loaded, layout, days, only)
+    by_key = source.format is Format.jsonl and source.undeclared is Undeclared.keep
+    has = {f"_has_{i}": name for i, name in enumerate(source.required if by_key else ())}
+    seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, name)), F.lit(False)).alias(c) for c, name in has.items()]
+    counts = [F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt")]
+    with room_for(path):
+        found = rows.groupBy("_source_file", "_fingerprint").agg(*counts, *seen).collect()
+    return {
+        (r["_source_file"], r["_fingerprint"]): Counts(
+            r["rows"], r["corrupt"], tuple(name for c, name in has.items() if not r[c])
+        )
+        for r in found
+    }
+
+
+def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
+    """Refuse a table of raw that keeps other things than those that are declared now.
+
+    Raises:
+        SourceError: says what it keeps, and what to do.
+    """
+    found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
+    lines = dataset.landing.format is not Format.parquet
+    if FORM not in found or (LINE in found) is not lines:
+        wanted = "lines, as of text files" if lines else "columns, as of Parquet"
+        raise SourceError(
+            f"{path}: raw does not keep {wanted}. Move this folder away and launch raw of all days, which lands them again from "
+            "the sources; or set source.format in dataset.yaml back to what it was"
+        )
+    for name, declared in () if lines else dataset.landing.columns.items():
+        if found.get(name, declared) != declared:
+            raise SourceError(
+                f"{path}: column {name}: expected {declared}, found {found[name]}. Raw keeps what was landed: set "
+                f"source.columns.{name} back to {found[name]} and cast in the staging model"
+            )
+
+
+def _no_rows(spark: SparkSession, source: Source) -> DataFrame:
+    lineage = [
+        field for field in raw_schema(source).fields if field.name not in {LINE, HEADER, CORRUPT, *source.columns}
+    ]
+    names = T.StructField(NAMES, T.ArrayType(T.StringType()))
+    columns = struct_of({**source.columns, CORRUPT: "string"}).fields
+    return spark.createDataFrame([], T.StructType([*columns, names, *lineage]))
+
+
+def _headlines(
+    path: Path, days: Collection[dt.date], form: str, only: Collection[Content] | None
+) -> Mapping[bytes, str]:
+    """The headlines of the files that raw has of some days, each with one of these files; read without Spark.
+
+    Raises:
+        SourceError: raw keeps files in another form than the one that is needed.
+    """
+    found: dict[bytes, str] = {}
+    wanted = None if only is None else frozenset(only)
+    for file in files_of_days(path, DELIVERY_DAY, days):
+        schema = pq.read_schema(path / file)
+        columns = [name for name in (FORM, HEADER, "_source_file", "_fingerprint") if name in schema.names]
+        table = pq.read_table(path / file, columns=columns, partitioning=None)
+        for row in table.group_by(columns).aggregate([]).to_pylist():
+            if wanted is not None and (row["_source_file"], row["_fingerprint"]) not in wanted:
+                continue
+            if row.get(FORM) != form:
+                raise SourceError(
+                    f"{row['_source_file']}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep "
+                    "what is needed to read it as declared now. Put this very file among the sources again if it is not there, and "
+                    "launch raw of its day; or set source in dataset.yaml back to what it was"
+                )
+            if row.get(HEADER) is not None:
+                found[row[HEADER]] = row["_source_file"]
+    return found

@@ -1,0 +1,168 @@
+"""Lines of text as rows of declared columns: what `dataset.yaml` says now decides, whenever the lines came.
+
+A row is good or it is whole in `_corrupt_record`; nothing of it is lost in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.domain.files import CsvOptions, Encoding, Format
+from backfill_assets.lakehouse.road.files import Declared
+from backfill_assets.lakehouse.road.values import typed
+
+LINE: Final = "_line"
+"""Bytes of one line of a text file, as they came."""
+HEADER: Final = "_header"
+"""Bytes of the headline of its file; null where it has none."""
+CORRUPT: Final = "_corrupt_record"
+"""The line of a row that could not be read as declared; null in good rows."""
+NAMES: Final = "_names"
+"""The columns that a line has, in small letters."""
+CELLS: Final = "_cells"
+"""The texts of the declared columns of a line; null where the line is no whole record."""
+
+Headers = Mapping[bytes, tuple[str, ...]]
+"""The columns that each headline names, in order."""
+
+_TEXT: Final = "_text"
+_MOST_CELLS: Final = 20_000
+_UNKNOWN: Final = "a row whose headline nobody has read; launch again"
+_WINDOWS: Final = bytes(range(0x80, 0xA0)).decode("latin-1")
+_WINDOWS_MEANS: Final = "".join(bytes([b]).decode("windows-1252", "replace") for b in range(0x80, 0xA0))
+_NO_TEXT: Final = "\ufffd"
+# Neither is a character, and neither is anything of JSON: they stand around each number.
+_LEFT, _RIGHT = "\ufdd0", "\ufdd1"
+_STRINGS_AND_NUMBERS: Final = r'("(?:[^"\\]++|\\.)*+")|(-?(?:\d[\d.eE+-]*+|NaN|Infinity))'
+_LONE_SURROGATE: Final = (
+    r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+)
+
+
+def typed_rows(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
+    """The rows of lines: declared columns in their types, `_corrupt_record`, `NAMES`, and whatever else `lines` has.
+
+    `headers` are the columns by headline, for CSV files with one.
+    """
+    with_cells = cells_of(lines, declared, headers)
+    texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
+    values = with_cells.withColumns({name: typed(texts[name], kind) for name, kind in declared.columns.items()})
+    bad = F.col(CELLS).isNull()
+    for name, text in texts.items():
+        if declared.columns[name] != "string":
+            bad |= text.isNotNull() & F.col(name).isNull()
+    line = F.make_valid_utf8(F.col(LINE).cast("string"))
+    shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no whole record)"))
+    rest = [name for name in lines.columns if name not in (LINE, HEADER)]
+    return values.withColumn(CORRUPT, F.when(bad, shown)).select(*declared.columns, CORRUPT, NAMES, *rest)
+
+
+def cells_of(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
+    """Lines with their `CELLS` and `NAMES`."""
+    known = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
+    match declared.format:
+        case Format.csv:
+            return _csv_cells(known, declared, headers)
+        case _:
+            return _json_cells(known, declared)
+
+
+def dropped(cells: DataFrame) -> DataFrame:
+    """Lines of which only the declared columns are left, as JSON; null where they are no whole record."""
+    kept = F.encode(F.to_json(CELLS), "UTF-8")
+    return cells.withColumns({LINE: F.when(F.col(CELLS).isNotNull(), kept), HEADER: F.lit(None).cast("binary")})
+
+
+def text_of(line: Column, encoding: Encoding) -> Column:
+    """The characters of a line; null where some of its bytes are none in this encoding."""
+    match encoding:
+        case Encoding.utf_8:
+            text = line.cast("string")
+            return F.when(F.is_valid_utf8(text), text)
+        case Encoding.latin_1:
+            return F.decode(line, "ISO-8859-1")
+        case Encoding.windows_1252:
+            text = F.translate(F.decode(line, "ISO-8859-1"), _WINDOWS, _WINDOWS_MEANS)
+            return F.when(~text.contains(_NO_TEXT), text)
+
+
+def csv_options(options: CsvOptions) -> dict[str, str]:
+    """The options of Spark's CSV parser: one line is one row, quotes are doubled inside quotes."""
+    return {
+        "sep": options.delimiter,
+        "quote": options.quote,
+        "escape": options.quote,
+        "nullValue": options.null_value,
+        # With it Spark does not count the cells of a row where it reads only some of them: one that was cut would pass.
+        "columnPruning": "false",
+        "maxColumns": str(_MOST_CELLS + 1),
+        "columnNameOfCorruptRecord": "_bad",
+    }
+
+
+def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
+    orders: dict[bytes | None, tuple[str, ...]] = (
+        dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
+    )
+    of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
+    parsed, cells, names, known = {}, [], [], F.lit(False)
+    text = F.when(_is_short_enough(declared.csv.delimiter), F.col(_TEXT))
+    for column, header in of.items():
+        order = orders[header]
+        schema = ", ".join([*(f"_{i} string" for i in range(len(order))), "_bad string"])
+        own = F.lit(True) if header is None else F.col(HEADER) == F.lit(header)
+        parsed[column] = F.when(own, F.from_csv(text, F.lit(schema), csv_options(declared.csv)))
+        place = {name: i for i, name in enumerate(order)}
+        texts = [
+            (F.col(column).getField(f"_{place[name]}") if name in place else F.lit(None).cast("string")).alias(name)
+            for name in declared.columns
+        ]
+        whole = F.col(column).isNotNull() & F.col(column).getField("_bad").isNull()
+        cells.append(F.when(own & whole, F.struct(*texts)))
+        names.append(F.when(own, F.array(*(F.lit(name) for name in order))))
+        known |= own
+    # Loud: such a row is no bad one, and nobody would count it.
+    found = F.when(known, F.coalesce(*cells)).otherwise(F.raise_error(F.lit(_UNKNOWN)))
+    return lines.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
+
+
+def _is_short_enough(delimiter: str) -> Column:
+    """Whether a line has no more cells than the parser takes: one that has would end the whole job."""
+    text, sign = F.col(_TEXT), delimiter.replace("\\t", "\t")
+    signs = F.length(text) - F.length(F.replace(text, F.lit(sign)))
+    return (F.octet_length(text) < _MOST_CELLS) | (signs < _MOST_CELLS * len(sign))
+
+
+def _json_cells(lines: DataFrame, declared: Declared) -> DataFrame:
+    """Of each line the one JSON object that it is, its keys in small letters; the text of a number is its text in the line."""
+    text = F.col(_TEXT)
+    numbers = F.regexp_replace(text, _STRINGS_AND_NUMBERS, f"$1{_LEFT}$2{_RIGHT}")
+    marked = F.replace(numbers, F.lit(_LEFT + _RIGHT), F.lit(""))
+    for sign, quoted in ((_LEFT, f'"{_LEFT}'), (_RIGHT, f'{_RIGHT}"')):
+        marked = F.replace(marked, F.lit(sign), F.lit(quoted))
+    # What follows the record must be there as well: whatever ends it before, or goes on behind it, is no record.
+    whole = F.concat(F.lit('{"record":'), marked, F.lit(',"whole":""}'))
+    options = {"columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "false"}
+    clean = ~(text.contains(_LEFT) | text.contains(_RIGHT))
+    clean &= ~((text.contains("\\ud") | text.contains("\\uD")) & text.rlike(_LONE_SURROGATE))
+    schema = "record map<string, string>, whole string, _bad string"
+    parsed = lines.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options)))
+    record = F.col("_parsed").getField("record")
+    names = parsed.withColumn(NAMES, F.transform(F.map_keys(record), F.lower))
+    once = F.size(NAMES) == F.size(F.array_distinct(NAMES))
+    good = record.isNotNull() & once
+    good &= F.col("_parsed").getField("whole").isNotNull() & F.col("_parsed").getField("_bad").isNull()
+    texts = [
+        _unmarked(F.get(F.map_values(record), F.array_position(NAMES, name) - 1)).alias(name)
+        for name in declared.columns
+    ]
+    return names.withColumn(CELLS, F.when(good, F.struct(*texts))).drop("_parsed")
+
+
+def _unmarked(value: Column) -> Column:
+    nested = F.replace(F.replace(value, F.lit(f'"{_LEFT}'), F.lit("")), F.lit(f'{_RIGHT}"'), F.lit(""))
+    return F.when(value.contains(_LEFT), F.translate(nested, _LEFT + _RIGHT, "")).otherwise(value)

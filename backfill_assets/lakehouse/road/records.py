@@ -48,9 +48,10 @@ def typed_rows(lines: DataFrame, declared: Declared, headers: Headers | None) ->
 
     `headers` are the columns by headline, for CSV files with one.
     """
-    with_cells = cells_of(lines, declared, headers)
+    with_cells = computed_once(cells_of(lines, declared, headers), [CELLS, NAMES, _TEXT])
     texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
-    values = with_cells.withColumns({name: typed(texts[name], kind) for name, kind in declared.columns.items()})
+    values = {name: typed(texts[name], kind) for name, kind in declared.columns.items()}
+    with_values = computed_once(with_cells.withColumns(values), list(values))
     bad = F.col(CELLS).isNull()
     for name, text in texts.items():
         if declared.columns[name] != "string":
@@ -58,7 +59,18 @@ def typed_rows(lines: DataFrame, declared: Declared, headers: Headers | None) ->
     line = F.make_valid_utf8(F.col(LINE).cast("string"))
     shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no whole record)"))
     rest = [name for name in lines.columns if name not in (LINE, HEADER)]
-    return values.withColumn(CORRUPT, F.when(bad, shown)).select(*declared.columns, CORRUPT, NAMES, *rest)
+    return with_values.withColumn(CORRUPT, F.when(bad, shown)).select(*declared.columns, CORRUPT, NAMES, *rest)
+
+
+def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
+    """The same rows; these columns are computed once, however often and wherever they are used.
+
+    Spark computes a column again wherever it is used, and within a filter that it moves below, but for one that a generator
+    brings.
+    """
+    rest = [name for name in frame.columns if name not in columns]
+    made = F.explode(F.array(F.struct(*(F.col(name) for name in columns)))).alias("_once")
+    return frame.select(*rest, made).select(*rest, *(F.col("_once").getField(name).alias(name) for name in columns))
 
 
 def cells_of(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
@@ -150,11 +162,12 @@ def _json_cells(lines: DataFrame, declared: Declared) -> DataFrame:
     clean = ~(text.contains(_LEFT) | text.contains(_RIGHT))
     clean &= ~((text.contains("\\ud") | text.contains("\\uD")) & text.rlike(_LONE_SURROGATE))
     schema = "record map<string, string>, whole string, _bad string"
-    parsed = lines.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options)))
+    parsed = computed_once(
+        lines.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options))), ["_parsed"]
+    )
     record = F.col("_parsed").getField("record")
-    names = parsed.withColumn(NAMES, F.transform(F.map_keys(record), F.lower))
-    once = F.size(NAMES) == F.size(F.array_distinct(NAMES))
-    good = record.isNotNull() & once
+    names = computed_once(parsed.withColumn(NAMES, F.transform(F.map_keys(record), F.lower)), [NAMES])
+    good = record.isNotNull() & (F.size(NAMES) == F.size(F.array_distinct(NAMES)))
     good &= F.col("_parsed").getField("whole").isNotNull() & F.col("_parsed").getField("_bad").isNull()
     texts = [
         _unmarked(F.get(F.map_values(record), F.array_position(NAMES, name) - 1)).alias(name)

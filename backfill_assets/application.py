@@ -148,7 +148,7 @@ class Application:
     @cached_property
     def road(self) -> Road:
         """Landing, staging, building and validating."""
-        return Road(self.ledger, self.datasets, self.tables, self.layout, self.basis, self.clock)
+        return Road(self.ledger, self.datasets, self.layout, self.clock, self.tables, self.basis)
 
     @cached_property
     def delivery_desk(self) -> DeliveryDesk:

@@ -40,7 +40,8 @@ def build(application: Application, spark: SparkSession, unit: Unit) -> None:
     """Land, build and judge all days of a unit, for the first time or again; what is built from others comes after them."""
     for name in upstream_first(unit.targets, application.catalog.upstreams):
         days = unit.targets[name]
-        application.road.land(spark, name, days)
+        if application.datasets[name].dataset.source is not None:
+            application.road.land(spark, name, days)
         attempt = application.ledger.start_attempt(unit.id, name, days, unit.id, _LEASE)
         application.road.build(spark, unit, attempt)
         application.road.validate(spark, unit, attempt)

@@ -261,7 +261,7 @@ class World:
     def days_to_build(self, unit: str, name: str) -> tuple[dt.date, ...]:
         """The days that a run would build, whatever launched it."""
         basis: Any = self.basis
-        road = Road(self.ledger, {}, self.tables, layout(self.folder), basis, self.clock)
+        road = Road(self.ledger, {}, layout(self.folder), self.clock, self.tables, basis)
         opened = self.ledger.unit(unit)
         return road.days_to_build(opened, name, opened.targets[name])
 

@@ -11,12 +11,11 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
+from backfill_assets.campaigns.building.landing import Landing
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
-from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.comparison import Alone
-from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order
+from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError, SourceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import force_by_day, source_state
@@ -24,35 +23,26 @@ from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
-from backfill_assets.domain.ports import Clock, Ledger, PublishedTable
-from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Row, Verdict
-from backfill_assets.domain.work import Attempt, Delivery, StagedDay
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.domain.work import Attempt, StagedDay
 from backfill_assets.lakehouse.road import (
     Audit,
     Question,
     ShadowDays,
     Sides,
-    SourceFile,
     Target,
     build_shadow,
     built_alone,
-    discover,
     golden_counts,
     golden_samples,
     held_in_staging,
-    land,
-    lost_from_raw,
     measure,
     measure_upstreams,
-    read_again,
     require_raw,
-    require_sources,
     row_differences,
-    rows_in_raw,
     sample,
     stage,
     upstream_tables,
@@ -60,85 +50,19 @@ from backfill_assets.lakehouse.road import (
 
 Days = tuple[dt.date, ...]
 _TRIES: Final = 3
-_AHEAD: Final = dt.timedelta(days=366)
-"""For so long ahead deliveries are looked for among the known ones."""
 
 
 @dataclass(frozen=True)
-class Landed:
-    """What a landing brought: deliveries that are the newest at their path now, and all known deliveries of the days."""
-
-    new: tuple[Delivery, ...]
-    known: tuple[Delivery, ...]
-
-
-@dataclass(frozen=True)
-class Road:
+class Road(Landing):
     """Everything that happens to a batch of days before its release; each step is idempotent."""
 
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
-    layout: Layout
     basis: CurrentBasis
-    clock: Clock
 
     @property
     def sources(self) -> UpstreamPlaces:
         """Where upstream days are read from."""
         return UpstreamPlaces(self.ledger, self.datasets)
-
-    def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
-        """Land the deliveries from which these business days are built, those of the days that they look back at included.
-
-        What came last at its path is skipped, but for days of which raw has lost rows. Content that comes again is the newest
-        again, and in raw already. What was read otherwise than declared now is read again: from raw, which keeps the lines of
-        text files, and where it does not keep enough from the sources.
-
-        Raises:
-            SourceError: a file cannot be read as declared; nothing of the batch is written then.
-        """
-        self.require_sources(name)
-        loaded = self.datasets[name]
-        reading = reading_of(loaded.dataset.landing)
-        window = loaded.dataset.fact_delivery_days(days)
-        known = self.ledger.deliveries(name, window)
-        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        found = discover(loaded, self.layout, window)
-        files = [_as_known(f, last) for f in found if _to_land(f, last, lost, form_of(reading))]
-        rows = {(d.path, d.fingerprint): d.rows for d in known}
-        landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
-        seen = {place: one.order for place, one in last.items()}
-        self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
-        self._give_up(spark, loaded, lost)
-        if otherwise := self._read_otherwise(name, window):
-            again = read_again(spark, loaded, self.layout, otherwise)
-            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it otherwise now")
-        now = self.ledger.deliveries(name, window)
-        return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
-
-    def _give_up(self, spark: SparkSession, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
-        """Write down what of these days does not count and is not in raw any more: nobody can land it again, or needs it."""
-        known = self.ledger.deliveries(loaded.name, lost) if lost else ()
-        force = set(in_force(loaded.dataset, known))
-        idle = [d for d in known if d not in force and d.landings]
-        counts = rows_in_raw(spark, loaded, self.layout, lost) if idle else {}
-        gone = [d for d in idle if counts.get((d.path, d.fingerprint), 0) < d.rows]
-        self.ledger.change_deliveries(gone, Deed.lost)
-
-    def require_sources(self, name: str) -> None:
-        """Refuse a mistyped path of the sources, under which there is no file for any day.
-
-        Raises:
-            SourceError: names the folder, and a file that was landed before.
-        """
-
-        def known() -> tuple[Delivery, ...]:
-            ever = day_range(dataset.start, self.clock.now().date() + _AHEAD)
-            return self.ledger.deliveries(name, ever)
-
-        dataset = self.datasets[name].dataset
-        require_sources(self.datasets[name], self.layout, known)
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
         """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
@@ -151,8 +75,8 @@ class Road:
         if not stale:
             return {}
         loaded = self.datasets[name]
-        if self._read_otherwise(name, loaded.dataset.delivery_days(stale)):
-            self.land(spark, name, stale)
+        if self.read_otherwise(name, loaded.dataset.delivery_days(stale)):
+            self.land_what_is_there(spark, name, stale)
         require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
         if lacking := [one for one in force if not one.landings]:
@@ -166,34 +90,6 @@ class Road:
             for day, found in counts.items()
         )
         return {day: found.rows for day, found in counts.items()}
-
-    def days_to_land(self, name: str, days: Days) -> Days:
-        """The days behind which lie files that have not landed, or lie there again, or deliveries to be read again.
-
-        Those are what raw has lost, and what was read otherwise than declared now.
-
-        The files are read: one that was corrected may have the size and the time of last change that it had.
-
-        Raises:
-            SourceError: a file fits two days at once.
-            LayoutError: a link leads out of the sources folder.
-        """
-        loaded = self.datasets[name]
-        window = loaded.dataset.fact_delivery_days(days)
-        known = self.ledger.deliveries(name, window)
-        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        form = form_of(reading_of(loaded.dataset.landing))
-        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lost, form)}
-        new |= {d.day for d in self._read_otherwise(name, window)}
-        return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
-
-    def _read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
-        """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
-        dataset = self.datasets[name].dataset
-        if dataset.source is None:
-            return ()
-        reading, known = reading_of(dataset.source), self.ledger.deliveries(name, window)
-        return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
 
     def days_to_stage(self, name: str, days: Days) -> Days:
         """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""
@@ -251,10 +147,10 @@ class Road:
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
-        otherwise = self._read_otherwise(name, loaded.dataset.fact_delivery_days(days))
+        otherwise = self.read_otherwise(name, loaded.dataset.fact_delivery_days(days))
         if otherwise or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
             # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
-            self.land(spark, name, days)
+            self.land_what_is_there(spark, name, days)
         for _ in range(_TRIES):
             wanted = self.basis.staged_inputs(name, read)
             # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
@@ -400,22 +296,6 @@ class Road:
             replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
             for e in evidence
         )
-
-
-def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[dt.date], form: str) -> bool:
-    """Whether a file is not what came last at its path, or raw may lack it, or keeps it in another form."""
-    head = last.get((file.day, file.path))
-    if head is None or head.fingerprint != file.fingerprint or not head.landings:
-        return True
-    return file.day in lost or form_of(head.reading) != form
-
-
-def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
-    """What raw had lost is landed with the time that it had."""
-    head = last.get((file.day, file.path))
-    if head is None or head.fingerprint != file.fingerprint:
-        return file
-    return replace(file, delivered_at=head.delivered_at)
 
 
 def _failed(evidence: Sequence[DayEvidence]) -> tuple[Verdict, ...]:

@@ -214,7 +214,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert unit is not None
         days = list(world.scheduler.requests[-1].days) if unit.state is UnitState.open else []
         basis: Any = world.basis
-        road = Road(world.ledger, {}, world.tables, layout(self.folder), basis, world.clock)
+        road = Road(world.ledger, {}, layout(self.folder), world.clock, world.tables, basis)
         done = 0
         while days:
             size = world.campaign().knobs.partitions_per_batch

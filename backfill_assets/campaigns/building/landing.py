@@ -1,0 +1,153 @@
+"""Raw of one batch: which files are landed, and which deliveries are read again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order
+from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.domain.work import Delivery
+from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.road import (
+    SourceFile,
+    discover,
+    land,
+    lost_from_raw,
+    read_again,
+    require_sources,
+    rows_in_raw,
+)
+
+Days = tuple[dt.date, ...]
+_AHEAD: Final = dt.timedelta(days=366)
+"""For so long ahead deliveries are looked for among the known ones."""
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a landing brought: deliveries that are the newest at their path now, and all known deliveries of the days."""
+
+    new: tuple[Delivery, ...]
+    known: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Everything that raw needs before a batch of days is staged."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    layout: Layout
+    clock: Clock
+
+    def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
+        """Land the deliveries from which these business days are built, those of the days that they look back at included.
+
+        What came last at its path is skipped, but for days of which raw has lost rows. Content that comes again is the newest
+        again, and in raw already. What was read otherwise than declared now is read again: from raw, which keeps the lines of
+        text files, and where it does not keep enough from the sources.
+
+        Raises:
+            SourceError: a file cannot be read as declared; nothing of the batch is written then. Or there is no file for any day.
+        """
+        self.require_sources(name)
+        return self.land_what_is_there(spark, name, days)
+
+    def land_what_is_there(self, spark: SparkSession, name: str, days: Days) -> Landed:
+        """The same, also where no file of the dataset is among the sources any more: raw has what was landed.
+
+        Raises:
+            SourceError: a file cannot be read as declared, or raw does not have what is declared now.
+        """
+        loaded = self.datasets[name]
+        reading = reading_of(loaded.dataset.landing)
+        window = loaded.dataset.fact_delivery_days(days)
+        known = self.ledger.deliveries(name, window)
+        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
+        found = discover(loaded, self.layout, window)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, lost, form_of(reading))]
+        rows = {(d.path, d.fingerprint): d.rows for d in known}
+        landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
+        seen = {place: one.order for place, one in last.items()}
+        self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
+        self._give_up(spark, loaded, lost)
+        if otherwise := self.read_otherwise(name, window):
+            again = read_again(spark, loaded, self.layout, otherwise)
+            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it otherwise now")
+        now = self.ledger.deliveries(name, window)
+        return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
+
+    def _give_up(self, spark: SparkSession, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
+        """Write down what of these days does not count and is not in raw any more: nobody can land it again, or needs it."""
+        known = self.ledger.deliveries(loaded.name, lost) if lost else ()
+        force = set(in_force(loaded.dataset, known))
+        idle = [d for d in known if d not in force and d.landings]
+        counts = rows_in_raw(spark, loaded, self.layout, lost) if idle else {}
+        gone = [d for d in idle if counts.get((d.path, d.fingerprint), 0) < d.rows]
+        self.ledger.change_deliveries(gone, Deed.lost)
+
+    def require_sources(self, name: str) -> None:
+        """Refuse a mistyped path of the sources, under which there is no file for any day.
+
+        Raises:
+            SourceError: names the folder, and a file that was landed before.
+        """
+
+        def known() -> tuple[Delivery, ...]:
+            ever = day_range(dataset.start, self.clock.now().date() + _AHEAD)
+            return self.ledger.deliveries(name, ever)
+
+        dataset = self.datasets[name].dataset
+        require_sources(self.datasets[name], self.layout, known)
+
+    def days_to_land(self, name: str, days: Days) -> Days:
+        """The days behind which lie files that have not landed, or lie there again, or deliveries to be read again.
+
+        Those are what raw has lost, and what was read otherwise than declared now.
+
+        The files are read: one that was corrected may have the size and the time of last change that it had.
+
+        Raises:
+            SourceError: a file fits two days at once.
+            LayoutError: a link leads out of the sources folder.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.fact_delivery_days(days)
+        known = self.ledger.deliveries(name, window)
+        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
+        form = form_of(reading_of(loaded.dataset.landing))
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lost, form)}
+        new |= {d.day for d in self.read_otherwise(name, window)}
+        return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
+
+    def read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
+        """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
+        dataset = self.datasets[name].dataset
+        if dataset.source is None:
+            return ()
+        reading, known = reading_of(dataset.source), self.ledger.deliveries(name, window)
+        return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
+
+
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[dt.date], form: str) -> bool:
+    """Whether a file is not what came last at its path, or raw may lack it, or keeps it in another form."""
+    head = last.get((file.day, file.path))
+    if head is None or head.fingerprint != file.fingerprint or not head.landings:
+        return True
+    return file.day in lost or form_of(head.reading) != form
+
+
+def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
+    """What raw had lost is landed with the time that it had."""
+    head = last.get((file.day, file.path))
+    if head is None or head.fingerprint != file.fingerprint:
+        return file
+    return replace(file, delivered_at=head.delivered_at)

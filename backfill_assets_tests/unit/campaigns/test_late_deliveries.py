@@ -65,7 +65,7 @@ class Desk:
         files = discover(self.loaded["sales"], layout(self.folder), self.loaded["sales"].dataset.delivery_days(days))
         now, reading = self.world.clock.now(), reading_of(self.loaded["sales"].dataset.landing)
         self.world.ledger.add_deliveries(
-            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, 0, 0, reading) for f in files
+            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, reading=reading) for f in files
         )
 
 

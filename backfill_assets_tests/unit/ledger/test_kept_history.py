@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, tex
 from sqlalchemy.exc import DBAPIError
 
 from backfill_assets.domain.campaign import Action
+from backfill_assets.domain.deliveries import Deed
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.domain.release import ReleaseState
@@ -20,7 +21,15 @@ from backfill_assets.ledger import LedgerLogin, SqlLedger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate
-from backfill_assets_tests.unit.ledger.samples import LEASE, a_launch, a_manifest, a_unit, march, some_evidence
+from backfill_assets_tests.unit.ledger.samples import (
+    LEASE,
+    a_delivery,
+    a_launch,
+    a_manifest,
+    a_unit,
+    march,
+    some_evidence,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +225,9 @@ def test_a_ledger_in_a_file_has_no_logins(tmp_path: Path) -> None:
         LedgerLogin(f"sqlite:///{tmp_path}/ledger.db")
 
 
-APPEND_ONLY = ("approval_days", "approvals", "campaign_journal", "certificates", "evidence", "releases")
+APPEND_ONLY = (
+    "approval_days", "approvals", "campaign_journal", "certificates", "delivery_journal", "evidence", "releases",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -225,6 +236,8 @@ def full(engine: Engine, ledger: SqlLedger) -> Engine:
     ledger.add_campaign(a_campaign(), an_entry(Action.planned))
     ledger.approve(an_approval(march(1)))
     ledger.add_certificate(a_certificate(march(1), "u_b_1"))
+    ledger.add_deliveries([a_delivery(march(1)[0])])
+    ledger.change_deliveries(ledger.deliveries("flights", march(1)), Deed.withdrawn, "ada", "not ours")
     return engine
 
 

@@ -89,12 +89,12 @@ def test_an_unknown_release_is_refused_with_the_newest_there_are(ledger: SqlLedg
 
 
 def test_releases_are_listed_newest_first_by_dataset_and_unit(ledger: SqlLedger) -> None:
-    ledger.intend(a_manifest("r_new", march(1), created_at=LATER))
+    ledger.intend(a_manifest("r_ahead", march(1), created_at=LATER))
     ledger.intend(a_manifest("r_a", march(1)))
     ledger.intend(a_manifest("r_b", march(1), unit="u_2"))
     ledger.intend(a_manifest("r_c", march(1), dataset="orders"))
-    assert [r.manifest.release for r in ledger.releases()] == ["r_new", "r_c", "r_b", "r_a"]
-    assert [r.manifest.release for r in ledger.releases("flights")] == ["r_new", "r_b", "r_a"]
+    assert [r.manifest.release for r in ledger.releases()] == ["r_c", "r_b", "r_a", "r_ahead"]
+    assert [r.manifest.release for r in ledger.releases("flights")] == ["r_b", "r_a", "r_ahead"]
     assert [r.manifest.release for r in ledger.releases(unit="u_2")] == ["r_b"]
     assert ledger.releases("orders", "u_2") == ()
 

@@ -48,6 +48,7 @@ class House:
             home.mkdir(parents=True)
             (home / "dataset.yaml").write_text(_DATASET.format(name=name, publication=publication, origin=origin))
             (home / "fact.sql").write_text(f"SELECT id, day, amount FROM {'staging' if name == 'sales' else 'sales'}")
+        (folder / "sources").mkdir()
         (folder / "datasets" / "sales" / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
         self.world = World(folder, ("sales", "totals<sales"), asked=specification())
         settings = {

@@ -15,6 +15,7 @@ down_revision = "0009"
 
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _OF_A_DAY = 10**9
+_JOURNAL = ("number", "dataset", "day", "path", "fingerprint", "deed", "order", "at", "by", "reason")
 
 
 def upgrade() -> None:
@@ -49,6 +50,12 @@ def _create_journal() -> None:
                 f"CREATE TRIGGER delivery_journal_refuses_{change} BEFORE {change.upper()} ON delivery_journal "
                 "BEGIN SELECT RAISE(ABORT, 'delivery_journal is append-only'); END"
             )
+        differs = " OR ".join(f't."{column}" IS NOT NEW."{column}"' for column in _JOURNAL)
+        op.execute(
+            "CREATE TRIGGER delivery_journal_refuses_replacement BEFORE INSERT ON delivery_journal "
+            f"WHEN EXISTS (SELECT 1 FROM delivery_journal t WHERE t.rowid = NEW.rowid AND ({differs})) "
+            "BEGIN SELECT RAISE(ABORT, 'delivery_journal is append-only'); END"
+        )
         return
     op.execute(
         "CREATE TRIGGER delivery_journal_refuses_changes BEFORE UPDATE OR DELETE ON delivery_journal "

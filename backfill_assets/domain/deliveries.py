@@ -96,8 +96,10 @@ def received(
 def _received(before: Delivery | None, one: Delivery, order: int) -> Delivery:
     if before is None:
         return replace(one, order=order, withdrawn=False, landings=1)
-    if not before.landings:
-        before = replace(before, rows=one.rows, corrupt_rows=one.corrupt_rows, landings=1)
+    if not before.landings or one.reading != before.reading:
+        # What raw has of it now is what this landing has counted.
+        counted = replace(before, rows=one.rows, corrupt_rows=one.corrupt_rows, reading=one.reading)
+        before = replace(counted, landings=before.landings + 1)
     return before if order == before.order else replace(before, order=order, delivered_at=one.delivered_at)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
@@ -60,6 +61,11 @@ def origin(delivery: Delivery) -> str:
     return digest(_content(delivery))[:16]
 
 
+def origins_ever(delivery: Delivery) -> frozenset[str]:
+    """How contents may name a delivery, however often it had been read by then: the same bytes are no other delivery."""
+    return frozenset(origin(replace(delivery, landings=n)) for n in range(1, max(delivery.landings, 1) + 1))
+
+
 def _content(delivery: Delivery) -> list[str | int]:
     again = [delivery.landings] if delivery.landings > 1 else []
     return [delivery.path, delivery.fingerprint, *again]
@@ -105,10 +111,9 @@ def source_state(
 
 
 def _identical(deliveries: Iterable[Delivery]) -> tuple[SameContent, ...]:
-    """Files of equal content under several names; of a path what came last."""
-    newest = {d.path: d for d in sorted(deliveries, key=lambda d: d.delivered_at)}
+    """Files of equal content under several names, among deliveries in force."""
     alike: dict[str, list[Delivery]] = {}
-    for delivery in newest.values():
+    for delivery in deliveries:
         if delivery.rows:
             alike.setdefault(delivery.fingerprint, []).append(delivery)
     several = [found for found in alike.values() if len(found) > 1]

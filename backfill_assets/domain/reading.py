@@ -12,7 +12,7 @@ def reading_of(source: Source) -> str:
 
     Spark's version is no part of it.
     """
-    said = source.model_dump(mode="json", exclude={"path", "late_days", "on_missing"})
+    said = source.model_dump(mode="json", exclude={"path", "late_days", "on_missing", "order_by"})
     order = list(source.columns) if source.format is Format.csv and not source.csv.header else []
     return f"{_form(source)} {digest([said, order])[:16]}"
 
@@ -28,6 +28,9 @@ def _form(source: Source) -> str:
         return f"columns:{digest(source.columns)[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
-        return f"cells:{digest([read, sorted(source.columns)])[:16]}"
+        # Without a headline raw keeps under each name what stood at its place.
+        by_place = source.format is Format.csv and not source.csv.header
+        names = list(source.columns) if by_place else sorted(source.columns)
+        return f"cells:{digest([read, names])[:16]}"
     # A headline is no row, and which row of a file was the first nobody knows afterwards.
     return "lines+header" if source.format is Format.csv and source.csv.header else "lines"

@@ -41,7 +41,10 @@ class DeliveryRows(Rows):
                 connection.execute(insert(_DELIVERIES), [vars(one) for one in new])
             _write(connection, again)
             now = self._clock.now()
-            _tell(connection, [_entry(one, Deed.again, now) for one in again])
+            orders = {(d.day, d.path, d.fingerprint): d.order for d in known}
+            came = {True: Deed.read, False: Deed.again}
+            same = ((one, one.order == orders[one.day, one.path, one.fingerprint]) for one in again)
+            _tell(connection, [_entry(one, came[kept], now) for one, kept in same])
 
     def change_deliveries(
         self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""

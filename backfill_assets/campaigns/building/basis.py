@@ -17,8 +17,8 @@ from backfill_assets.domain.inputs import (
     deliveries_of,
     fact_inputs,
     force_by_day,
-    origin,
     origins,
+    origins_ever,
     staged_inputs,
 )
 from backfill_assets.domain.judge import checks_of
@@ -84,9 +84,9 @@ class CurrentBasis:
         known = self.ledger.deliveries(dataset, found.delivery_days(tuple(days)))
         force, all_known = force_by_day(found, known), by_delivery_day(known)
         now = {day: deliveries_of(found, day, force) for day in built}
-        came = {day: tuple(d for d in now[day] if origin(d) not in own) for day, own in built.items()}
+        came = {day: tuple(d for d in now[day] if not origins_ever(d) & own) for day, own in built.items()}
         went = {
-            day: tuple(d for d in deliveries_of(found, day, all_known) if origin(d) in own and d not in now[day])
+            day: tuple(d for d in deliveries_of(found, day, all_known) if origins_ever(d) & own and d not in now[day])
             for day, own in built.items()
         }
         return came, went

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range
-from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order
+from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order, place_of
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery
@@ -68,13 +70,14 @@ class Landing:
             SourceError: a file cannot be read as declared, or raw does not have what is declared now.
         """
         loaded = self.datasets[name]
-        reading = reading_of(loaded.dataset.landing)
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         found = discover(loaded, self.layout, window)
-        files = [_as_known(f, last) for f in found if _to_land(f, last, lost, form_of(reading))]
-        rows = {(d.path, d.fingerprint): d.rows for d in known}
+        lacking = _lacking(loaded.dataset, known, lost)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, lacking)]
+        # What raw has lost for good is read whole, whatever is left of it.
+        rows = {(d.path, d.fingerprint): d.rows if d.landings else sys.maxsize for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
@@ -123,8 +126,8 @@ class Landing:
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        form = form_of(reading_of(loaded.dataset.landing))
-        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lost, form)}
+        lacking = _lacking(loaded.dataset, known, lost)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lacking)}
         new |= {d.day for d in self.read_otherwise(name, window)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
@@ -137,12 +140,18 @@ class Landing:
         return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
 
 
-def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lost: frozenset[dt.date], form: str) -> bool:
-    """Whether a file is not what came last at its path, or raw may lack it, or keeps it in another form."""
-    head = last.get((file.day, file.path))
-    if head is None or head.fingerprint != file.fingerprint or not head.landings:
-        return True
-    return file.day in lost or form_of(head.reading) != form
+def _lacking(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
+    """Where deliveries lie that raw may lack, or of which it keeps other things than are declared now, and which count."""
+    form = form_of(reading_of(dataset.landing))
+    otherwise = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
+    return frozenset(otherwise | {place_of(d) for d in known if d.day in lost})
+
+
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lacking: frozenset[Place]) -> bool:
+    """Whether a file is not what came last at its path, or raw lacks what it holds."""
+    place = (file.day, file.path)
+    head = last.get(place)
+    return head is None or head.fingerprint != file.fingerprint or not head.landings or place in lacking
 
 
 def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:

@@ -24,6 +24,7 @@ from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
 from backfill_assets.domain.ports import PublishedTable
+from backfill_assets.domain.reading import reading_of
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Row, Verdict
@@ -83,6 +84,11 @@ class Road(Landing):
             raise SourceError(
                 f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
                 f"{lacking[0].day}, or withdraw it"
+            )
+        if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
+            raise SourceError(
+                f"{name} {format_days(stale)}: deliveries were read otherwise meanwhile, or raw lacks rows of them; let other "
+                "launches of these days end, and launch raw of these days again"
             )
         counts = stage(spark, loaded, self.layout, stale, force)
         self.ledger.add_staged(
@@ -271,7 +277,7 @@ class Road(Landing):
     def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
         stored = self.ledger.evidence(unit.id, attempt.dataset, attempt.days)
         mine = {d: stored.get((attempt.dataset, d)) for d in attempt.days}
-        built = {d: e for d, e in mine.items() if e is not None and e.attempt == attempt.number}
+        built = {d: e for d, e in mine.items() if e is not None and e.attempt == attempt.number and not e.altered}
         if len(built) < len(attempt.days):
             raise UnitError(
                 f"unit {unit.id}: attempt {attempt.number} has no shadow of {attempt.dataset} to check; "

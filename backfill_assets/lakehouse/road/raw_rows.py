@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -124,9 +125,7 @@ def read_again(
     again, now = [], reading_of(source)
     for delivery in known:
         counts = found.get((delivery.path, delivery.fingerprint), NOTHING_READ)
-        # In another form a headline may be a row, or be none any more.
-        headline = int(form_of(delivery.reading) != form_of(now))
-        if counts.rows < delivery.rows - headline:
+        if counts.rows < delivery.rows:
             continue
         if counts.missing and counts.rows > counts.corrupt:
             raise SourceError(
@@ -198,19 +197,25 @@ def _headlines(
     """
     found: dict[bytes, str] = {}
     wanted = None if only is None else frozenset(only)
-    for file in files_of_days(path, DELIVERY_DAY, days):
-        schema = pq.read_schema(path / file)
-        columns = [name for name in (FORM, HEADER, "_source_file", "_fingerprint") if name in schema.names]
-        table = pq.read_table(path / file, columns=columns, partitioning=None)
-        for row in table.group_by(columns).aggregate([]).to_pylist():
-            if wanted is not None and (row["_source_file"], row["_fingerprint"]) not in wanted:
-                continue
-            if row.get(FORM) != form:
-                raise SourceError(
-                    f"{row['_source_file']}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep "
-                    "what is needed to read it as declared now. Put this very file among the sources again if it is not there, and "
-                    "launch raw of its day; or set source in dataset.yaml back to what it was"
-                )
-            if row.get(HEADER) is not None:
-                found[row[HEADER]] = row["_source_file"]
+    for row in _kinds_of_rows(path / file for file in files_of_days(path, DELIVERY_DAY, days)):
+        if wanted is not None and (row["_source_file"], row["_fingerprint"]) not in wanted:
+            continue
+        if row.get(FORM) != form:
+            raise SourceError(
+                f"{row['_source_file']}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep "
+                "what is needed to read it as declared now. Put this very file among the sources again if it is not there, and "
+                "launch raw of its day, or: backfill reland; or set source in dataset.yaml back to what it was"
+            )
+        if row.get(HEADER) is not None:
+            found[row[HEADER]] = row["_source_file"]
     return found
+
+
+def _kinds_of_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Form, headline and delivery of the rows of some files of raw, each combination at least once."""
+    for file in files:
+        with pq.ParquetFile(file) as read:
+            names = [name for name in (FORM, HEADER, "_source_file", "_fingerprint") if name in read.schema_arrow.names]
+            # A batch at a time: a headline stands beside each of its rows.
+            for batch in read.iter_batches(columns=names):
+                yield from pa.Table.from_batches([batch]).group_by(names).aggregate([]).to_pylist()

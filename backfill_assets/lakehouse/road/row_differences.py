@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.comparison import DayComparison, RowCounts
 from backfill_assets.domain.contract import Contract
+from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import (
@@ -162,12 +163,25 @@ def _keys_that_came(
 def _keys_that_went(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
 ) -> Iterator[DataFrame]:
-    """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw."""
-    went = {own: tuple(question.older.get(own, ())) for own in question.moved}
+    """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw.
+
+    They only explain: what raw does not keep as it is read now is left out, and a column that they lack is null.
+    """
+    source = loaded.dataset.source
+    if source is None:
+        return
+    form = form_of(reading_of(source))
+    went = {
+        own: tuple(d for d in question.older.get(own, ()) if d.landings and form_of(d.reading) == form)
+        for own in question.moved
+    }
     days = [own for own, older in went.items() if older]
     if days:
         force = tuple(dict.fromkeys(d for older in went.values() for d in older))
-        yield staged_rows(spark, loaded, layout, days, force)
+        # Where raw keeps cells, what is optional is a part of how.
+        optional = tuple(source.columns) if form.startswith("lines") else source.optional
+        lenient = loaded.dataset.model_copy(update={"source": source.model_copy(update={"optional": optional})})
+        yield staged_rows(spark, replace(loaded, dataset=lenient), layout, days, force)
 
 
 def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> tuple[DataFrame, Mapping[dt.date, Row]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.deliveries import Deed, DeliveryEntry, heads, in_force, in_order, received, standings
-from backfill_assets.domain.inputs import force_by_day, origins, staged_inputs
+from backfill_assets.domain.inputs import force_by_day, origin, origins, origins_ever, staged_inputs
 from backfill_assets.domain.work import Delivery
 from backfill_assets_tests.harness.supplier import D7, D8, D9, PATHS, Act, Pages, Supplier, acts, merged, print_of
 from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
@@ -141,6 +141,22 @@ def test_what_raw_had_lost_is_there_again_with_its_number() -> None:
     (known,) = book([a_file(D7, "a", "A")])
     lost = replace(known, rows=0, landings=0)
     assert received((lost,), [a_file(D7, "a", "A", 7)]) == (known,)
+
+
+def test_what_is_landed_again_for_another_reading_has_the_counts_of_that_one_and_keeps_its_number() -> None:
+    """Otherwise the ledger says how it was read before, and nobody knows what raw keeps of it."""
+    (one,) = book([replace(a_file(D7, "x", "aa"), reading="lines+header 1", rows=3)])
+    (again,) = received((one,), [replace(one, reading="lines 2", rows=4, corrupt_rows=1)])
+    assert again == replace(one, reading="lines 2", rows=4, corrupt_rows=1, landings=2)
+
+
+def test_a_delivery_that_was_read_again_is_still_known_by_the_names_that_contents_have_of_it() -> None:
+    """The same bytes explain no rows that come or go."""
+    (one,) = book([a_file(D7, "x", "aa")])
+    again = replace(one, landings=3)
+    assert origin(one) in origins_ever(again)
+    assert origin(one) != origin(again)
+    assert not origins_ever(again) & origins_ever(replace(again, fingerprint="bb"))
 
 
 def test_each_delivery_is_shown_with_why_it_does_not_count() -> None:

@@ -45,8 +45,10 @@ def test_readings_are_equal_where_the_same_values_come_out(one: dict[str, Any], 
     assert len(reading_of(first)) <= 64
 
 
-@pytest.mark.parametrize("said", [{"path": "y/{day}"}, {"late_days": 3}, {"on_missing": "pass"}], ids=str)
-def test_where_files_lie_is_no_part_of_a_reading(said: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "said", [{"path": "y/{day}"}, {"late_days": 3}, {"on_missing": "pass"}, {"order_by": "path"}], ids=str
+)
+def test_where_files_lie_and_which_is_newer_is_no_part_of_a_reading(said: dict[str, object]) -> None:
     assert reading_of(source(**said)) == reading_of(source())
 
 
@@ -60,6 +62,12 @@ def test_where_files_lie_is_no_part_of_a_reading(said: dict[str, object]) -> Non
         ({"undeclared": "drop"}, {"undeclared": "drop", "columns": {"a": "date", "b": "long"}}, True),
         ({"undeclared": "drop"}, {"undeclared": "drop", "columns": {"a": "string", "b": "long", "c": "long"}}, False),
         ({"undeclared": "drop"}, {"undeclared": "drop", "csv": {"null_value": "NA"}}, False),
+        # By their places at landing, by their names in raw: raw does not have what stood at another place.
+        (
+            {"undeclared": "drop", "csv": {"header": False}},
+            {"undeclared": "drop", "csv": {"header": False}, "columns": {"b": "long", "a": "string"}},
+            False,
+        ),
         ({"format": "parquet"}, {"format": "parquet", "columns": {"a": "string"}}, False),
         ({}, {"format": "parquet"}, False),
     ],

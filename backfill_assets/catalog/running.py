@@ -236,4 +236,6 @@ _HERE: Final = _IMPORT.co_filename
 
 
 def _comes_with_python(file: str) -> bool:
-    return is_installed(file) or any(Path(file).is_relative_to(zone) for zone in zoneinfo.TZPATH)
+    # What is compiled of the project never lies among compiled files: only Python's own is looked for there.
+    folders = [*zoneinfo.TZPATH, *([sys.pycache_prefix] if sys.pycache_prefix is not None else [])]
+    return is_installed(file) or any(Path(file).is_relative_to(folder) for folder in folders)

@@ -115,6 +115,9 @@ def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
     for name in application.datasets:
         try:
             late += application.late_deliveries.of(name)
+            # Last: an emptied folder is said, and hides no day that was withdrawn or that others have landed.
+            if application.datasets[name].dataset.source is not None:
+                application.road.require_sources(name)
         except BackfillError as error:
             faults.append(f"{name}: {error}")
     return late, faults

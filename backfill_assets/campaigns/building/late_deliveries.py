@@ -21,7 +21,7 @@ from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import SourceFile, discover, require_sources
+from backfill_assets.lakehouse.road import SourceFile, discover
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]
@@ -131,8 +131,6 @@ class LateDeliveries:
         new: dict[dt.date, list[SourceFile]] = {}
         # Of two contents of one size and time of change the newer one is taken for what lies there.
         found = discover(loaded, self.layout, window, sorted(landed, key=lambda one: one.order))
-        if not found:
-            require_sources(loaded, self.layout, lambda: landed)
         for file in found:
             if last.get((file.day, file.path)) != file.fingerprint:
                 new.setdefault(file.day, []).append(file)

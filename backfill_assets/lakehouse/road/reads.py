@@ -56,7 +56,7 @@ _KINDS: Final = r"(?:date|timestamp|timestamp_ltz|timestamp_ntz)"
 _CLOCK: Final = re.compile(rf"cast{_NOW} as {_KINDS}\)|\w*{_KINDS}{_NOW}, None\b")
 _VARIABLE: Final = re.compile(r"variablereference\(([\w.]+)")
 _SHOWN: Final = 60
-_METADATA: Final = re.compile(r"_metadata#\d+")
+_METADATA: Final = re.compile(r"(?<![\w`])_metadata#\d+")
 
 
 def undeclared(frame: DataFrame, tables: Mapping[str, DataFrame]) -> str | None:

@@ -119,6 +119,7 @@ OTHER_ROWS = {
     python("return staging.describe('id')"): "uses describe",
 }
 FINE = (
+    "SELECT order_metadata FROM (SELECT id AS order_metadata FROM staging)",
     "SELECT id, 'rand()' AS a, \"now()\" AS b, r'uuid()' AS c, 'it''s first(x)' AS d FROM staging -- current_date()",
     "/* rand() */ SELECT id AS user, id AS now, id AS rand, id AS first FROM staging WHERE kind <> 'today'",
     "WITH s AS (SELECT id AS user, kind AS current_date, kind AS today FROM staging) SELECT user, current_date FROM s",

@@ -64,6 +64,7 @@ def application(tmp_path: Path) -> Application:
         (folder / "dataset.yaml").write_text(yaml, encoding="utf-8")
         (folder / "fact.sql").write_text(fact, encoding="utf-8")
     (tmp_path / "datasets" / "rides" / "staging.sql").write_text("SELECT day, ride, _lineage FROM raw")
+    (tmp_path / "state" / "sources").mkdir(parents=True)
     return Application(
         Settings.from_env(
             {
@@ -203,6 +204,14 @@ def test_each_late_day_becomes_one_live_run_of_its_group(application: Applicatio
     assert (request.job_name, request.partition_key) == ("live_rides", "2024-03-01")
     assert request.run_key == "rides:2024-03-01:d1gest"
     assert request.tags["backfill_assets/live"] == "true"
+
+
+def test_a_sources_folder_that_is_gone_is_said_and_hides_no_day(application: Application) -> None:
+    application.settings.sources.rmdir()
+    data = _look(application, LateDay("rides", dt.date(2024, 3, 1), (), "d1gest"))
+    assert [request.partition_key for request in data.run_requests or ()] == ["2024-03-01"]
+    data = _look(application)
+    assert "there is no such folder, so nothing of rides can be landed" in str(data.skip_message)
 
 
 def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Application) -> None:

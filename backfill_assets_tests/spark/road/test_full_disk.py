@@ -51,7 +51,14 @@ def tables(folder: Path) -> list[Path]:
 
 def rows(kit: Kit, folder: Path) -> list[tuple[object, ...]]:
     """What the only table there holds; nothing where there is none."""
-    return [row for table in tables(folder) for row in values(kit.table(table), "day", "id")]
+    found: list[tuple[object, ...]] = []
+    for table in tables(folder):
+        frame = kit.table(table)
+        if "_line" in frame.columns:  # raw keeps the lines of the files
+            cells = "split(cast(_line AS string), ',')"
+            frame = frame.selectExpr(f"cast({cells}[0] AS date) AS day", f"cast({cells}[1] AS long) AS id")
+        found += values(frame, "day", "id")
+    return found
 
 
 def written(folder: Path, day: dt.date) -> list[Path]:

@@ -37,7 +37,6 @@ class Fault:
 _NEXT = "coalesce(lead(revenue) OVER (PARTITION BY day ORDER BY n), first_value(revenue) OVER (PARTITION BY day ORDER BY n))"
 _CANCELLING = "revenue + CASE n WHEN 1 THEN 5 WHEN 2 THEN -5 ELSE 0 END"
 _FLIPPED = "IF(store = busiest, -revenue, revenue)"
-_TIED = "row_number() OVER (PARTITION BY day ORDER BY 1)"
 _ANY = (("tax", "any"),)
 FAULTS = (
     Fault("duplicate key", Level.structural, "unique_key", again="n = 1"),
@@ -51,7 +50,7 @@ FAULTS = (
     Fault("change that nobody declared", Level.aggregate, "tax_change", value=("rate", "rate * 0.99")),
     Fault("right in total, wrong per row", Level.row, "rows_change", value=("revenue", _NEXT)),
     Fault("two errors that cancel out in the sum", Level.row, "rows_change", value=("revenue", _CANCELLING)),
-    Fault("model that depends on the order of rows", Level.certificate, "recomputation", value=("household", _TIED)),
+    Fault("model that depends on the order of rows", Level.certificate, "recomputation", value=("household", "place")),
     Fault("step at the edge of the range", Level.aggregate, "seams", value=("rate", "rate * 100"), declared=_ANY),
 )
 FIRST = dt.date(2017, 2, 1)
@@ -86,14 +85,17 @@ def faulty_fact() -> str:
     kept = [f"(day <> '{day}' OR {fault.only})" for fault, day in FAULTY.items() if fault.only]
     again = [f"(day = '{day}' AND {fault.again})" for fault, day in FAULTY.items() if fault.again]
     return f"""
-WITH joined AS (SELECT * FROM staging LEFT JOIN products USING (product) JOIN tax_rates USING (day)),
+WITH joined AS (
+    SELECT *, row_number() OVER (PARTITION BY day ORDER BY 1) AS place
+    FROM staging LEFT JOIN products USING (product) JOIN tax_rates USING (day)
+),
 numbered AS (
     SELECT *, row_number() OVER (PARTITION BY day ORDER BY basket, product) AS n, mode(store) OVER (PARTITION BY day) AS busiest
     FROM joined
 ),
 valued AS (
     SELECT
-        day, n, {column("basket", "long")}, product, household, store, department, category, brand,
+        day, n, place, {column("basket", "long")}, product, household, store, department, category, brand,
         {column("quantity", "long")}, {column("revenue", "decimal(12, 2)")}, {column("rate", "decimal(18, 8)")}
     FROM numbered
 ),

@@ -58,7 +58,7 @@ class Landing:
         text files, and where it does not keep enough from the sources.
 
         Raises:
-            SourceError: a file cannot be read as declared; nothing of the batch is written then. Or there is no file for any day.
+            SourceError: no file fits any day, or a file cannot be read as declared; nothing of the batch is written then.
         """
         self.require_sources(name)
         return self.land_what_is_there(spark, name, days)
@@ -103,20 +103,19 @@ class Landing:
         Raises:
             SourceError: names the folder, and a file that was landed before.
         """
+        loaded = self.datasets[name]
 
         def known() -> tuple[Delivery, ...]:
-            ever = day_range(dataset.start, self.clock.now().date() + _AHEAD)
+            ever = day_range(loaded.dataset.start, self.clock.now().date() + _AHEAD)
             return self.ledger.deliveries(name, ever)
 
-        dataset = self.datasets[name].dataset
-        require_sources(self.datasets[name], self.layout, known)
+        require_sources(loaded, self.layout, known)
 
     def days_to_land(self, name: str, days: Days) -> Days:
-        """The days behind which lie files that have not landed, or lie there again, or deliveries to be read again.
+        """The days with files to land or deliveries to read again behind them.
 
-        Those are what raw has lost, and what was read otherwise than declared now.
-
-        The files are read: one that was corrected may have the size and the time of last change that it had.
+        That is new content, content that came back, what raw has lost, and what was read otherwise than declared now. The files
+        are read: a corrected one may have the size and the time of last change of before.
 
         Raises:
             SourceError: a file fits two days at once.
@@ -128,20 +127,22 @@ class Landing:
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         lacking = _lacking(loaded.dataset, known, lost)
         new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lacking)}
-        new |= {d.day for d in self.read_otherwise(name, window)}
+        new |= {d.day for d in _read_otherwise(loaded.dataset, known)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
         """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
-        if dataset.source is None:
-            return ()
-        reading, known = reading_of(dataset.source), self.ledger.deliveries(name, window)
-        return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
+        return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))
+
+
+def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:
+    reading = reading_of(dataset.landing)
+    return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
 
 
 def _lacking(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
-    """Where deliveries lie that raw may lack, or of which it keeps other things than are declared now, and which count."""
+    """The places of deliveries of which raw may have lost rows, and of those in force that raw keeps in another form."""
     form = form_of(reading_of(dataset.landing))
     otherwise = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
     return frozenset(otherwise | {place_of(d) for d in known if d.day in lost})

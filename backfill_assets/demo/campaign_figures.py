@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-import pyarrow as pa
-from deltalake import DeltaTable
+from backfill_assets.lakehouse.published.reading import rows_of
 
 _REVENUE, _MARGIN = "net_revenue", "margin"
 
@@ -28,8 +27,7 @@ class Sales:
 
 def published_sales(path: Path) -> Mapping[dt.date, Sales]:
     """The published figures of each day, of order_items or of daily_sales: both have the same columns."""
-    columns = ["order_date", _REVENUE, _MARGIN]
-    data = pa.table(DeltaTable(str(path)).to_pyarrow_table(columns=columns))
+    data = rows_of(path, ("order_date", _REVENUE, _MARGIN))
     sums = data.group_by("order_date").aggregate([(_REVENUE, "sum"), (_MARGIN, "sum")])
     return {row["order_date"]: Sales(row[f"{_REVENUE}_sum"], row[f"{_MARGIN}_sum"]) for row in sums.to_pylist()}
 

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from backfill_assets.application import Application
 from backfill_assets.domain.errors import EngineError
 from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.lakehouse.published.reading import rows_of
 from backfill_assets.settings import Settings
 from benchmarks.soak.model import DayRows, Poll, View
 
@@ -73,7 +74,7 @@ def at_version(table: Path, version: int | None = None) -> View:
     """What delta-rs and pyarrow read at a version, or at the newest; nothing where there is no table yet."""
     if not DeltaTable.is_deltatable(str(table)):
         return {}
-    data = DeltaTable(table, version=version).to_pyarrow_table(columns=["day", "amount"])
+    data = rows_of(table, ("day", "amount"), version)
     found = data.group_by("day").aggregate([("amount", "count"), ("amount", "min"), ("amount", "max")]).to_pylist()
     return view_of((r["day"], r["amount_count"], r["amount_min"], r["amount_max"]) for r in found)
 

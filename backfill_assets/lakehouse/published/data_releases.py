@@ -15,6 +15,7 @@ from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.data_releases import ReleaseRow
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import set_aside_torn, sync
+from backfill_assets.lakehouse.published.reading import rows_of
 
 _ARROW: Final = {
     "published_at": pa.timestamp("us", "UTC"),
@@ -40,7 +41,7 @@ class DeltaReleasesTable:
         if not DeltaTable.is_deltatable(str(self._root)):
             return None
         try:
-            found = DeltaTable(self._root).to_pyarrow_table()
+            found = rows_of(self._root)
         except DeltaError:
             return None
         if set(found.column_names) != set(_SCHEMA.names):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import parse_day
@@ -44,6 +45,19 @@ def open_table(root: Path) -> DeltaTable:
             f"{root}: its Delta log cannot be read ({said(error)}); if a power cut has left a release's commit "
             "incomplete, backfill reconcile puts that aside; otherwise see: backfill doctor"
         ) from error
+
+
+def rows_of(root: Path, columns: Sequence[str] | None = None, version: int | None = None) -> pa.Table:
+    """The rows of a table at its newest version or another one, all columns or some.
+
+    By Arrow's own file system: through delta-rs' one, threads of Arrow close files in Python, also while the interpreter ends,
+    and the process aborts after all was done (delta-io/delta-rs#2184).
+
+    Raises:
+        DeltaError: the folder holds no whole Delta table, or not this version.
+    """
+    files, wanted = SubTreeFileSystem(str(root), LocalFileSystem()), None if columns is None else list(columns)
+    return DeltaTable(root, version=version).to_pyarrow_table(columns=wanted, filesystem=files)
 
 
 def said(error: Exception) -> str:

@@ -61,8 +61,10 @@ def _exact(text: Column, precision: int, scale: int) -> Column:
     digits = F.concat(whole, fraction)
     zeros = F.length(digits) - F.length(F.rtrim(digits, F.lit("0")))
     places = F.length(fraction) - zeros - exponent.try_cast("int")
-    fits = F.when(text.rlike(_WITH_EXPONENT), (places <= scale) | text.rlike(_ZERO)).otherwise(text.rlike(plain))
-    return F.when(fits, text.try_cast(f"decimal({precision},{scale})"))
+    fits = text.rlike(_WITH_EXPONENT) & ((places <= scale) | text.rlike(_ZERO))
+    number = text.try_cast(f"decimal({precision},{scale})")
+    # Plain digits first, which most are.
+    return F.when(text.rlike(plain), number).when(fits, number)
 
 
 def _floating(text: Column, name: str) -> Column:

@@ -128,7 +128,8 @@ def rollback(
     done = application.rollback.execute(release, reason, days=days, consent_rewritten=consent)
     report_rollback(application, done, reason)
     say(f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}")
-    say(f"live runs leave these days alone until: backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}")
+    lift = f"backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}"
+    say(f"live runs leave these days alone until they are published again, or: {lift}")
     _say_outdated(application, (done.dataset,))
 
 

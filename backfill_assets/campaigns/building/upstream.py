@@ -76,7 +76,7 @@ class Outdated:
     def causes(self) -> str:
         """What has moved, for people: upstreams, the reference files, or both."""
         above = self.upstream if len(self.days) > len(self.references) else ()
-        return ", ".join([*above, *(["reference file"] if self.references else [])])
+        return ", ".join([*above, *(["reference file or reading of the source"] if self.references else [])])
 
 
 @dataclass(frozen=True)

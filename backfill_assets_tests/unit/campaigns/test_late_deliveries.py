@@ -233,7 +233,10 @@ def test_days_that_were_built_from_other_references_are_outdated(desk: Desk, tmp
     outdated = OutdatedDays(desk.world.ledger, desk.loaded, desk.world.tables, desk.basis)
     desk.world.released({D1: [1], D2: [2]})
     # The third day was built before there was a reference.
-    assert (outdated.of("sales").days, outdated.of("sales").causes) == ((D3,), "reference file")
+    assert (outdated.of("sales").days, outdated.of("sales").causes) == (
+        (D3,),
+        "reference file or reading of the source",
+    )
     file.write_text("city\nRoma\n", encoding="utf-8")
     assert outdated.of("sales").days == (D1, D2, D3)
     desk.world.released({D1: [1]})

@@ -137,6 +137,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     # Tests on whole installations with Dagster, and in the browser
     "dagster/test_approval.py": (),
     "dagster/test_benchmark.py::test_a_small_benchmark_accounts_for_all_of_its_time_and_leaves_nothing_behind": (),
+    "dagster/test_by_commands_alone.py": (),
     "dagster/test_campaign.py::test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was": (),
     "dagster/test_campaign_faults.py": (),
     "dagster/test_command_line.py::test_one_partition_from_the_command_line_is_released": (),

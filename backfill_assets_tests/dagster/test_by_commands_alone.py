@@ -1,0 +1,250 @@
+"""The worked cases of the documents, and ways to be wrong and green, by the documented commands alone.
+
+Each test is a project of its own, outside of this one; what readers see is asked with `backfill sql`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from backfill_assets.lakehouse.engine.server import SparkServer
+
+ROOT = Path(__file__).resolve().parents[2]
+D1, D2, D3, D4 = (f"2026-01-0{number}" for number in range(1, 5))
+MAY_MOVE = {"row_count": {"tolerance": "100%"}}
+_SCRIPT = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LAUNCH = re.compile(r"^# launch (\S+)$", re.MULTILINE)
+
+
+class Shop:
+    """A project of somebody who has this package installed, and its sources."""
+
+    def __init__(self, root: Path, warehouse: Path) -> None:
+        self.root = root
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "DAGSTER_"))}
+        self.environ = environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "BACKFILL_ASSETS_DATASETS": str(root / "datasets"),
+            "BACKFILL_ASSETS_SOURCES": str(root / "sources"),
+            "BACKFILL_ASSETS_CHUNK": "all",
+            # One server for all: a second JVM would only be slow.
+            "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
+        }
+        (root / "sources").mkdir()
+        self.write(
+            "definitions.py", 'from backfill_assets import build_definitions\n\ndefs = build_definitions("datasets")\n'
+        )
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the project."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def describe(
+        self, name: str, source: Mapping[str, object], models: tuple[str, str] = ("", ""), **more: object
+    ) -> None:
+        """Describe a dataset of `day`, `id` and what `more` says; by default its models hand all columns through."""
+        columns = {"day": {"type": "date"}, "id": {"type": "integer"}, **more.pop("columns", {})}  # type: ignore[dict-item]
+        said = {
+            "name": name, "partition_column": "day", "time_zone": "UTC", "start": D1, "end": "2026-01-31", "key": ["day", "id"],
+            "source": {"format": "csv", "path": f"{name}/{{day}}.csv"} | dict(source), "columns": columns, **more,
+        }  # fmt: skip
+        self.write(f"datasets/{name}/dataset.yaml", yaml.safe_dump(said, sort_keys=False))
+        staging = f"SELECT _lineage.delivery_day AS day, {', '.join(list(columns)[1:])}, _lineage FROM raw"
+        self.write(f"datasets/{name}/staging.sql", models[0] or staging)
+        self.write(f"datasets/{name}/fact.sql", models[1] or f"SELECT {', '.join(columns)} FROM staging")
+
+    def deliver(self, name: str, day: str, *lines: str) -> Path:
+        """Deliver a file of these lines."""
+        return self.write(f"sources/{name}/{day}.csv", "".join(f"{line}\n" for line in lines))
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the project's folder."""
+        nothing = subprocess.DEVNULL
+        return subprocess.run(
+            command, cwd=self.root, env=self.environ, stdin=nothing, capture_output=True, text=True, check=False
+        )
+
+    def launch(self, name: str, day: str, last: str = "", config: object = None) -> subprocess.CompletedProcess[str]:
+        """Launch a day, or a range in one run, as README has it for CI."""
+        days = ["--partition-range", f"{day}...{last}"] if last else ["--partition", day]
+        given = ["--config-json", json.dumps(config)] if config else []
+        return self.run(
+            "dagster", "asset", "materialize", "-f", "definitions.py", "--select", f"group:{name}", *days, *given
+        )
+
+    def sees(self, name: str, columns: str = "day, id") -> Sequence[Sequence[str]]:
+        """What readers see, as texts; nothing before the first release."""
+        found = self.run("backfill", "sql", f"SELECT {columns} FROM published.{name} ORDER BY ALL")
+        if found.returncode:
+            assert "TABLE_OR_VIEW_NOT_FOUND" in found.stderr, found.stderr
+            return []
+        rows = [line.strip("│ ") for line in found.stdout.splitlines() if line.startswith("│")]
+        return [[cell.strip() for cell in row.split("│")] for row in rows]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, spark_server: SparkServer) -> Shop:
+    return Shop(tmp_path, spark_server.folder.root.parent)
+
+
+def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:
+    """The script of docs/deliveries.md, as it stands there."""
+    document = (ROOT / "docs" / "deliveries.md").read_text(encoding="utf-8")
+    sends, withdraws, restores = _SCRIPT.findall(document)
+    shop.describe("sales", {"path": "x/{day}.csv", "columns": {"id": "integer"}}, checks=MAY_MOVE)
+    first, second, third = [[1, 2], [1], [1, 2]]
+    pieces = _LAUNCH.split(sends)
+    for piece, day, ids in zip(pieces[0::2], pieces[1::2], (first, second, third), strict=False):
+        assert shop.run("bash", "-euc", piece).returncode == 0
+        launched = shop.launch("sales", day)
+        assert launched.returncode == 0, launched.stderr[-3000:]
+        assert shop.sees("sales") == [[day, str(number)] for number in ids]
+    shown = shop.run("bash", "-euc", pieces[-1])
+    assert re.search(r"superseded by", shown.stdout), shown.stdout + shown.stderr
+
+    # What a daemon would launch is launched here.
+    taken_out = shop.run("bash", "-euc", withdraws.replace("backfill refresh sales\n", ""))
+    assert f"sales {D2}: built from other deliveries" in taken_out.stdout, taken_out.stdout + taken_out.stderr
+    refuses(shop.launch("sales", D2), f"{D2} source_present: expected")
+    assert shop.sees("sales") == [[D2, "1"], [D2, "2"]]
+    restored = shop.run("bash", "-euc", restores)
+    assert restored.returncode == 0, restored.stderr
+    assert shop.launch("sales", D2).returncode == 0
+    assert shop.sees("sales") == [[D2, "1"], [D2, "2"]]
+
+
+def test_a_source_column_that_is_added_in_mid_history(shop: Shop) -> None:
+    """What docs/dataset-yaml.md says of it, with files that are gone by then."""
+    shop.describe("rides", {"columns": {"id": "integer"}})
+    shop.deliver("rides", D1, "id", "1")
+    tipped = shop.deliver("rides", D2, "id,tip", "1,2.50")
+    assert shop.launch("rides", D1, D2).returncode == 0
+    tipped.unlink()
+
+    money = {"tip": {"type": "decimal(10,2)"}}
+    shop.describe("rides", {"columns": {"id": "integer", "tip": "decimal(10,2)"}}, columns=money)
+    refused = shop.launch("rides", D1, D2)
+    assert refused.returncode != 0
+    assert f"rides/{D1}.csv" in refused.stderr, refused.stderr[-3000:]
+    optional = {"columns": {"id": "integer", "tip": "decimal(10,2)"}, "optional": ["tip"]}
+    shop.describe("rides", optional, columns=money)
+    launched = shop.launch("rides", D1, D2)
+    assert launched.returncode == 0, launched.stderr[-3000:]
+    assert shop.sees("rides", "day, id, coalesce(string(tip), 'none')") == [[D1, "1", "none"], [D2, "1", "2.50"]]
+
+
+def test_the_file_of_the_next_day_does_not_stand_in_for_that_of_a_day(shop: Shop) -> None:
+    shop.describe("late", {"columns": {"id": "integer"}, "late_days": 1})
+    shop.deliver("late", D2, "id", "1")
+    refuses(shop.launch("late", D1), f"{D1} source_present: expected")
+    assert shop.sees("late") == []
+
+
+def test_rows_under_other_keys_are_refused(shop: Shop) -> None:
+    shop.describe("keys", {"columns": {"id": "integer"}})
+    shop.deliver("keys", D1, "id", "1", "2", "3")
+    assert shop.launch("keys", D1).returncode == 0
+    mixed_up = "SELECT day, CASE id WHEN 3 THEN 4 ELSE id END AS id FROM staging"
+    shop.describe("keys", {"columns": {"id": "integer"}}, ("", mixed_up))
+    refuses(shop.launch("keys", D1), f"{D1} keys_change: expected")
+    assert shop.sees("keys") == [[D1, "1"], [D1, "2"], [D1, "3"]]
+
+
+def test_what_a_day_looks_back_at_is_landed_with_it(shop: Shop) -> None:
+    window = "PARTITION BY id ORDER BY day RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"
+    rolling = f"SELECT day, id, CAST(sum(n) OVER ({window}) AS INT) AS n FROM staging"
+    number = {"columns": {"id": "integer", "n": "integer"}}
+    shop.describe("rolling", number, ("", rolling), columns={"n": {"type": "integer"}}, lookback_days=1)
+    for day, n in ((D1, 10), (D2, 20), (D3, 30)):
+        shop.deliver("rolling", day, "id,n", f"1,{n}")
+    assert shop.launch("rolling", D3).returncode == 0
+    assert shop.sees("rolling", "day, n") == [[D3, "50"]]
+    # The sum of all days that a launch brings, and not of the days that are looked back at.
+    depends = rolling.replace("RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW", "")
+    shop.describe("running", number, ("", depends), columns={"n": {"type": "integer"}}, lookback_days=1)
+    for day, n in ((D1, 10), (D2, 20), (D3, 30), (D4, 40)):
+        shop.deliver("running", day, "id,n", f"1,{n}")
+    refuses(shop.launch("running", D2, D4), f"{D4} same_alone: expected")
+    assert shop.sees("running") == []
+
+
+def test_what_would_lose_something_in_reading_is_quarantined(shop: Shop) -> None:
+    both = {"columns": {"id": "integer", "n": "decimal(9,2)"}}
+    shop.describe("cut", both, columns={"n": {"type": "decimal(9,2)"}})
+    # The second row is cut, and the file has a column that nobody declared.
+    shop.deliver("cut", D1, "id,n,note", "1,1.00,a", "2")
+    shop.deliver("cut", D2, "id,n,note", "1,4.5049,a")
+    for day in (D1, D2):
+        refuses(shop.launch("cut", day), f"{day} corrupt_rows: expected")
+    renamed = {"format": "jsonl", "path": "renamed/{day}.csv", **both}
+    shop.describe("renamed", renamed, columns={"n": {"type": "decimal(9,2)"}})
+    shop.deliver("renamed", D1, '{"id": 1, "amount": 2}')
+    refuses(shop.launch("renamed", D1), "none of its records has n")
+    assert shop.sees("cut") == shop.sees("renamed") == []
+
+
+def test_a_model_sees_what_it_is_handed(shop: Shop) -> None:
+    file = shop.write("elsewhere.csv", "id\n9\n")
+    source = {"columns": {"id": "integer"}}
+    shop.describe("reads", source, ("", f"SELECT day, CAST(_c0 AS INT) AS id FROM staging, csv.`{file}` WHERE _c0 > 0"))
+    shop.describe("calls", source, ("", "SELECT day, CAST(rand() * 1000 AS INT) AS id FROM staging"))
+    for name, word in (("reads", "reads files of the format csv"), ("calls", "calls rand")):
+        shop.deliver(name, D1, "id", "1")
+        refuses(shop.launch(name, D1), word)
+        assert shop.sees(name) == []
+
+
+def test_a_declaration_for_no_day_and_a_setting_that_loses_rows_are_refused(shop: Shop) -> None:
+    shop.describe("declared", {"columns": {"id": "integer"}})
+    shop.deliver("declared", D1, "id", "1", "2")
+    assert shop.launch("declared", D1).returncode == 0
+    shop.describe("declared", {"columns": {"id": "integer"}}, ("", "SELECT day, id FROM staging WHERE id = 1"))
+    config = {
+        "ops": {"shadow__declared": {"config": {"expected_change": [{"days": [], "metrics": {"row_count": "any"}}]}}}
+    }
+    refuses(shop.launch("declared", D1, config=config), "names no day")
+    assert shop.sees("declared") == [[D1, "1"], [D1, "2"]]
+
+    said = {
+        "dataset": "declared",
+        "start": D1,
+        "end": D2,
+        "id": "loses",
+        "change": "rows",
+        "approver": "me",
+        "owner": "me",
+    }
+    drafted = shop.run("backfill", "new", *(word for key, value in said.items() for word in (f"--{key}", value)))
+    assert drafted.returncode == 0, drafted.stderr
+    (file,) = (shop.root / "backfills").glob("*.yaml")
+    campaign = yaml.safe_load(file.read_text(encoding="utf-8"))
+    campaign.setdefault("execution", {})["spark"] = {"spark.sql.files.ignoreMissingFiles": "true"}
+    file.write_text(yaml.safe_dump(campaign, sort_keys=False), encoding="utf-8")
+    refuses(shop.run("backfill", "validate", str(file)), "spark.sql.files.ignoreMissingFiles")
+
+
+def test_a_mistyped_folder_is_no_launch_that_landed_nothing(shop: Shop) -> None:
+    shop.describe("moved", {"columns": {"id": "integer"}})
+    shop.deliver("moved", D1, "id", "1")
+    assert shop.launch("moved", D1).returncode == 0
+    shop.environ["BACKFILL_ASSETS_SOURCES"] = str(shop.root / "datasets")
+    refuses(shop.launch("moved", D1), "no file fits")
+
+
+def refuses(done: subprocess.CompletedProcess[str], word: str) -> None:
+    """See that a command has failed, and has named this."""
+    said = done.stdout + done.stderr
+    assert done.returncode != 0, said[-3000:]
+    assert word in said, said[-5000:]

@@ -75,6 +75,10 @@ class Source(Files):
         default=Undeclared.keep,
         description="Columns of CSV and JSONL files that are not declared: raw keeps them as they came, or drops them.",
     )
+    removed_after_landing: bool = Field(
+        default=False,
+        description="Files are taken away once they have landed: an empty sources folder is no error then.",
+    )
 
     @model_validator(mode="after")
     def _has_a_day(self) -> Self:

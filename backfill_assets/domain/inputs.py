@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import in_force
+from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 
@@ -89,14 +89,20 @@ def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> fr
 
 
 def source_state(
-    dataset: Dataset, day: dt.date, deliveries: Deliveries, staged: Mapping[dt.date, StagedDay]
+    dataset: Dataset,
+    day: dt.date,
+    deliveries: Deliveries,
+    staged: Mapping[dt.date, StagedDay],
+    gone: Collection[Place] = (),
 ) -> SourceState:
     """What was delivered for one business day and for those that it looks back at, for the checks.
 
-    `deliveries` are those in force: what was superseded or withdrawn is judged by nobody.
+    `deliveries` are those in force: what was superseded or withdrawn is judged by nobody. `gone` are the places of those whose
+    file is not among the sources any more.
     """
     own, read = deliveries.get(day, ()), deliveries_of(dataset, day, deliveries)
     before = (d for d in dataset.with_lookback((day,)) if d != day)
+    behind = [d for own_day in dataset.fact_delivery_days((day,)) for d in deliveries.get(own_day, ())]
     looked_back = (_source_day(dataset, d, deliveries, staged) for d in before)
     return SourceState(
         deliveries=len(own),
@@ -106,7 +112,8 @@ def source_state(
         delivered_at=max((d.delivered_at for d in own), default=None),
         rows_read=sum(d.rows for d in read),
         faulty_before=tuple(one for one in looked_back if not one.rows or one.bad_rows),
-        identical=_identical(d for w in dataset.fact_delivery_days((day,)) for d in deliveries.get(w, ())),
+        identical=_identical(behind),
+        gone=tuple(d.path for d in behind if place_of(d) in gone),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final, Literal, assert_never
@@ -219,17 +219,24 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     tolerated = dataset.landing.on_missing is OnMissing.pass_
     absent = [one.day for one in m.source.faulty_before if not one.rows]
     behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
+    gone = [_source_gone(m.source.gone)] if m.source.gone else []
     if m.source.rows:
         found = f"{m.source.deliveries} deliveries"
-        return Finding(tolerated or not absent, "a delivery", f"{found}, {behind}" if behind else found)
+        found = f"{found}, {behind}" if behind else found
+        return Finding(tolerated or not absent, "a delivery", found, note="; ".join(gone))
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     notes = [
         "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
     ]
     if m.source.rows_read:
         notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for its own")
-    notes += [behind] if behind else []
+    notes += [*([behind] if behind else []), *gone]
     return Finding(tolerated, "a delivery", found, note="; ".join(notes))
+
+
+def _source_gone(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"source gone: {paths[0]}{more}; its rows are read from raw"
 
 
 def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:

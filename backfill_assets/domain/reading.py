@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Source, Undeclared
 from backfill_assets.domain.files import Format
+
+_ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing"}
+"""Keys of `source` that say where files lie and which count, and nothing of how they are read."""
 
 
 def reading_of(source: Source) -> str:
@@ -12,7 +17,7 @@ def reading_of(source: Source) -> str:
 
     Spark's version is no part of it.
     """
-    said = source.model_dump(mode="json", exclude={"path", "late_days", "on_missing", "order_by"})
+    said = source.model_dump(mode="json", exclude=_ELSEWHERE)
     order = list(source.columns) if source.format is Format.csv and not source.csv.header else []
     return f"{_form(source)} {digest([said, order])[:16]}"
 

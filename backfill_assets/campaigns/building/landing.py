@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import day_range
+from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order, place_of
+from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery
@@ -24,6 +25,8 @@ from backfill_assets.lakehouse.road import (
     land,
     lost_from_raw,
     read_again,
+    require_raw,
+    require_rows,
     require_sources,
     rows_in_raw,
 )
@@ -110,6 +113,26 @@ class Landing:
             return self.ledger.deliveries(name, ever)
 
         require_sources(loaded, self.layout, known)
+
+    def require_raw(self, name: str, days: Days, force: Sequence[Delivery]) -> None:
+        """Refuse to stage days while raw lacks rows of them, or has the deliveries in `force` otherwise than they are declared now.
+
+        Raises:
+            SourceError: names the days, or a file, and says what to do.
+        """
+        loaded = self.datasets[name]
+        require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
+        if lacking := [one for one in force if not one.landings]:
+            raise SourceError(
+                f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
+                f"{lacking[0].day}, or withdraw it"
+            )
+        require_rows(loaded, self.layout, force)
+        if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
+            raise SourceError(
+                f"{name} {format_days(days)}: deliveries were read otherwise meanwhile; let other launches of these days end, "
+                "and launch raw of these days again"
+            )
 
     def days_to_land(self, name: str, days: Days) -> Days:
         """The days with files to land or deliveries to read again behind them.

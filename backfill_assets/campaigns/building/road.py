@@ -16,15 +16,15 @@ from backfill_assets.campaigns.building.neighbours import Neighbours, week_aroun
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.domain.comparison import Alone
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import EvidenceError, SourceError, UnitError
+from backfill_assets.domain.deliveries import in_force
+from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
-from backfill_assets.domain.inputs import force_by_day, source_state
+from backfill_assets.domain.inputs import by_delivery_day, source_state
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
 from backfill_assets.domain.ports import PublishedTable
-from backfill_assets.domain.reading import reading_of
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Row, Verdict
@@ -39,10 +39,10 @@ from backfill_assets.lakehouse.road import (
     built_alone,
     golden_counts,
     golden_samples,
+    gone_from_sources,
     held_in_staging,
     measure,
     measure_upstreams,
-    require_raw,
     row_differences,
     sample,
     stage,
@@ -78,18 +78,8 @@ class Road(Landing):
         loaded = self.datasets[name]
         if self.read_otherwise(name, loaded.dataset.delivery_days(stale)):
             self.land_what_is_there(spark, name, stale)
-        require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(stale)))
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
-        if lacking := [one for one in force if not one.landings]:
-            raise SourceError(
-                f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
-                f"{lacking[0].day}, or withdraw it"
-            )
-        if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
-            raise SourceError(
-                f"{name} {format_days(stale)}: deliveries were read otherwise meanwhile, or raw lacks rows of them; let other "
-                "launches of these days end, and launch raw of these days again"
-            )
+        self.require_raw(name, stale, force)
         counts = stage(spark, loaded, self.layout, stale, force)
         self.ledger.add_staged(
             StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
@@ -270,9 +260,10 @@ class Road(Landing):
 
     def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         dataset = self.datasets[name].dataset
-        deliveries = force_by_day(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
+        force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
+        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, force)
         staged = self.ledger.staged(name, dataset.with_lookback(days))
-        return {day: source_state(dataset, day, deliveries, staged) for day in days}
+        return {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
 
     def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
         stored = self.ledger.evidence(unit.id, attempt.dataset, attempt.days)

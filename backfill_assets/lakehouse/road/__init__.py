@@ -10,13 +10,14 @@ from backfill_assets.lakehouse.road.raw import (
     SourceFile,
     delivered_sizes,
     discover,
+    gone_from_sources,
     land,
     lost_from_raw,
     require_raw,
     require_sources,
     rows_in_raw,
 )
-from backfill_assets.lakehouse.road.raw_rows import read_again
+from backfill_assets.lakehouse.road.raw_rows import read_again, require_rows
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
@@ -48,6 +49,7 @@ __all__ = [
     "ensure_views",
     "golden_counts",
     "golden_samples",
+    "gone_from_sources",
     "held_in_staging",
     "land",
     "lost_from_raw",
@@ -57,6 +59,7 @@ __all__ = [
     "read_again",
     "reference_fingerprints",
     "require_raw",
+    "require_rows",
     "require_sources",
     "row_differences",
     "rows_in_raw",

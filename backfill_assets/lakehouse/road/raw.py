@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.deliveries import in_force
+from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
@@ -103,13 +104,16 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
     `known` gives the deliveries of the dataset; it is asked only where no file fits any day.
 
     Raises:
-        SourceError: there is no sources folder, or no file in it fits any day although deliveries are known.
+        SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and nobody takes
+            files away.
     """
     if not layout.sources.is_dir():
         raise SourceError(
             f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; let BACKFILL_ASSETS_SOURCES "
             "name the folder that files are delivered to, or create it"
         )
+    if loaded.dataset.landing.removed_after_landing:
+        return
     pattern = loaded.dataset.landing.path
     for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
         if not _is_temporary(path.relative_to(layout.sources).as_posix()):
@@ -117,9 +121,14 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
     if delivery := next(iter(known()), None):
         raise SourceError(
             f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
-            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If all files were "
-            "removed on purpose, launch without raw: from staging on"
+            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If files are taken away "
+            "once they have landed, set source.removed_after_landing: true there"
         )
+
+
+def gone_from_sources(layout: Layout, deliveries: Iterable[Delivery]) -> frozenset[Place]:
+    """The places of deliveries at whose path there is no file any more, or none that can be looked at."""
+    return frozenset(place_of(d) for d in deliveries if not os.path.isfile(layout.sources / d.path))  # noqa: PTH113 - raises nothing
 
 
 def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> Mapping[dt.date, int]:
@@ -156,7 +165,7 @@ def land(
 ) -> tuple[Delivery, ...]:
     """Append files to raw in one commit and say what each held; those that are in it already are only counted.
 
-    `rows` says how many rows a file had when it was landed before, by path and fingerprint: where raw has fewer by now, it is
+    `rows` says how many rows a file had when it was landed before, by path and fingerprint: where raw has others by now, it is
     landed again.
 
     Raises:
@@ -174,7 +183,7 @@ def land(
         # Whoever landed them may have died before they were on the disk.
         keep(path, files_of_days(path, DELIVERY_DAY, days))
     keys = {f: (f.path, f.fingerprint) for f in files}
-    short = {f for f, key in keys.items() if key not in counts or counts[key] < before.get(key, 0)}
+    short = {f for f, key in keys.items() if key not in counts or counts[key] != before.get(key, counts[key])}
     fresh = [f for f in files if f in short and f.size and orders[f.path]]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]

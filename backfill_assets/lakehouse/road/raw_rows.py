@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -118,7 +120,8 @@ def read_again(
     Those of which raw has lost rows are left out.
 
     Raises:
-        SourceError: raw does not have what this reading needs, or a file lacks a column that is declared now.
+        SourceError: raw does not have what this reading needs or has more rows than were landed, or a file lacks a column that is
+            declared now.
     """
     known, source = tuple(deliveries), loaded.dataset.landing
     found = measured_rows(spark, loaded, layout, {d.day for d in known}, [(d.path, d.fingerprint) for d in known])
@@ -127,6 +130,8 @@ def read_again(
         counts = found.get((delivery.path, delivery.fingerprint), NOTHING_READ)
         if counts.rows < delivery.rows:
             continue
+        if counts.rows > delivery.rows:
+            raise _not_as_landed(loaded, layout, delivery, counts.rows)
         if counts.missing and counts.rows > counts.corrupt:
             raise SourceError(
                 f"{delivery.path}: none of its records has {', '.join(counts.missing)}; correct source.columns in dataset.yaml, or "
@@ -154,6 +159,34 @@ def measured_rows(
         )
         for r in found
     }
+
+
+def require_rows(loaded: LoadedDataset, layout: Layout, force: Collection[Delivery]) -> None:
+    """Refuse to stage from raw where it has not as many rows of a delivery in force as were landed; read without Spark.
+
+    Raises:
+        SourceError: names the file.
+    """
+    path, found = layout.raw_path(loaded.name), Counter[tuple[dt.date, Content]]()
+    if is_table(path):
+        if "deletionVectors" in (DeltaTable(path).protocol().reader_features or ()):
+            raise SourceError(
+                f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
+                "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
+            )
+        for day, kind, rows in _kinds_of_rows(path, {d.day for d in force}):
+            found[day, (kind["_source_file"], kind["_fingerprint"])] += rows
+    for one in force:
+        if (rows := found[one.day, (one.path, one.fingerprint)]) != one.rows:
+            raise _not_as_landed(loaded, layout, one, rows)
+
+
+def _not_as_landed(loaded: LoadedDataset, layout: Layout, one: Delivery, rows: int) -> SourceError:
+    return SourceError(
+        f"{layout.raw_path(loaded.name)}: raw has {rows} rows of {one.path}, and {one.rows} were landed. Put this file among the "
+        f"sources again if it is not there, and: backfill reland {loaded.name} --prefix {one.path} --reason …; or withdraw it, or "
+        "restore raw from a backup"
+    )
 
 
 def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
@@ -197,25 +230,26 @@ def _headlines(
     """
     found: dict[bytes, str] = {}
     wanted = None if only is None else frozenset(only)
-    for row in _kinds_of_rows(path / file for file in files_of_days(path, DELIVERY_DAY, days)):
-        if wanted is not None and (row["_source_file"], row["_fingerprint"]) not in wanted:
+    for _, kind, _ in _kinds_of_rows(path, days):
+        if wanted is not None and (kind["_source_file"], kind["_fingerprint"]) not in wanted:
             continue
-        if row.get(FORM) != form:
+        if kind.get(FORM) != form:
             raise SourceError(
-                f"{row['_source_file']}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep "
+                f"{kind['_source_file']}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep "
                 "what is needed to read it as declared now. Put this very file among the sources again if it is not there, and "
                 "launch raw of its day, or: backfill reland; or set source in dataset.yaml back to what it was"
             )
-        if row.get(HEADER) is not None:
-            found[row[HEADER]] = row["_source_file"]
+        if kind.get(HEADER) is not None:
+            found[kind[HEADER]] = kind["_source_file"]
     return found
 
 
-def _kinds_of_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Form, headline and delivery of the rows of some files of raw, each combination at least once."""
-    for file in files:
-        with pq.ParquetFile(file) as read:
+def _kinds_of_rows(path: Path, days: Collection[dt.date]) -> Iterator[tuple[dt.date, dict[str, Any], int]]:
+    """Of the rows that raw has of some days: day, form with headline and delivery, and how many rows; some more than once."""
+    for file, day in files_of_days(path, DELIVERY_DAY, days).items():
+        with pq.ParquetFile(path / file) as read:
             names = [name for name in (FORM, HEADER, "_source_file", "_fingerprint") if name in read.schema_arrow.names]
             # A batch at a time: a headline stands beside each of its rows.
             for batch in read.iter_batches(columns=names):
-                yield from pa.Table.from_batches([batch]).group_by(names).aggregate([]).to_pylist()
+                kinds = pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")])
+                yield from ((day, kind, kind.pop("count_all")) for kind in kinds.to_pylist())

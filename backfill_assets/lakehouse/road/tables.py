@@ -58,11 +58,11 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
     return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
-def files_of_days(path: Path, column: str, days: Collection[dt.date]) -> tuple[str, ...]:
-    """Paths of the files that a table has for some days, relative to it."""
-    return tuple(
-        f["path"] for f in add_actions(DeltaTable(path), "path", "partition") if f["partition"][column] in days
-    )
+def files_of_days(path: Path, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
+    """The files that a table has for some days, by their path relative to it, each with its day."""
+    files = {f["path"]: f["partition"][column] for f in add_actions(DeltaTable(path), "path", "partition")}
+    asked = frozenset(days)
+    return {file: day for file, day in files.items() if day in asked}
 
 
 def read_table(spark: SparkSession, path: Path) -> DataFrame:

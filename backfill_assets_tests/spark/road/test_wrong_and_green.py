@@ -14,8 +14,10 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.application import Application
+from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import UnitState
@@ -150,6 +152,34 @@ def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> 
     file.write_text("another one")
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv is not among the sources any more as landed then; restore"):
         application.road.stage(kit.spark, "trips", (D1,))
+
+
+def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit: Kit) -> None:
+    """As many rows as were landed that day, and they are of another file: the day was published without its own."""
+    kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
+    application = Application(kit.settings)
+    application.road.land(kit.spark, "trips", (D1,))
+    DeltaTable(kit.layout.raw_path("trips")).update(updates={"_source_file": "'trips/other.csv'"})
+    assert application.road.days_to_land("trips", (D1,)) == ()
+    match = (
+        rf"raw has 0 rows of trips/{D1}.csv, and 2 were landed.* backfill reland trips --prefix trips/{D1}.csv --reason"
+    )
+    with pytest.raises(SourceError, match=match):
+        application.road.stage(kit.spark, "trips", (D1,))
+    application.delivery_desk.reland(kit.spark, "trips", Chosen(days=(D1,)), "rows of it were lost")
+    assert application.road.stage(kit.spark, "trips", (D1,)) == {D1: 2}
+    # Nor are those that are there twice counted once, or twice.
+    rows = DeltaTable(kit.layout.raw_path("trips")).to_pyarrow_table()
+    write_deltalake(kit.layout.raw_path("trips"), rows, mode="append")
+    shutil.rmtree(kit.layout.staging_path("trips"))
+    doubled = rf"raw has 4 rows of trips/{D1}.csv, and 2 were landed"
+    with pytest.raises(SourceError, match=doubled):
+        application.road.stage(kit.spark, "trips", (D1,))
+    # Another reading of them makes them no other number.
+    kit.dataset(source={**TRIPS["source"], "optional": ["kind"]})  # type: ignore[dict-item]
+    with pytest.raises(SourceError, match=doubled):
+        Application(kit.settings).road.stage(kit.spark, "trips", (D1,))
 
 
 def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(kit: Kit) -> None:

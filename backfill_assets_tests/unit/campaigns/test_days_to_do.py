@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.domain.errors import SourceError
+from backfill_assets.domain.reading import reading_of
 from backfill_assets.domain.work import StagedDay
 from backfill_assets.lakehouse.road import discover
 from backfill_assets.lakehouse.road.tables import digests_by_day
@@ -114,6 +115,24 @@ def test_a_mistyped_path_of_the_sources_is_no_success_that_landed_nothing(desk: 
         road(desk).require_sources("sales")
     # Who looks for late days finds those that are late without any file.
     assert desk.days() == []
+
+
+def test_sources_that_are_emptied_once_they_have_landed_are_none_that_are_mistyped(desk: Desk) -> None:
+    desk.land(D1, D2)
+    for file in layout(desk.folder).sources.rglob("*.csv"):
+        file.unlink()
+    with pytest.raises(SourceError, match=r"set source\.removed_after_landing: true there"):
+        road(desk).require_sources("sales")
+    loaded = desk.loaded["sales"]
+    emptied = loaded.dataset.landing.model_copy(update={"removed_after_landing": True})
+    desk.loaded["sales"] = replace(loaded, dataset=loaded.dataset.model_copy(update={"source": emptied}))
+    road(desk).require_sources("sales")
+    # To say so is no other reading of what has landed.
+    assert road(desk).days_to_land("sales", (D1, D2)) == ()
+    assert reading_of(emptied) == reading_of(loaded.dataset.landing)
+    shutil.rmtree(layout(desk.folder).sources)
+    with pytest.raises(SourceError, match="there is no such folder"):
+        road(desk).require_sources("sales")
 
 
 def test_before_the_first_delivery_an_empty_sources_folder_is_none_that_is_mistyped(tmp_path: Path) -> None:

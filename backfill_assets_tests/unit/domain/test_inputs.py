@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import received
+from backfill_assets.domain.deliveries import place_of, received
 from backfill_assets.domain.inputs import (
     by_delivery_day,
     deliveries_of,
@@ -118,6 +118,15 @@ def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
     assert alone == SourceState(corrupt_rows=2, rows_read=10)
     both = source_state(late(2), DAYS[1], later, {})
     assert (both.deliveries, both.rows, both.delivered_at, both.rows_read) == (1, 5, NOON, 10)
+
+
+def test_deliveries_whose_file_is_gone_are_named_among_all_that_a_day_reads() -> None:
+    one, other = delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)
+    known = by_delivery_day([one, other])
+    assert source_state(late(1), DAYS[1], known, {}, {place_of(one)}).gone == (one.path,)
+    assert source_state(late(1), DAYS[1], known, {}, {place_of(other)}).gone == (other.path,)
+    assert source_state(late(0), DAYS[1], known, {}, {place_of(other)}).gone == ()
+    assert source_state(late(1), DAYS[1], known, {}).gone == ()
 
 
 def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:

@@ -123,6 +123,17 @@ def test_a_day_answers_for_the_days_that_it_looks_back_at() -> None:
     assert verdict("corrupt_rows", source(faulty_before=(replace(bad, bad_rows=1),))).passed
 
 
+def test_a_delivery_whose_file_is_gone_is_named_and_refuses_nothing() -> None:
+    one, several = source(gone=("a.csv",)), source(gone=("a.csv", "b.csv", "c.csv"), deliveries=3)
+    assert verdict("source_present", one).passed
+    assert verdict("source_present", one).note == "source gone: a.csv; its rows are read from raw"
+    assert verdict("source_present", several).note.startswith("source gone: a.csv and 2 more")
+    assert verdict("source_present", GOOD).note == ""
+    empty = verdict("source_present", source(rows=0, gone=("a.csv",)))
+    assert empty.refuses
+    assert empty.note.endswith("source gone: a.csv; its rows are read from raw")
+
+
 def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -> None:
     for value in (None, NAN, INFINITE):
         both = replace(with_metric("fare", value), published=with_metric("fare", value, "published").published)

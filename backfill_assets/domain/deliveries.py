@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from backfill_assets.domain.dataset import Dataset, Deduplicate, OrderBy
-from backfill_assets.domain.work import Delivery
+from backfill_assets.domain.work import Delivery, FileContent
 
 _OF_A_DAY: Final = 10**9
 """So many numbers has a delivery day; the second half of them is for what comes later."""
@@ -67,12 +67,12 @@ def received(
     the newest delivery day of the dataset and its highest number, if `known` is not all that is known.
     """
     newest, highest = edge or (max((d.day for d in known), default=None), max((d.order for d in known), default=0))
-    last, contents = dict(heads(known)), {(*place_of(d), d.fingerprint): d for d in known}
+    last, contents = dict(heads(known)), {d.content: d for d in known}
     landed, index = {d.day for d in known}, Counter[dt.date]()
-    changed: dict[tuple[dt.date, str, str], Delivery] = {}
+    changed: dict[FileContent, Delivery] = {}
     for one in found:
-        place, identity = place_of(one), (*place_of(one), one.fingerprint)
-        head, before = last.get(place), contents.get(identity)
+        place = place_of(one)
+        head, before = last.get(place), contents.get(one.content)
         newest = max(newest or one.day, one.day)
         if head is not None and head is before:
             # The same bytes: only what raw had lost is there again.
@@ -86,7 +86,7 @@ def received(
             order = max(highest, newest.toordinal() * _OF_A_DAY + _OF_A_DAY // 2) + 1
         record = _received(before, one, order)
         if record is not before:
-            changed[identity] = contents[identity] = record
+            changed[one.content] = contents[one.content] = record
         if order and (head is None or order >= head.order):
             last[place] = record
         highest = max(highest, order)

@@ -10,6 +10,9 @@ from typing import Final
 from backfill_assets.domain.evidence import DatasetDay, shadow_folder
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 
+FileContent = tuple[dt.date, str, str]
+"""Of a source file: its delivery day, its path below the sources folder, and the SHA-256 of its bytes."""
+
 LOCK_WAIT: Final = dt.timedelta(minutes=2)
 """How long to wait for a lock: longer than its lease, or the command after one that was killed would fail for nothing."""
 
@@ -38,6 +41,11 @@ class Delivery:
     withdrawn: bool = False
     landings: int = 1
     reading: str = ""
+
+    @property
+    def content(self) -> FileContent:
+        """What was delivered: other bytes, or the same ones at another path or for another day, are another content."""
+        return self.day, self.path, self.fingerprint
 
 
 class AttemptState(StrEnum):

@@ -144,7 +144,7 @@ class DeliveryDesk:
         # Before and after: what is staged in between is stale, whichever rows it took.
         who = (Deed.read, self.identity.name(), reason)
         ledger.change_deliveries(same, *who)
-        anew = {(f.path, f.fingerprint): _ANEW for f in files}
+        anew = {f.content: _ANEW for f in files}
         read = land(spark, loaded, self.road.layout, files, self.road.clock.now(), anew) if files else ()
         return self._done(name, ledger.change_deliveries(read, *who))
 

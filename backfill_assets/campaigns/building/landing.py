@@ -80,24 +80,24 @@ class Landing:
         lacking = _lacking(loaded.dataset, known, lost)
         files = [_as_known(f, last) for f in found if _to_land(f, last, lacking)]
         # What raw has lost for good is read whole, whatever is left of it.
-        rows = {(d.path, d.fingerprint): d.rows if d.landings else sys.maxsize for d in known}
+        rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
-        self._give_up(spark, loaded, lost)
+        self._give_up(loaded, lost)
         if otherwise := self.read_otherwise(name, window):
             again = read_again(spark, loaded, self.layout, otherwise)
             self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it otherwise now")
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
 
-    def _give_up(self, spark: SparkSession, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
+    def _give_up(self, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
         """Write down what of these days does not count and is not in raw any more: nobody can land it again, or needs it."""
         known = self.ledger.deliveries(loaded.name, lost) if lost else ()
         force = set(in_force(loaded.dataset, known))
         idle = [d for d in known if d not in force and d.landings]
-        counts = rows_in_raw(spark, loaded, self.layout, lost) if idle else {}
-        gone = [d for d in idle if counts.get((d.path, d.fingerprint), 0) < d.rows]
+        counts = rows_in_raw(self.layout.raw_path(loaded.name), lost) if idle else {}
+        gone = [d for d in idle if counts.get(d.content, 0) < d.rows]
         self.ledger.change_deliveries(gone, Deed.lost)
 
     def require_sources(self, name: str) -> None:

@@ -15,9 +15,8 @@ from backfill_assets.lakehouse.road.raw import (
     lost_from_raw,
     require_raw,
     require_sources,
-    rows_in_raw,
 )
-from backfill_assets.lakehouse.road.raw_rows import read_again, require_rows
+from backfill_assets.lakehouse.road.raw_rows import read_again, require_rows, rows_in_raw
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
@@ -21,12 +20,19 @@ from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
 from backfill_assets.domain.reading import form_of, reading_of
-from backfill_assets.domain.work import Delivery
+from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.published.durable import keep, kept
 from backfill_assets.lakehouse.road.files import columns_in, read_from, sha256_of
-from backfill_assets.lakehouse.road.landing import FORM, Found, delivered_rows
-from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, NOTHING_READ, Counts, measured_rows, require_layout
+from backfill_assets.lakehouse.road.landing import Found, delivered_rows
+from backfill_assets.lakehouse.road.raw_rows import (
+    DELIVERY_DAY,
+    NOTHING_READ,
+    Counts,
+    measured_rows,
+    require_layout,
+    rows_in_raw,
+)
 from backfill_assets.lakehouse.road.spark_sql import (
     days_condition,
     literal,
@@ -35,12 +41,10 @@ from backfill_assets.lakehouse.road.spark_sql import (
 from backfill_assets.lakehouse.road.tables import (
     files_of_days,
     is_table,
-    read_days,
     read_table,
     replace_where,
     rows_by_day,
 )
-from backfill_assets.lakehouse.spark_errors import room_for
 
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
 _MARK: Final = "\0"
@@ -61,6 +65,11 @@ class SourceFile:
     fingerprint: str
     size: int
     delivered_at: dt.datetime
+
+    @property
+    def content(self) -> FileContent:
+        """What was delivered."""
+        return self.day, self.path, self.fingerprint
 
 
 def discover(
@@ -161,11 +170,11 @@ def land(
     layout: Layout,
     files: Sequence[SourceFile],
     now: dt.datetime,
-    rows: Mapping[tuple[str, str], int] | None = None,
+    rows: Mapping[FileContent, int] | None = None,
 ) -> tuple[Delivery, ...]:
     """Append files to raw in one commit and say what each held; those that are in it already are only counted.
 
-    `rows` says how many rows a file had when it was landed before, by path and fingerprint: where raw has others by now, it is
+    `rows` says how many rows a content had when it was landed before: where raw has others by now, it is
     landed again.
 
     Raises:
@@ -178,12 +187,12 @@ def land(
     days = sorted({f.day for f in files})
     if is_table(path):
         require_layout(loaded.dataset, read_table(spark, path), path)
-    counts, before = _landed(spark, path, days, form_of(reading_of(source))), rows or {}
-    if any((f.path, f.fingerprint) in counts for f in files):
+    counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
+    if any(f.content in counts for f in files):
         # Whoever landed them may have died before they were on the disk.
         keep(path, files_of_days(path, DELIVERY_DAY, days))
-    keys = {f: (f.path, f.fingerprint) for f in files}
-    short = {f for f, key in keys.items() if key not in counts or counts[key] != before.get(key, counts[key])}
+    missing = {f for f in files if f.content not in counts}
+    short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
     fresh = [f for f in files if f in short and f.size and orders[f.path]]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]
@@ -194,8 +203,8 @@ def land(
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
     _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
-    measured = measured_rows(spark, loaded, layout, days, keys.values())
-    return tuple(_delivery(loaded, f, measured.get(key, NOTHING_READ), now) for f, key in keys.items())
+    measured = measured_rows(spark, loaded, layout, [f.content for f in files])
+    return tuple(_delivery(loaded, f, measured.get(f.content, NOTHING_READ), now) for f in files)
 
 
 def _require_still(
@@ -226,13 +235,6 @@ def _is_still(file: SourceFile) -> bool:
         return False
 
 
-def rows_in_raw(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
-) -> Mapping[tuple[str, str], int]:
-    """How many rows raw has of each delivery of these days, by path and fingerprint."""
-    return _landed(spark, layout.raw_path(loaded.name), days)
-
-
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
     """The delivery days of which raw has fewer rows than were landed, by its log alone."""
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
@@ -250,10 +252,10 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
     lost = lost_from_raw(loaded, layout, deliveries)
     if not lost:
         return
-    there = {(f.day, f.path, f.fingerprint) for f in discover(loaded, layout, lost)}
+    there = {f.content for f in discover(loaded, layout, lost)}
     # What does not count, nobody needs; the next landing gives it up.
     needed = (d for d in in_force(loaded.dataset, deliveries) if d.day in lost)
-    gone = sorted({d.path for d in needed if (d.day, d.path, d.fingerprint) not in there})
+    gone = sorted({d.path for d in needed if d.content not in there})
     what = f"{layout.raw_path(loaded.name)}: raw has fewer rows of {format_days(lost)} than were landed"
     if not gone:
         raise SourceError(
@@ -279,23 +281,6 @@ def _source_file(
     delivered_at = _EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000)
     known = prints.get((relative, status.st_size, delivered_at))
     return SourceFile(day, relative, file, known or sha256_of(file), status.st_size, delivered_at)
-
-
-def _landed(
-    spark: SparkSession, path: Path, days: Collection[dt.date], form: str | None = None
-) -> Mapping[tuple[str, str], int]:
-    """Rows of every delivery that raw holds for these days, in a form or in any."""
-    if not is_table(path):
-        return {}
-    counted = (
-        read_days(spark, path, DELIVERY_DAY, days)
-        .where(F.lit(True) if form is None else F.col(FORM) == form)
-        .groupBy("_source_file", "_fingerprint")
-        .agg(F.count("*").alias("rows"))
-    )
-    with room_for(path):
-        found = counted.collect()
-    return {(r["_source_file"], r["_fingerprint"]): r["rows"] for r in found}
 
 
 def _exactly(files: Iterable[SourceFile]) -> str:

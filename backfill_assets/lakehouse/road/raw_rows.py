@@ -21,7 +21,7 @@ from backfill_assets.domain.dataset import Dataset, Source, Undeclared
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import Encoding, Format
 from backfill_assets.domain.reading import form_of, reading_of
-from backfill_assets.domain.work import Delivery
+from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.landing import FORM, headers_of, raw_schema
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, NAMES, typed_rows
@@ -34,8 +34,8 @@ DELIVERY_DAY: Final = "_delivery_day"
 ORDER: Final = "_order"
 """The number of a row's delivery: of two, the one with the higher number is the newer one."""
 
-Content = tuple[str, str]
-"""A delivery of some days: its path and its fingerprint."""
+_CONTENT: Final = {DELIVERY_DAY: "date", "_source_file": "string", "_fingerprint": "string"}
+"""The columns by which raw knows of each row what was delivered, as `Delivery.content` names it."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,12 @@ def read_in_force(
     """
     asked = frozenset(days)
     known = [d for d in force if d.day in asked]
-    rows = _rows_of(spark, loaded, layout, days, [(d.path, d.fingerprint) for d in known])
+    rows = _rows_of(spark, loaded, layout, days, [d.content for d in known])
     # When it was delivered is the ledger's to say: it may have come again since.
-    of = f"{DELIVERY_DAY} date, _source_file string, _fingerprint string, {ORDER} bigint, _delivered_at timestamp"
-    told = spark.createDataFrame([(d.day, d.path, d.fingerprint, d.order, d.delivered_at) for d in known], of)
-    return rows.drop("_delivered_at").join(F.broadcast(told), [DELIVERY_DAY, "_source_file", "_fingerprint"])
+    columns = {**_CONTENT, ORDER: "bigint", "_delivered_at": "timestamp"}
+    told = [(*d.content, d.order, d.delivered_at) for d in known]
+    frame = spark.createDataFrame(told, ", ".join(f"{column} {kind}" for column, kind in columns.items()))
+    return rows.drop("_delivered_at").join(F.broadcast(frame), list(_CONTENT))
 
 
 def _rows_of(
@@ -86,7 +87,7 @@ def _rows_of(
     loaded: LoadedDataset,
     layout: Layout,
     days: Collection[dt.date],
-    only: Collection[Content] | None,
+    only: Collection[FileContent] | None,
 ) -> DataFrame:
     path, source = layout.raw_path(loaded.name), loaded.dataset.landing
     if not is_table(path) or (only is not None and not only):
@@ -96,8 +97,8 @@ def _rows_of(
     headlines = _headlines(path, days, form_of(reading_of(source)), only)
     if only is not None:
         # Before anything is read: what does not count may be of another form, or lack a column.
-        those = spark.createDataFrame(list(only), "_source_file string, _fingerprint string")
-        frame = frame.join(F.broadcast(those), ["_source_file", "_fingerprint"], "left_semi")
+        those = spark.createDataFrame(list(only), ", ".join(f"{c} {kind}" for c, kind in _CONTENT.items()))
+        frame = frame.join(F.broadcast(those), list(_CONTENT), "left_semi")
     if source.format is Format.parquet:
         # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
         lacking = {
@@ -124,10 +125,10 @@ def read_again(
             declared now.
     """
     known, source = tuple(deliveries), loaded.dataset.landing
-    found = measured_rows(spark, loaded, layout, {d.day for d in known}, [(d.path, d.fingerprint) for d in known])
+    found = measured_rows(spark, loaded, layout, [d.content for d in known])
     again, now = [], reading_of(source)
     for delivery in known:
-        counts = found.get((delivery.path, delivery.fingerprint), NOTHING_READ)
+        counts = found.get(delivery.content, NOTHING_READ)
         if counts.rows < delivery.rows:
             continue
         if counts.rows > delivery.rows:
@@ -142,19 +143,19 @@ def read_again(
 
 
 def measured_rows(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], only: Collection[Content]
-) -> Mapping[Content, Counts]:
-    """What raw holds of some deliveries of these days, read as `dataset.yaml` declares them now."""
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, only: Collection[FileContent]
+) -> Mapping[FileContent, Counts]:
+    """What raw holds of some deliveries, read as `dataset.yaml` declares them now."""
     source, path = loaded.dataset.landing, layout.raw_path(loaded.name)
-    rows = _rows_of(spark, loaded, layout, days, only)
+    rows = _rows_of(spark, loaded, layout, {day for day, _, _ in only}, only)
     by_key = source.format is Format.jsonl and source.undeclared is Undeclared.keep
     has = {f"_has_{i}": name for i, name in enumerate(source.required if by_key else ())}
     seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, name)), F.lit(False)).alias(c) for c, name in has.items()]
     counts = [F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt")]
     with room_for(path):
-        found = rows.groupBy("_source_file", "_fingerprint").agg(*counts, *seen).collect()
+        found = rows.groupBy(*_CONTENT).agg(*counts, *seen).collect()
     return {
-        (r["_source_file"], r["_fingerprint"]): Counts(
+        (r[DELIVERY_DAY], r["_source_file"], r["_fingerprint"]): Counts(
             r["rows"], r["corrupt"], tuple(name for c, name in has.items() if not r[c])
         )
         for r in found
@@ -167,18 +168,25 @@ def require_rows(loaded: LoadedDataset, layout: Layout, force: Collection[Delive
     Raises:
         SourceError: names the file.
     """
-    path, found = layout.raw_path(loaded.name), Counter[tuple[dt.date, Content]]()
-    if is_table(path):
-        if "deletionVectors" in (DeltaTable(path).protocol().reader_features or ()):
-            raise SourceError(
-                f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
-                "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
-            )
-        for day, kind, rows in _kinds_of_rows(path, {d.day for d in force}):
-            found[day, (kind["_source_file"], kind["_fingerprint"])] += rows
+    path = layout.raw_path(loaded.name)
+    if is_table(path) and "deletionVectors" in (DeltaTable(path).protocol().reader_features or ()):
+        raise SourceError(
+            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
+            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
+        )
+    found = rows_in_raw(path, {d.day for d in force})
     for one in force:
-        if (rows := found[one.day, (one.path, one.fingerprint)]) != one.rows:
+        if (rows := found.get(one.content, 0)) != one.rows:
             raise _not_as_landed(loaded, layout, one, rows)
+
+
+def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
+    """How many rows raw has of each delivery of these days, in one form or in any; read without Spark."""
+    found = Counter[FileContent]()
+    for content, kind, rows in _kinds_of_rows(path, days) if is_table(path) else ():
+        if form is None or kind.get(FORM) == form:
+            found[content] += rows
+    return found
 
 
 def _not_as_landed(loaded: LoadedDataset, layout: Layout, one: Delivery, rows: int) -> SourceError:
@@ -221,7 +229,7 @@ def _no_rows(spark: SparkSession, source: Source) -> DataFrame:
 
 
 def _headlines(
-    path: Path, days: Collection[dt.date], form: str, only: Collection[Content] | None
+    path: Path, days: Collection[dt.date], form: str, only: Collection[FileContent] | None
 ) -> Mapping[bytes, str]:
     """The headlines of the files that raw has of some days, each with one of these files; read without Spark.
 
@@ -230,8 +238,8 @@ def _headlines(
     """
     found: dict[bytes, str] = {}
     wanted = None if only is None else frozenset(only)
-    for _, kind, _ in _kinds_of_rows(path, days):
-        if wanted is not None and (kind["_source_file"], kind["_fingerprint"]) not in wanted:
+    for content, kind, _ in _kinds_of_rows(path, days):
+        if wanted is not None and content not in wanted:
             continue
         if kind.get(FORM) != form:
             raise SourceError(
@@ -244,12 +252,13 @@ def _headlines(
     return found
 
 
-def _kinds_of_rows(path: Path, days: Collection[dt.date]) -> Iterator[tuple[dt.date, dict[str, Any], int]]:
-    """Of the rows that raw has of some days: day, form with headline and delivery, and how many rows; some more than once."""
+def _kinds_of_rows(path: Path, days: Collection[dt.date]) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
+    """Of the rows that raw has of some days: what was delivered, with form and headline, and how many; some more than once."""
     for file, day in files_of_days(path, DELIVERY_DAY, days).items():
         with pq.ParquetFile(path / file) as read:
             names = [name for name in (FORM, HEADER, "_source_file", "_fingerprint") if name in read.schema_arrow.names]
             # A batch at a time: a headline stands beside each of its rows.
             for batch in read.iter_batches(columns=names):
                 kinds = pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")])
-                yield from ((day, kind, kind.pop("count_all")) for kind in kinds.to_pylist())
+                for kind in kinds.to_pylist():
+                    yield (day, kind["_source_file"], kind["_fingerprint"]), kind, kind["count_all"]

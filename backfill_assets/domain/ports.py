@@ -292,8 +292,8 @@ class PublishedTable(Protocol):
         """Paths of the files that left the table at `moment` or later: a reader may still be on a version with them."""
         ...
 
-    def history(self) -> tuple[TableCommit, ...]:
-        """The commits that the table's log still knows, newest first."""
+    def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
+        """The commits that the table's log still knows, newest first; all, or not more than `most`."""
         ...
 
     def store_manifest(self, manifest: Manifest) -> None:

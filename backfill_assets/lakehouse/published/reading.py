@@ -134,9 +134,9 @@ def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection
     return _by_day(files)
 
 
-def commits_of(table: DeltaTable) -> tuple[TableCommit, ...]:
-    """The commits that the log still knows, newest first."""
-    found = (_commit(entry) for entry in table.history())
+def commits_of(table: DeltaTable, most: int | None = None) -> tuple[TableCommit, ...]:
+    """The commits that the log still knows, newest first; all, or not more than `most`."""
+    found = (_commit(entry) for entry in table.history(most))
     return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
 
 

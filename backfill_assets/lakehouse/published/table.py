@@ -179,9 +179,9 @@ class DeltaPublishedTable:
         """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
         return log.removed_since(self._root, moment)
 
-    def history(self) -> tuple[TableCommit, ...]:
-        """The commits that the table's log still knows, newest first."""
-        return commits_of(self._open()) if self.exists() else ()
+    def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
+        """The commits that the table's log still knows, newest first; all, or not more than `most`."""
+        return commits_of(self._open(), most) if self.exists() else ()
 
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, whole or not at all."""

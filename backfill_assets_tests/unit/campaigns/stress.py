@@ -8,6 +8,7 @@ import hashlib
 import json
 import multiprocessing
 import random
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -27,6 +28,8 @@ STOP = "stop"
 _MOST_DAYS = 3
 _UNDO_SHARE = 0.2
 _IDS_PER_WRITER = 1_000_000
+_BETWEEN_POLLS = 0.1
+"""Seconds; readers that never rest take the cores that the writers need."""
 
 # Plain forks would copy the threads' locks of the engines; a fork server is a clean process with everything loaded.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -199,3 +202,4 @@ def _read(folder: Path, number: int) -> None:
             assert version >= last, f"the table went back from version {last} to {version}"
             last = version
             out.write(json.dumps({"version": version, "rows": fingerprint(content(home, version))}) + "\n")
+            time.sleep(_BETWEEN_POLLS)

@@ -108,7 +108,6 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/road/test_golden_day.py::test_a_golden_file_that_is_corrected_makes_the_days_stale_and_then_they_pass": (),
     "spark/road/test_golden_day.py::test_a_golden_source_that_only_warns_lets_the_day_pass": (),
     "spark/road/test_hostile_files.py::test_every_dialect_that_is_not_refused_can_be_read": ("csv0", "csv3"),
-    "spark/road/test_landing.py::test_a_new_source_column_is_null_in_what_was_landed_before": (),
     "spark/road/test_landing.py::test_json_lines_land_and_corrupt_ones_are_quarantined": (),
     "spark/road/test_landing.py::test_the_same_content_under_another_name_is_a_delivery_of_its_own": (),
     "spark/road/test_measure.py::test_a_column_that_is_not_published_yet_has_no_metrics_and_counts_as_null": (),

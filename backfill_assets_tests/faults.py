@@ -150,8 +150,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "Postgres for longer than anybody tries again, so that the worker ends unheard: before its evidence, its commit",
-            "The backfill fails, its run is ended by `dead_workers`; once Postgres is back, `backfill resume` goes on, or "
-            "`backfill publish` finishes what was committed; each day is released once.",
+            "Once Postgres is back, the run is ended by `dead_workers` and tried again, or its backfill has failed: `backfill "
+            "resume` goes on then, or `backfill publish` finishes what was committed; each day is released once.",
             _of("dagster/test_postgres_deaths", "postgres_is_away_for_longer_than_anybody_tries_again"),
         ),
         Fault(

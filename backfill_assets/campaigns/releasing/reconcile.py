@@ -47,7 +47,7 @@ class Repair:
 
 _NO_WAIT = dt.timedelta(0)
 _LOOK = 8
-"""So many commits are looked at first for the newest release, so many times as many then."""
+"""How many commits to look at first for the newest release; each further look takes this many times as many."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Reconcile:
             LedgerError: a lock cannot be had within `wait`; names its holder.
         """
         self.settle(datasets, wait)
-        self._catch_up(datasets)
+        self._catch_up(datasets, wait)
         with publish_locks(self.ledger, locked, wait):
             if not self._in_state(datasets, ReleaseState.intent):
                 yield
@@ -99,14 +99,14 @@ class Reconcile:
         with publish_locks(self.ledger, locked, wait):
             yield
 
-    def _catch_up(self, datasets: Collection[str]) -> None:
+    def _catch_up(self, datasets: Collection[str], wait: dt.timedelta) -> None:
         """Bring back what a ledger from a backup has lost, before anything comes after it: numbers order releases.
 
         That is always the newest ones, so the newest release in the log tells. A history of thousands is not read each time.
         """
         newest = {name: self._newest_release(self.tables[name]) for name in datasets}
         known = self.ledger.heads()
-        self.rebuild([name for name, release in newest.items() if release and release not in known])
+        self.rebuild([name for name, release in newest.items() if release and release not in known], wait)
 
     def _newest_release(self, table: PublishedTable) -> str:
         """The newest release in a table's log; empty where it has none."""
@@ -146,15 +146,18 @@ class Reconcile:
             repairs += found
         return tuple(repairs)
 
-    def rebuild(self, datasets: Collection[str]) -> tuple[Repair, ...]:
-        """Bring releases back that are committed and have a manifest, but that the ledger does not know."""
+    def rebuild(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Repair, ...]:
+        """Bring releases back that are committed and have a manifest, but that the ledger does not know.
+
+        Of a table whose lock cannot be had within `wait` none is brought back.
+        """
         repairs: list[Repair] = []
         for name in datasets:
             lost = self._unknown(name, self.tables[name].manifests())
             if not lost:
                 continue
             try:
-                with publish_locks(self.ledger, [name], _NO_WAIT):
+                with publish_locks(self.ledger, [name], wait):
                     # Once more: what somebody was releasing just now has become known since.
                     repairs += self._rebuilt(name, self._unknown(name, lost))
             except LedgerError:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -259,7 +261,8 @@ def test_a_refused_commit_leaves_no_intent(world: World, second: str) -> None:
     assert world.ledger.releases("sales")[0].state is ReleaseState.abandoned
 
 
-def test_what_a_ledger_from_a_backup_has_lost_comes_before_what_is_released_next(world: World) -> None:
+def with_a_ledger_from_a_backup(world: World) -> tuple[World, str, str]:
+    """The same tables with a ledger that has lost the newer one of two releases; their names."""
     first = world.released({d: [1] for d in DAYS})
     file, backup = world.folder / "ledger.db", world.folder / "backup.db"
     with closing(sqlite3.connect(file)) as now, closing(sqlite3.connect(backup)) as then:
@@ -269,10 +272,33 @@ def test_what_a_ledger_from_a_backup_has_lost_comes_before_what_is_released_next
     for path in world.folder.glob("ledger.db*"):
         path.unlink()
     backup.rename(file)
-    restored = World(world.folder, world.described, 5000)
+    return World(world.folder, world.described, 5000), first, second
+
+
+def test_what_a_ledger_from_a_backup_has_lost_comes_before_what_is_released_next(world: World) -> None:
+    restored, first, second = with_a_ledger_from_a_backup(world)
     third = restored.released({d: [3] for d in DAYS})
     assert [r.manifest.release for r in restored.ledger.releases()] == [third, second, first]
     for release, left in ((third, 2), (second, 1)):
         restored.rollback().execute(release, "no")
         assert restored.content() == {d: [left] for d in DAYS}
+    restored.close()
+
+
+def test_what_a_ledger_from_a_backup_has_lost_is_waited_for(world: World) -> None:
+    """Somebody held the table's lock: the release went on without what was lost, which nobody looked for again."""
+    restored, first, second = with_a_ledger_from_a_backup(world)
+    held = threading.Event()
+
+    def hold() -> None:
+        with restored.ledger.lock("publish:sales", restored.wait):
+            held.set()
+            time.sleep(2)
+
+    somebody = threading.Thread(target=hold)
+    somebody.start()
+    held.wait()
+    third = restored.released({d: [3] for d in DAYS})
+    somebody.join()
+    assert [r.manifest.release for r in restored.ledger.releases()] == [third, second, first]
     restored.close()

@@ -27,7 +27,7 @@ class Sales:
 
 def published_sales(path: Path) -> Mapping[dt.date, Sales]:
     """The published figures of each day, of order_items or of daily_sales: both have the same columns."""
-    data = rows_of(path, ("order_date", _REVENUE, _MARGIN))
+    data = rows_of(path, ["order_date", _REVENUE, _MARGIN])
     sums = data.group_by("order_date").aggregate([(_REVENUE, "sum"), (_MARGIN, "sum")])
     return {row["order_date"]: Sales(row[f"{_REVENUE}_sum"], row[f"{_MARGIN}_sum"]) for row in sums.to_pylist()}
 

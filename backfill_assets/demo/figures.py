@@ -26,7 +26,7 @@ def published_figures(path: Path, days: Collection[dt.date]) -> Mapping[dt.date,
     """Count the published departures and seat miles of some days; days without rows are left out."""
     if not DeltaTable.is_deltatable(str(path)):
         return {}
-    data = rows_of(path, ("flight_date", "available_seat_miles"))
+    data = rows_of(path, ["flight_date", "available_seat_miles"])
     wanted = data.filter(pc.is_in(data["flight_date"], value_set=pa.array(sorted(days), type=pa.date32())))
     sums = wanted.group_by("flight_date").aggregate([("flight_date", "count"), ("available_seat_miles", "sum")])
     return {

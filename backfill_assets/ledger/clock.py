@@ -56,7 +56,7 @@ class PostgresClock:
         except LedgerError:
             if told is None:
                 raise
-            # To find out that it is away takes seconds. The counted time counts as told, so that nobody asks again for a minute.
+            # A failed question takes seconds. The counted time counts as an answer, so nobody asks again for a minute.
             passed = self._passed(told)
             return told[0] + passed, told[1] + passed.total_seconds()
 

@@ -33,18 +33,16 @@ class DeliveryRows(Rows):
         dataset, days = found[0].dataset, {one.day for one in found}
         with self._database.write() as connection:
             known = _of(connection, dataset, days)
-            before = {(d.day, d.path, d.fingerprint): d for d in known}
+            before = {d.content: d for d in known}
             changed = received(known, found, seen, _edge(connection, dataset))
-            new = [one for one in changed if (one.day, one.path, one.fingerprint) not in before]
-            again = [one for one in changed if (one.day, one.path, one.fingerprint) in before]
+            new = [one for one in changed if one.content not in before]
+            again = [one for one in changed if one.content in before]
             if new:
                 connection.execute(insert(_DELIVERIES), [vars(one) for one in new])
             _write(connection, again)
             now = self._clock.now()
-            orders = {(d.day, d.path, d.fingerprint): d.order for d in known}
-            came = {True: Deed.read, False: Deed.again}
-            same = ((one, one.order == orders[one.day, one.path, one.fingerprint]) for one in again)
-            _tell(connection, [_entry(one, came[kept], now) for one, kept in same])
+            deeds = [Deed.read if one.order == before[one.content].order else Deed.again for one in again]
+            _tell(connection, [_entry(one, deed, now) for one, deed in zip(again, deeds, strict=True)])
 
     def change_deliveries(
         self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""
@@ -56,10 +54,10 @@ class DeliveryRows(Rows):
         wanted = tuple(changed)
         if not wanted:
             return ()
-        given = {(d.day, d.path, d.fingerprint): d for d in wanted}
+        given = {d.content: d for d in wanted}
         with self._database.write() as connection:
             known = _of(connection, wanted[0].dataset, {one.day for one in wanted})
-            asked = ((d, given.get((d.day, d.path, d.fingerprint))) for d in known)
+            asked = ((d, given.get(d.content)) for d in known)
             pairs = [(one, _changed(one, other, deed)) for one, other in asked if other is not None]
             done = [after for before, after in pairs if after != before]
             _write(connection, done)

@@ -87,13 +87,13 @@ class Pages:
 
     def add(self, found: Sequence[Delivery], seen: Mapping[Place, int]) -> None:
         for one in received(self.known(), found, seen):
-            self._known[one.day, one.path, one.fingerprint] = one
+            self._known[one.content] = one
 
     def change(self, changed: Collection[Delivery], deed: Deed) -> None:
         for one in changed:
             out = one.withdrawn if deed is Deed.read else deed is Deed.withdrawn
             again = one.landings + (deed is Deed.read)
-            self._known[one.day, one.path, one.fingerprint] = replace(one, withdrawn=out, landings=again)
+            self._known[one.content] = replace(one, withdrawn=out, landings=again)
 
     def known(self) -> tuple[Delivery, ...]:
         return tuple(self._known.values())

@@ -74,7 +74,7 @@ def at_version(table: Path, version: int | None = None) -> View:
     """What delta-rs and pyarrow read at a version, or at the newest; nothing where there is no table yet."""
     if not DeltaTable.is_deltatable(str(table)):
         return {}
-    data = rows_of(table, ("day", "amount"), version)
+    data = rows_of(table, ["day", "amount"], version)
     found = data.group_by("day").aggregate([("amount", "count"), ("amount", "min"), ("amount", "max")]).to_pylist()
     return view_of((r["day"], r["amount_count"], r["amount_min"], r["amount_max"]) for r in found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def open_table(root: Path) -> DeltaTable:
         ) from error
 
 
-def rows_of(root: Path, columns: Sequence[str] | None = None, version: int | None = None) -> pa.Table:
+def rows_of(root: Path, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
     """The rows of a table at its newest version or another one, all columns or some.
 
     By Arrow's own file system: through delta-rs' one, threads of Arrow close files in Python, also while the interpreter ends,
@@ -56,8 +56,8 @@ def rows_of(root: Path, columns: Sequence[str] | None = None, version: int | Non
     Raises:
         DeltaError: the folder holds no whole Delta table, or not this version.
     """
-    files, wanted = SubTreeFileSystem(str(root), LocalFileSystem()), None if columns is None else list(columns)
-    return DeltaTable(root, version=version).to_pyarrow_table(columns=wanted, filesystem=files)
+    files = SubTreeFileSystem(str(root), LocalFileSystem())
+    return DeltaTable(root, version=version).to_pyarrow_table(columns=columns, filesystem=files)
 
 
 def said(error: Exception) -> str:

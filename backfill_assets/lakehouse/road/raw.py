@@ -174,8 +174,7 @@ def land(
 ) -> tuple[Delivery, ...]:
     """Append files to raw in one commit and say what each held; those that are in it already are only counted.
 
-    `rows` says how many rows a content had when it was landed before: where raw has others by now, it is
-    landed again.
+    `rows` is how many rows a content had when it was landed before; where raw has another number now, it is landed again.
 
     Raises:
         SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch stays then.

@@ -119,7 +119,7 @@ class Kit:
         files = discover(loaded, self.layout, loaded.dataset.delivery_days(days))
         landed, known = land(self.spark, loaded, self.layout, files, NOW), self.book.get(loaded.name, ())
         changed = received(known, in_order(loaded.dataset, landed))
-        now = {(d.day, d.path, d.fingerprint): d for d in (*known, *changed)}
+        now = {d.content: d for d in (*known, *changed)}
         self.book[loaded.name] = tuple(now.values())
         return landed
 

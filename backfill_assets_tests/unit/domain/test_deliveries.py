@@ -40,7 +40,7 @@ def book(*landings: list[Delivery]) -> tuple[Delivery, ...]:
     known: dict[tuple[dt.date, str, str], Delivery] = {}
     for found in landings:
         for one in received(tuple(known.values()), in_order(described(), found)):
-            known[one.day, one.path, one.fingerprint] = one
+            known[one.content] = one
     return tuple(known.values())
 
 

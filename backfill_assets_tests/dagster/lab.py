@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -232,7 +233,7 @@ class Lab:
 
     def findings(self) -> list[Finding]:
         """What the doctor finds in this lab."""
-        return [found for found in self.application.doctor.examine() if is_of_this_lab(found.what)]
+        return [found for found in self.application.doctor.examine() if is_of_this_lab(self, found.what)]
 
     def materialized(self, layer: str, dataset: str) -> set[str]:
         """Partitions that Dagster takes for materialized."""
@@ -365,8 +366,10 @@ def started_alone(lab: Lab) -> Iterator[None]:
         SparkServer(lab.application.settings).stop()
 
 
-def is_of_this_lab(finding: str) -> bool:
-    """Whether a finding of the doctor is not only that releases of another ledger stand in the one table that labs share."""
+def is_of_this_lab(lab: Lab, finding: str) -> bool:
+    """Whether a finding of the doctor is about this lab: other ledgers have their datasets and releases in the same warehouse."""
+    if table := re.match(r"(?:raw|staging|published)/(\w+)", finding):
+        return (lab.datasets / table[1]).is_dir()
     return not finding.startswith(f"the table {DATA_RELEASES} is not what the ledger says of")
 
 

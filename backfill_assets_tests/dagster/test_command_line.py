@@ -23,7 +23,7 @@ def healthy(lab: Lab) -> bool:
     others = {folder.name for folder in lab.datasets.iterdir()} - {"orders"}
     named = {one["what"]: set(re.findall(r"\w+", one["what"])) for one in found}
     return not [
-        what for what, words in named.items() if is_of_this_lab(what) and ("orders" in words or not words & others)
+        what for what, words in named.items() if is_of_this_lab(lab, what) and ("orders" in words or not words & others)
     ]
 
 

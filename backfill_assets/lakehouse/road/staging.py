@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -84,10 +84,13 @@ def stage(
     path = _folder(layout, loaded, rows.schema)
     # Counting needs temporary files: a disk that is full of them is not the model's fault.
     with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(path):
-        outside = _outside_by_day(rows, loaded, days)
+        counted = Observation()
+        seen = rows.observe(counted, F.count_if(_is_outside(dataset)).alias("outside"))
         # On the disk for good: the ledger will say that these days are staged.
         with kept(path):
-            files = write_days(_own(rows, dataset, days), path, dataset.partition_column, days)
+            files = write_days(_own(seen, dataset, days), path, dataset.partition_column, days)
+        # By day only where there are any, or where Spark has not said: reading all rows again costs as much as writing them.
+        outside = {} if counted.get.get("outside") == 0 else _outside_by_day(rows, loaded, days)
     counts = rows_by_day(path, dataset.partition_column, days)
     return {day: StagedCounts(counts[day], outside.get(day, 0), path.name, files[day]) for day in days}
 
@@ -240,19 +243,16 @@ def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
 def _is_outside(dataset: Dataset) -> Column:
     day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
     inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.landing.late_days))
-    return ~is_true(inside)
+    lost = F.raise_error(
+        F.lit(f"rows have no {LINEAGE}; hand it through for every row, after an aggregation as max({LINEAGE})")
+    )
+    return F.when(delivered.isNull(), lost.cast("boolean")).otherwise(~is_true(inside))
 
 
 def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date]) -> dict[dt.date, int]:
     delivered = F.col(LINEAGE).getField("delivery_day")
     counted = rows.where(_is_outside(loaded.dataset)).groupBy(delivered.alias("day")).count().collect()
-    outside = {row["day"]: int(row["count"]) for row in counted}
-    if None in outside:
-        raise ModelError(
-            f"{loaded.staging_model.path}: {outside[None]} rows have no {LINEAGE}; hand it through for every row, "
-            "after an aggregation as max(_lineage)"
-        )
-    return {day: count for day, count in outside.items() if day in days}
+    return {row["day"]: int(row["count"]) for row in counted if row["day"] in days}
 
 
 def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:

@@ -16,7 +16,7 @@ from backfill_assets.lakehouse.road.raw import (
     require_raw,
     require_sources,
 )
-from backfill_assets.lakehouse.road.raw_rows import read_again, require_rows, rows_in_raw
+from backfill_assets.lakehouse.road.raw_rows import read_again, rows_in_raw
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
@@ -58,7 +58,6 @@ __all__ = [
     "read_again",
     "reference_fingerprints",
     "require_raw",
-    "require_rows",
     "require_sources",
     "row_differences",
     "rows_in_raw",

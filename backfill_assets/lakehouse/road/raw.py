@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
@@ -189,7 +190,7 @@ def land(
     counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
     if any(f.content in counts for f in files):
         # Whoever landed them may have died before they were on the disk.
-        keep(path, files_of_days(path, DELIVERY_DAY, days))
+        keep(path, files_of_days(DeltaTable(path), DELIVERY_DAY, days))
     missing = {f for f in files if f.content not in counts}
     short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
     fresh = [f for f in files if f in short and f.size and orders[f.path]]

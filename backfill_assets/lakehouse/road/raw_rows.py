@@ -51,6 +51,19 @@ NOTHING_READ: Final = Counts()
 """Of a file without rows."""
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """What one version of raw has of some days: rows by delivery, and the headlines of their files, each with one of these.
+
+    `otherwise` is a file that raw keeps in another form than the one that is needed, if there is any.
+    """
+
+    version: int
+    rows: Mapping[FileContent, int]
+    headlines: Mapping[bytes, str]
+    otherwise: str
+
+
 def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
     """All rows of some delivery days as `dataset.yaml` declares them now, quarantined ones included.
 
@@ -59,7 +72,10 @@ def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: C
     Raises:
         SourceError: raw does not have what `dataset.yaml` declares now.
     """
-    return _rows_of(spark, loaded, layout, days, None)
+    path = layout.raw_path(loaded.name)
+    if not is_table(path):
+        return _no_rows(spark, loaded.dataset.landing)
+    return _rows_of(spark, loaded, path, _stored(loaded, path, days), days)
 
 
 def read_in_force(
@@ -67,38 +83,46 @@ def read_in_force(
 ) -> DataFrame:
     """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
 
-    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know.
+    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know. Rows are
+    counted and read at one version of raw.
 
     Raises:
-        SourceError: raw does not have of these deliveries what `dataset.yaml` declares now.
+        SourceError: raw does not have of these deliveries what `dataset.yaml` declares now, or not as many rows as were landed.
     """
-    asked = frozenset(days)
+    asked, path = frozenset(days), layout.raw_path(loaded.name)
     known = [d for d in force if d.day in asked]
-    rows = _rows_of(spark, loaded, layout, days, [d.content for d in known])
     # When it was delivered is the ledger's to say: it may have come again since.
     columns = {**_CONTENT, ORDER: "bigint", "_delivered_at": "timestamp"}
-    told = [(*d.content, d.order, d.delivered_at) for d in known]
-    frame = spark.createDataFrame(told, ", ".join(f"{column} {kind}" for column, kind in columns.items()))
-    return rows.drop("_delivered_at").join(F.broadcast(frame), list(_CONTENT))
+    those = _small_frame(spark, columns, [(*d.content, d.order, d.delivered_at) for d in known])
+    if not known or not is_table(path):
+        return _of(those, _no_rows(spark, loaded.dataset.landing))
+    stored = _stored(loaded, path, days, {d.content for d in known})
+    for one in known:
+        if (rows := stored.rows.get(one.content, 0)) != one.rows:
+            raise _not_as_landed(loaded, layout, one, rows)
+    return _rows_of(spark, loaded, path, stored, days, those)
 
 
 def _rows_of(
     spark: SparkSession,
     loaded: LoadedDataset,
-    layout: Layout,
+    path: Path,
+    stored: _Stored,
     days: Collection[dt.date],
-    only: Collection[FileContent] | None,
+    those: DataFrame | None = None,
 ) -> DataFrame:
-    path, source = layout.raw_path(loaded.name), loaded.dataset.landing
-    if not is_table(path) or (only is not None and not only):
-        return _no_rows(spark, source)
-    frame = read_days(spark, path, DELIVERY_DAY, days)
+    """The rows that raw has of some days, of `those` deliveries alone if there are any named, with the columns that they have."""
+    source = loaded.dataset.landing
+    frame = read_days(spark, path, DELIVERY_DAY, days, stored.version)
     require_layout(loaded.dataset, frame, path)
-    headlines = _headlines(path, days, form_of(reading_of(source)), only)
-    if only is not None:
-        # Before anything is read: what does not count may be of another form, or lack a column.
-        those = spark.createDataFrame(list(only), ", ".join(f"{c} {kind}" for c, kind in _CONTENT.items()))
-        frame = frame.join(F.broadcast(those), list(_CONTENT), "left_semi")
+    if stored.otherwise:
+        raise SourceError(
+            f"{stored.otherwise}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep what is "
+            "needed to read it as declared now. Put this very file among the sources again if it is not there, and launch raw of "
+            "its day, or: backfill reland; or set source in dataset.yaml back to what it was"
+        )
+    # Before anything is read: what does not count may be of another form, or lack a column.
+    frame = _of(those, frame)
     if source.format is Format.parquet:
         # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
         lacking = {
@@ -109,8 +133,8 @@ def _rows_of(
         return frame.withColumns(lacking) if lacking else frame
     if source.undeclared is Undeclared.drop:
         source = source.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8})
-    headers = headers_of(source, headlines)
-    return typed_rows(frame, source, headers) if headers != {} else _no_rows(spark, loaded.dataset.landing)
+    headers = headers_of(source, stored.headlines)
+    return typed_rows(frame, source, headers) if headers != {} else _of(those, _no_rows(spark, loaded.dataset.landing))
 
 
 def read_again(
@@ -147,7 +171,11 @@ def measured_rows(
 ) -> Mapping[FileContent, Counts]:
     """What raw holds of some deliveries, read as `dataset.yaml` declares them now."""
     source, path = loaded.dataset.landing, layout.raw_path(loaded.name)
-    rows = _rows_of(spark, loaded, layout, {day for day, _, _ in only}, only)
+    if not only or not is_table(path):
+        return {}
+    days = {day for day, _, _ in only}
+    stored = _stored(loaded, path, days, frozenset(only))
+    rows = _rows_of(spark, loaded, path, stored, days, _small_frame(spark, _CONTENT, only))
     by_key = source.format is Format.jsonl and source.undeclared is Undeclared.keep
     has = {f"_has_{i}": name for i, name in enumerate(source.required if by_key else ())}
     seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, name)), F.lit(False)).alias(c) for c, name in has.items()]
@@ -162,28 +190,10 @@ def measured_rows(
     }
 
 
-def require_rows(loaded: LoadedDataset, layout: Layout, force: Collection[Delivery]) -> None:
-    """Refuse to stage from raw where it has not as many rows of a delivery in force as were landed; read without Spark.
-
-    Raises:
-        SourceError: names the file.
-    """
-    path = layout.raw_path(loaded.name)
-    if is_table(path) and "deletionVectors" in (DeltaTable(path).protocol().reader_features or ()):
-        raise SourceError(
-            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
-            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
-        )
-    found = rows_in_raw(path, {d.day for d in force})
-    for one in force:
-        if (rows := found.get(one.content, 0)) != one.rows:
-            raise _not_as_landed(loaded, layout, one, rows)
-
-
 def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
     """How many rows raw has of each delivery of these days, in one form or in any; read without Spark."""
     found = Counter[FileContent]()
-    for content, kind, rows in _kinds_of_rows(path, days) if is_table(path) else ():
+    for content, kind, rows in _kinds_of_rows(DeltaTable(path), path, days, FORM) if is_table(path) else ():
         if form is None or kind.get(FORM) == form:
             found[content] += rows
     return found
@@ -228,35 +238,50 @@ def _no_rows(spark: SparkSession, source: Source) -> DataFrame:
     return spark.createDataFrame([], T.StructType([*columns, names, *lineage]))
 
 
-def _headlines(
-    path: Path, days: Collection[dt.date], form: str, only: Collection[FileContent] | None
-) -> Mapping[bytes, str]:
-    """The headlines of the files that raw has of some days, each with one of these files; read without Spark.
+def _small_frame(spark: SparkSession, columns: Mapping[str, str], rows: Iterable[tuple[object, ...]]) -> DataFrame:
+    return F.broadcast(spark.createDataFrame(list(rows), ", ".join(f"{name} {kind}" for name, kind in columns.items())))
+
+
+def _of(those: DataFrame | None, rows: DataFrame) -> DataFrame:
+    """Of rows of raw those of some deliveries, with what is said of each; where no deliveries are named, all rows."""
+    if those is None:
+        return rows
+    return rows.drop("_delivered_at").join(those, list(_CONTENT))
+
+
+def _stored(
+    loaded: LoadedDataset, path: Path, days: Collection[dt.date], only: Collection[FileContent] | None = None
+) -> _Stored:
+    """What raw has of some days now, of some deliveries or of all; read without Spark.
 
     Raises:
-        SourceError: raw keeps files in another form than the one that is needed.
+        SourceError: rows may go while its files stay.
     """
-    found: dict[bytes, str] = {}
-    wanted = None if only is None else frozenset(only)
-    for content, kind, _ in _kinds_of_rows(path, days):
-        if wanted is not None and content not in wanted:
+    table, form = DeltaTable(path), form_of(reading_of(loaded.dataset.landing))
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise SourceError(
+            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
+            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
+        )
+    rows, headlines, otherwise = Counter[FileContent](), dict[bytes, str](), ""
+    for content, kind, count in _kinds_of_rows(table, path, days, FORM, HEADER):
+        if only is not None and content not in only:
             continue
         if kind.get(FORM) != form:
-            raise SourceError(
-                f"{kind['_source_file']}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep "
-                "what is needed to read it as declared now. Put this very file among the sources again if it is not there, and "
-                "launch raw of its day, or: backfill reland; or set source in dataset.yaml back to what it was"
-            )
+            otherwise = kind["_source_file"]
+        rows[content] += count
         if kind.get(HEADER) is not None:
-            found[kind[HEADER]] = kind["_source_file"]
-    return found
+            headlines[kind[HEADER]] = kind["_source_file"]
+    return _Stored(table.version(), rows, headlines, otherwise)
 
 
-def _kinds_of_rows(path: Path, days: Collection[dt.date]) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
-    """Of the rows that raw has of some days: what was delivered, with form and headline, and how many; some more than once."""
-    for file, day in files_of_days(path, DELIVERY_DAY, days).items():
+def _kinds_of_rows(
+    table: DeltaTable, path: Path, days: Collection[dt.date], *columns: str
+) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
+    """Of the rows that raw has of some days: what was delivered, with some columns, and how many; some more than once."""
+    for file, day in files_of_days(table, DELIVERY_DAY, days).items():
         with pq.ParquetFile(path / file) as read:
-            names = [name for name in (FORM, HEADER, "_source_file", "_fingerprint") if name in read.schema_arrow.names]
+            names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
             # A batch at a time: a headline stands beside each of its rows.
             for batch in read.iter_batches(columns=names):
                 kinds = pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")])

@@ -58,9 +58,9 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
     return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
-def files_of_days(path: Path, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
-    """The files that a table has for some days, by their path relative to it, each with its day."""
-    files = {f["path"]: f["partition"][column] for f in add_actions(DeltaTable(path), "path", "partition")}
+def files_of_days(table: DeltaTable, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
+    """The files that a loaded version has for some days, by their path relative to the table, each with its day."""
+    files = {f["path"]: f["partition"][column] for f in add_actions(table, "path", "partition")}
     asked = frozenset(days)
     return {file: day for file, day in files.items() if day in asked}
 
@@ -70,9 +70,13 @@ def read_table(spark: SparkSession, path: Path) -> DataFrame:
     return spark.read.format("delta").load(str(path))
 
 
-def read_days(spark: SparkSession, path: Path, partition: str, days: Collection[dt.date]) -> DataFrame:
-    """Read some days of a Delta table; other days' files are not opened."""
-    return read_table(spark, path).where(in_days(partition, days))
+def read_days(
+    spark: SparkSession, path: Path, partition: str, days: Collection[dt.date], version: int | None = None
+) -> DataFrame:
+    """Read some days of a Delta table, of its newest version or of another; other days' files are not opened."""
+    reader = spark.read.format("delta")
+    table = reader if version is None else reader.option("versionAsOf", version)
+    return table.load(str(path)).where(in_days(partition, days))
 
 
 def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:

@@ -23,6 +23,7 @@ from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road import discover, land
+from backfill_assets.lakehouse.road.raw_rows import read_in_force
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
@@ -180,6 +181,16 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
     kit.dataset(source={**TRIPS["source"], "optional": ["kind"]})  # type: ignore[dict-item]
     with pytest.raises(SourceError, match=doubled):
         Application(kit.settings).road.stage(kit.spark, "trips", (D1,))
+
+
+def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
+    """A backup of raw was brought back after its rows were counted and before they were read."""
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
+    kit.land(loaded, D1)
+    counted = read_in_force(kit.spark, loaded, kit.layout, [D1], kit.in_force(loaded))
+    DeltaTable(kit.layout.raw_path("trips")).delete()
+    assert counted.count() == 2
 
 
 def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(kit: Kit) -> None:

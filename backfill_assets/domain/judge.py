@@ -241,10 +241,16 @@ def _source_gone(paths: Sequence[str]) -> str:
 
 def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
-    refused = [name for name in empty if dataset.upstream[name].on_missing is OnMissing.fail]
-    found = ", ".join(f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream)
-    note = f"nothing of {', '.join(empty)} is published or in this unit" if empty else ""
-    return Finding(not refused, "rows of every upstream", found, note=note)
+    absent = {name: format_days(days, most=3) for name, days in m.upstream.absent.items()}
+    refused = [name for name in (*empty, *absent) if dataset.upstream[name].on_missing is OnMissing.fail]
+    found = [f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream]
+    found += [f"none of {name} for {days}, which the day looks back at" for name, days in absent.items()]
+    notes = [f"nothing of {', '.join(empty)} is published or in this unit"] if empty else []
+    notes += [
+        f"{name} of {days} is neither published nor in this unit: launch it for these days as well"
+        for name, days in absent.items()
+    ]
+    return Finding(not refused, "rows of every upstream", ", ".join(found), note="; ".join(notes))
 
 
 def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:

@@ -60,12 +60,14 @@ class SourceState:
 class UpstreamState:
     """What the upstreams hold for a day: their rows on the day itself, and the totals to compare with.
 
-    `floating` names the totals that are floating-point numbers, in order of name.
+    `floating` names the totals that are floating-point numbers, in order of name. `absent` are, by upstream, the days that the
+    day looks back at and that neither its unit holds nor readers see; a day that was released without a row is none of them.
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
     totals: Figures = field(default_factory=dict)
     floating: tuple[str, ...] = ()
+    absent: Mapping[str, tuple[dt.date, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
 from backfill_assets.campaigns.building.landing import Landing
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
-from backfill_assets.campaigns.building.upstream import UpstreamPlaces
+from backfill_assets.campaigns.building.upstream import UpstreamPlaces, absent_before
 from backfill_assets.domain.comparison import Alone
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import in_force
@@ -23,7 +23,7 @@ from backfill_assets.domain.inputs import by_delivery_day, source_state
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
@@ -35,6 +35,7 @@ from backfill_assets.lakehouse.road import (
     ShadowDays,
     Sides,
     Target,
+    UpstreamDays,
     build_shadow,
     built_alone,
     golden_counts,
@@ -216,7 +217,7 @@ class Road(Landing):
         active = self.tables[name].active({near for day in days for near in week_around(day)})
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
         shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
-        upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
+        upstreams = self._upstreams(spark, name, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
         alone = self._alone(spark, unit, attempt, sides)
         source, contract = self._source(name, days), unit.contract.of(name)
@@ -248,6 +249,14 @@ class Road(Landing):
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
         self.ledger.add_evidence(attempt.number, done)
         return done
+
+    def _upstreams(
+        self, spark: SparkSession, name: str, days: Days, upstreams: Sequence[UpstreamDays]
+    ) -> Mapping[dt.date, UpstreamState]:
+        loaded = self.datasets[name]
+        measured = measure_upstreams(spark, loaded, self.layout, days, upstreams)
+        absent = absent_before(self.ledger, self.tables, loaded.dataset, days, upstreams)
+        return {day: replace(one, absent=absent[day]) for day, one in measured.items()}
 
     def _alone(
         self, spark: SparkSession, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -20,12 +21,12 @@ from backfill_assets.application import Application
 from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road import discover, land
 from backfill_assets.lakehouse.road.raw_rows import read_in_force
 from backfill_assets_tests.harness.between import between
-from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
+from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
 
 
@@ -104,6 +105,68 @@ def test_what_a_day_looks_back_at_is_landed_with_it_or_missed_by_name(kit: Kit) 
     evidence = judged(application, unit, "trips")[D2]
     assert [v for v in evidence.verdicts if v.refuses] == []
     assert evidence.measured.shadow.metrics["fee"] == Decimal("30.00")
+
+
+TWO_DAYS = """
+SELECT day, CAST(sum(coalesce(sum(fee), 0)) OVER (
+    ORDER BY day RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW
+) AS decimal(22, 2)) AS fee FROM trips GROUP BY day
+"""
+
+
+def two_days(kit: Kit, on_missing: str = "fail") -> None:
+    """The dataset `totals`: the fees of `trips` of a day and of the day before it."""
+    folder = kit.root / "datasets" / "totals"
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "name": "totals",
+        "partition_column": "day",
+        "start": str(D1),
+        "key": ["day"],
+        "columns": {"day": {"type": "date"}, "fee": {"type": "decimal(22,2)"}},
+        "upstream": {"trips": {"lookback_days": 1, "on_missing": on_missing}},
+    }
+    (folder / "dataset.yaml").write_text(json.dumps(document))
+    (folder / "fact.sql").write_text(TWO_DAYS)
+
+
+def discard(application: Application, unit: Unit) -> None:
+    application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+
+
+def test_an_upstream_day_that_is_looked_back_at_is_published_or_missed_by_name(kit: Kit) -> None:
+    """It had failed its checks, or was rolled back: the day after it was published with half of its fees."""
+    kit.dataset(source={**TRIPS["source"], "on_missing": "pass"})  # type: ignore[dict-item]
+    two_days(kit)
+    for day in (D1, D3):
+        kit.deliver(day, f"{day},1,a,50,10.00")
+    application = Application(kit.settings)
+    publish(application, kit.spark, "trips", (D1, D3))
+    unit = built(application, kit.spark, "totals", (D1, D3))
+    evidence = judged(application, unit, "totals")
+    assert [v for v in evidence[D1].verdicts if v.refuses] == []
+    assert [v.check for v in evidence[D3].verdicts if v.refuses] == ["upstream_present"]
+    present = verdict(evidence[D3], "upstream_present")
+    assert present.found == f"1 of trips, none of trips for {D2}, which the day looks back at"
+    discard(application, unit)
+    # In the same unit it is no gap, even without a row, nor is it once it was released like that.
+    unit = opened(application, {"trips": (D2,), "totals": (D3,)})
+    build(application, kit.spark, unit)
+    assert [v for v in judged(application, unit, "totals")[D3].verdicts if v.refuses] == []
+    discard(application, unit)
+    publish(application, kit.spark, "trips", (D2,))
+    unit = built(application, kit.spark, "totals", (D3,))
+    assert [v for v in judged(application, unit, "totals")[D3].verdicts if v.refuses] == []
+    discard(application, unit)
+    # What was released is rolled back.
+    (record, *_) = application.ledger.releases("trips")
+    application.rollback.execute(record.manifest.release, "wrong")
+    unit = built(application, kit.spark, "totals", (D3,))
+    assert verdict(judged(application, unit, "totals")[D3], "upstream_present").refuses
+    discard(application, unit)
+    two_days(kit, on_missing="pass")
+    lenient = Application(kit.settings)
+    assert judged(lenient, built(lenient, kit.spark, "totals", (D3,)), "totals")[D3].passed
 
 
 RUNNING = "SELECT day, id, kind, amount, CAST(sum(fee) OVER (ORDER BY day) AS decimal(12, 2)) AS fee FROM staging"

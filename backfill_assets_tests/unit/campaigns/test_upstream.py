@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.building.upstream import OutdatedDays, UpstreamPlaces
+from backfill_assets.campaigns.building.upstream import OutdatedDays, UpstreamPlaces, absent_before
 from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
 from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.units import Unit, UnitState
@@ -203,6 +203,31 @@ def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_o
     assert upstream.places == {PUBLISHED: (D1,), f"_shadow/{unit.id}/3": (D2,)}
     with pytest.raises(EvidenceError, match=rf"sales {D3} belongs to the same unit .* backfill resume {unit.id}"):
         shop.places.of(unit, "totals", (D3,))
+    shop.world.close()
+
+
+def test_days_looked_back_at_are_absent_unless_the_unit_holds_them_or_readers_see_them(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=2)
+    totals, ledger, tables = shop.loaded["totals"].dataset, shop.world.ledger, shop.world.tables
+
+    def absent(unit: Unit, *days: dt.date) -> dict[dt.date, tuple[dt.date, ...]]:
+        found = absent_before(ledger, tables, totals, days, shop.places.of(unit, "totals", days))
+        return {day: own["sales"] for day, own in found.items() if own}
+
+    # Nothing is before the history, which begins on the day before D1.
+    first = shop.unit(D1, names=("totals",))
+    assert absent(first, day(0), D1, D2) == {D1: (day(0),), D2: (day(0), D1)}
+    shop.released({day(0): [1]}, names=("sales",))
+    # Of the days that the unit holds, one has no row.
+    unit = shop.unit(D2, D3)
+    shop.world.build(unit, "sales", {D2: [], D3: [3]})
+    assert absent(unit, D2, D3) == {D2: (D1,), D3: (D1,)}
+    # So has one that was released, until it is rolled back.
+    empty = shop.released({D1: []}, names=("sales",))
+    assert absent(unit, D2, D3) == {}
+    (release,) = ledger.releases("sales", empty.id)
+    shop.world.rollback().execute(release.manifest.release, "wrong")
+    assert absent(unit, D2, D3) == {D2: (D1,), D3: (D1,)}
     shop.world.close()
 
 

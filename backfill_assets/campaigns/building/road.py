@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
@@ -44,6 +44,7 @@ from backfill_assets.lakehouse.road import (
     held_in_staging,
     measure,
     measure_upstreams,
+    require_declared_columns,
     row_differences,
     sample,
     stage,
@@ -139,6 +140,7 @@ class Road(Landing):
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
             EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days again and again.
+            SourceError: upstream days were built without a column that is declared now.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
@@ -157,7 +159,7 @@ class Road(Landing):
             self.stage(spark, name, read)
             staged = self._staged_by_this_code(name, read)
             target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
-            tables = upstream_tables(spark, self.layout, self.sources.of(unit, name, days))
+            tables = self._upstream_tables(spark, unit, name, days)
             build_shadow(spark, loaded, self.layout, target, tables)
             # File names never repeat: the same files before and after mean that nobody has replaced them in between.
             if staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged:
@@ -179,6 +181,12 @@ class Road(Landing):
             for day in days
         ]  # fmt: skip
         self.ledger.add_evidence(attempt.number, pending)
+
+    def _upstream_tables(self, spark: SparkSession, unit: Unit, name: str, days: Days) -> Mapping[str, DataFrame]:
+        upstreams = self.sources.of(unit, name, days)
+        # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
+        require_declared_columns(self.layout, upstreams)
+        return upstream_tables(spark, self.layout, upstreams)
 
     def _staged_by_this_code(
         self, name: str, days: Days, inputs: Mapping[dt.date, str] | None = None

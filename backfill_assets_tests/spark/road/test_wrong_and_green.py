@@ -169,6 +169,41 @@ def test_an_upstream_day_that_is_looked_back_at_is_published_or_missed_by_name(k
     assert judged(lenient, built(lenient, kit.spark, "totals", (D3,)), "totals")[D3].passed
 
 
+def test_a_column_that_upstream_days_were_built_without_is_missed_by_name(kit: Kit) -> None:
+    """Delta fills it with null, for which the model put 0 in its place."""
+    columns = {name: column for name, column in dict(TRIPS["columns"]).items() if name != "fee"}  # type: ignore[call-overload]
+    plain: dict[str, object] = {"measures": {"amount": {}}, "checks": {}}
+    kit.dataset(fact="SELECT day, id, kind, amount FROM staging", columns=columns, **plain)
+    kit.deliver(D1, f"{D1},1,a,50,")
+    kit.deliver(D2, f"{D2},1,a,50,10.00")
+    publish(Application(kit.settings), kit.spark, "trips", (D1, D2))
+    kit.dataset(**plain)
+    two_days(kit)
+    application = Application(kit.settings)
+
+    def refused(targets: dict[str, tuple[dt.date, ...]], days: str) -> None:
+        unit = opened(application, targets)
+        with pytest.raises(
+            SourceError, match=rf"trips was built without .*: fee of {days}; launch trips for these days"
+        ):
+            build(application, kit.spark, unit)
+        discard(application, unit)
+
+    # The table lacks the column; then it has it, and older files have not.
+    refused({"totals": (D2,)}, f"{D1}..{D2}")
+    refused({"trips": (D2,), "totals": (D2,)}, f"{D1}")
+    publish(application, kit.spark, "trips", (D2,))
+    refused({"totals": (D2,)}, f"{D1}")
+    # A day that was built with it is read, also where it is null in each row.
+    unit = opened(application, {"trips": (D1,), "totals": (D1, D2)})
+    build(application, kit.spark, unit)
+    evidence = judged(application, unit, "totals")
+    assert [v for day in (D1, D2) for v in evidence[day].verdicts if v.refuses] == []
+    application.publisher.release(unit.id)
+    table = kit.table(kit.layout.published_path("totals"))
+    assert values(table, "day", "fee") == [(D1, Decimal("0.00")), (D2, Decimal("10.00"))]
+
+
 RUNNING = "SELECT day, id, kind, amount, CAST(sum(fee) OVER (ORDER BY day) AS decimal(12, 2)) AS fee FROM staging"
 
 

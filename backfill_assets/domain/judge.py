@@ -97,7 +97,7 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
         yield _check("source_present", CheckKind.source_present, "", c.source_present, "something was delivered")
         text = "every delivered row is readable and of its day"
         yield _check("corrupt_rows", CheckKind.corrupt_rows, "", c.corrupt_rows, text)
-        text = "no file was delivered under several names and counted more than once"
+        text = "no file was delivered under several names and counted more than once, or again for a later day"
         yield _check(IDENTICAL_FILES, CheckKind.identical, "", c.identical_files, text)
         if c.source_freshness.max_delay is not None:
             text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
@@ -270,11 +270,12 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
 def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
     adds_up = dataset.staging.deduplicate is Deduplicate.none
     # Under another day's name the same rows may be taken for those of that day: no key tells.
+    several = {day for one in m.source.identical if len(one.days) > 1 for day in one.days}
     bad = [one for one in m.source.identical if adds_up or len(one.days) > 1]
     found = "; ".join(" = ".join(one.paths) for one in bad or m.source.identical) or "none"
     note = "of each key the newest delivery is kept: counted once" if m.source.identical and not bad else ""
     if bad:
-        note = "each of them is counted" if adds_up else "delivered for several days"
+        note = f"delivered for several days: {format_days(several)}" if several else "each of them is counted"
     return Finding(not bad, "no file that was delivered twice", found, note=note)
 
 

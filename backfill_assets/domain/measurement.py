@@ -41,8 +41,8 @@ class SourceState:
     `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
     day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
     `rows_read`, those of later days included. `faulty_before` are the days looked back at without a row, or with bad ones.
-    `identical` are files of equal content among all that the day reads; `gone` are the paths of those that were not among the
-    sources any more: raw stands for them.
+    `identical` are files of equal content among all that the day reads, and among those of the week before that equal one of
+    the day's own; `gone` are the paths of those that were not among the sources any more: raw stands for them.
     """
 
     deliveries: int = 0

@@ -19,7 +19,7 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
-from backfill_assets.domain.inputs import by_delivery_day, source_state
+from backfill_assets.domain.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
@@ -277,8 +277,10 @@ class Road(Landing):
 
     def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         dataset = self.datasets[name].dataset
-        force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
-        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, force)
+        window = set(dataset.fact_delivery_days(days))
+        near = window.union(*map(week_before, days))
+        force = in_force(dataset, self.ledger.deliveries(name, near))
+        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, (d for d in force if d.day in window))
         staged = self.ledger.staged(name, dataset.with_lookback(days))
         return {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
 

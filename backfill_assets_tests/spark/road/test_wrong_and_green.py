@@ -374,6 +374,21 @@ def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warne
     assert all(one.passed for one in evidence.values())
 
 
+def test_the_file_of_yesterday_that_comes_again_as_that_of_today_is_warned_of(kit: Kit) -> None:
+    """Nothing in the rows tells their day; each launch lands one file alone."""
+    kit.dataset("SELECT _lineage.delivery_day AS day, id, kind, amount, fee, _lineage FROM raw", checks={})
+    application = Application(kit.settings)
+    for day, content in ((D1, "1"), (D2, "1"), (D3, "2"), (D4, "")):
+        kit.put(f"trips/{day}.csv", f"day,id,kind,amount,fee\n{D1},{content},a,10,1.00\n" if content else "")
+    found = {}
+    for day in DAYS:
+        evidence = judged(application, built(application, kit.spark, "trips", (day,)), "trips")[day]
+        found[day] = verdict(evidence, "identical_files")
+    assert [found[day].passed for day in DAYS] == [True, False, True, True]
+    assert (found[D2].found, found[D2].refuses) == (f"trips/{D1}.csv = trips/{D2}.csv", False)
+    assert found[D2].note == f"delivered for several days: {D1}..{D2}"
+
+
 def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_leaves_no_row(kit: Kit) -> None:
     loaded = kit.dataset()
     growing = kit.deliver(D1, f"{D1},1,a,10,1.00")

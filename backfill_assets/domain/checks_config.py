@@ -118,7 +118,7 @@ class Seams(CheckConfig):
 
 
 class IdenticalFiles(CheckConfig):
-    """Files of equal content under several names whose rows add up; a warning unless said otherwise."""
+    """Files of equal content under several names whose rows add up, or for several days; a warning unless said otherwise."""
 
     severity: Severity = Severity.warn
 

@@ -123,8 +123,11 @@ def _measure_faults(dataset: Dataset) -> list[_Fault]:
 
 def _reference_faults(dataset: Dataset) -> list[_Fault]:
     faults: list[_Fault] = [
-        (("references", name), f"references.{name}: models know their own tables by that name; rename it")
-        for name in RESERVED_TABLES
+        (
+            ("references", name),
+            f"references.{name}: models know their own tables by that name, or golden queries do; rename it",
+        )
+        for name in (*RESERVED_TABLES, dataset.name)
         if name in dataset.references
     ]
     faults += [

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from backfill_assets.domain.dataset import Dataset, Deduplicate, OrderBy
+from backfill_assets.domain.paths import fits
 from backfill_assets.domain.work import Delivery, FileContent
 
 _OF_A_DAY: Final = 10**9
@@ -46,6 +47,18 @@ def in_force(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...
         newest = {one.day: one for one in standing}
         standing = [one for one in standing if newest[one.day] is one]
     return tuple(standing)
+
+
+def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    """The deliveries in force that `source.path` finds no more, on days of which others stand that it finds.
+
+    `known` are all of their delivery days. Where it finds none of a day, the files may lie elsewhere by now: these count as ever.
+    """
+    path, deliveries = dataset.landing.path, tuple(known)
+    standing = (one for one in heads(deliveries).values() if not one.withdrawn)
+    found = {one.day for one in standing if fits(path, one.day, one.path)}
+    force = in_force(dataset, deliveries)
+    return tuple(one for one in force if one.day in found and not fits(path, one.day, one.path))
 
 
 def in_order(dataset: Dataset, found: Iterable[Delivery]) -> tuple[Delivery, ...]:

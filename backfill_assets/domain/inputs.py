@@ -6,15 +6,19 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
+_WEEK: Final = 7
+"""For so many days before its own a delivery is looked for that had the same content."""
 
 
 def force_by_day(dataset: Dataset, known: Iterable[Delivery]) -> Deliveries:
@@ -88,6 +92,11 @@ def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> fr
     return frozenset(day for day, known in landed.items() if rows.get(day, 0) < known)
 
 
+def week_before(day: dt.date) -> tuple[dt.date, ...]:
+    """The days with whose deliveries those of a day are compared: a stale export comes again under the next day's name."""
+    return day_range(day - _WEEK * ONE_DAY, day - ONE_DAY)
+
+
 def source_state(
     dataset: Dataset,
     day: dt.date,
@@ -97,12 +106,14 @@ def source_state(
 ) -> SourceState:
     """What was delivered for one business day and for those that it looks back at, for the checks.
 
-    `deliveries` are those in force: what was superseded or withdrawn is judged by nobody. `gone` are the places of those whose
-    file is not among the sources any more.
+    `deliveries` are those in force, of the week before the day as well: what was superseded or withdrawn is judged by nobody.
+    `gone` are the places of those whose file is not among the sources any more.
     """
     own, read = deliveries.get(day, ()), deliveries_of(dataset, day, deliveries)
     before = (d for d in dataset.with_lookback((day,)) if d != day)
     behind = [d for own_day in dataset.fact_delivery_days((day,)) for d in deliveries.get(own_day, ())]
+    prints = {d.fingerprint for d in own}
+    stale = [d for earlier in week_before(day) for d in deliveries.get(earlier, ()) if d.fingerprint in prints]
     looked_back = (_source_day(dataset, d, deliveries, staged) for d in before)
     return SourceState(
         deliveries=len(own),
@@ -112,7 +123,7 @@ def source_state(
         delivered_at=max((d.delivered_at for d in own), default=None),
         rows_read=sum(d.rows for d in read),
         faulty_before=tuple(one for one in looked_back if not one.rows or one.bad_rows),
-        identical=_identical(behind),
+        identical=_identical({*behind, *stale}),
         gone=tuple(d.path for d in behind if place_of(d) in gone),
     )
 

@@ -97,7 +97,7 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
         yield _check("source_present", CheckKind.source_present, "", c.source_present, "something was delivered")
         text = "every delivered row is readable and of its day"
         yield _check("corrupt_rows", CheckKind.corrupt_rows, "", c.corrupt_rows, text)
-        text = "no file was delivered under several names and counted more than once"
+        text = "no file was delivered under several names and counted more than once, or again for a later day"
         yield _check(IDENTICAL_FILES, CheckKind.identical, "", c.identical_files, text)
         if c.source_freshness.max_delay is not None:
             text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
@@ -241,10 +241,16 @@ def _source_gone(paths: Sequence[str]) -> str:
 
 def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
-    refused = [name for name in empty if dataset.upstream[name].on_missing is OnMissing.fail]
-    found = ", ".join(f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream)
-    note = f"nothing of {', '.join(empty)} is published or in this unit" if empty else ""
-    return Finding(not refused, "rows of every upstream", found, note=note)
+    absent = {name: format_days(days, most=3) for name, days in m.upstream.absent.items()}
+    refused = [name for name in (*empty, *absent) if dataset.upstream[name].on_missing is OnMissing.fail]
+    found = [f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream]
+    found += [f"none of {name} for {days}, which the day looks back at" for name, days in absent.items()]
+    notes = [f"nothing of {', '.join(empty)} is published or in this unit"] if empty else []
+    notes += [
+        f"{name} of {days} is neither published nor in this unit: launch it for these days as well"
+        for name, days in absent.items()
+    ]
+    return Finding(not refused, "rows of every upstream", ", ".join(found), note="; ".join(notes))
 
 
 def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
@@ -264,11 +270,12 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
 def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
     adds_up = dataset.staging.deduplicate is Deduplicate.none
     # Under another day's name the same rows may be taken for those of that day: no key tells.
+    several = {day for one in m.source.identical if len(one.days) > 1 for day in one.days}
     bad = [one for one in m.source.identical if adds_up or len(one.days) > 1]
     found = "; ".join(" = ".join(one.paths) for one in bad or m.source.identical) or "none"
     note = "of each key the newest delivery is kept: counted once" if m.source.identical and not bad else ""
     if bad:
-        note = "each of them is counted" if adds_up else "delivered for several days"
+        note = f"delivered for several days: {format_days(several)}" if several else "each of them is counted"
     return Finding(not bad, "no file that was delivered twice", found, note=note)
 
 

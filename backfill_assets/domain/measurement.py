@@ -41,8 +41,8 @@ class SourceState:
     `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
     day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
     `rows_read`, those of later days included. `faulty_before` are the days looked back at without a row, or with bad ones.
-    `identical` are files of equal content among all that the day reads; `gone` are the paths of those that were not among the
-    sources any more: raw stands for them.
+    `identical` are files of equal content among all that the day reads, and among those of the week before that equal one of
+    the day's own; `gone` are the paths of those that were not among the sources any more: raw stands for them.
     """
 
     deliveries: int = 0
@@ -60,12 +60,14 @@ class SourceState:
 class UpstreamState:
     """What the upstreams hold for a day: their rows on the day itself, and the totals to compare with.
 
-    `floating` names the totals that are floating-point numbers, in order of name.
+    `floating` names the totals that are floating-point numbers, in order of name. `absent` are, by upstream, the days that the
+    day looks back at and that neither its unit holds nor readers see; a day that was released without a row is none of them.
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
     totals: Figures = field(default_factory=dict)
     floating: tuple[str, ...] = ()
+    absent: Mapping[str, tuple[dt.date, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from pydantic import AfterValidator
 _LONGEST = 1000
 _LONGEST_PART = 200
 """File systems end at 255 bytes; the day takes a few more than its placeholder."""
+_WILD = frozenset("*?[")
 _DAY_IN_BRACKETS = re.compile(r"\[[^\]]*\{day\}")
 
 
@@ -46,3 +49,21 @@ def checked_pattern(value: str) -> str:
     if len(deep) > 1 or any(part != "**" for part in deep):
         raise ValueError("path: ** stands for folders, alone between slashes and only once; write * for characters")
     return value
+
+
+def fits(pattern: str, day: dt.date, path: str) -> bool:
+    """Whether a source's pattern finds a file of that path for a delivery day: part by part, as `Path.glob` does."""
+    return _fit(PurePosixPath(pattern.replace("{day}", day.isoformat())).parts, PurePosixPath(path).parts)
+
+
+def _fit(shapes: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    if not shapes:
+        return not parts
+    if shapes[0] == "**":
+        return any(_fit(shapes[1:], parts[i:]) for i in range(len(parts) + 1))
+    return bool(parts) and _fits_part(shapes[0], parts[0]) and _fit(shapes[1:], parts[1:])
+
+
+def _fits_part(shape: str, part: str) -> bool:
+    # What is spelled out is only compared: each day's shape would be compiled otherwise.
+    return fnmatchcase(part, shape) if _WILD & set(shape) else part == shape

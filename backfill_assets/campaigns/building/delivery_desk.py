@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.building.standing import published_among
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.deliveries import Deed, Place, Standing, heads, place_of, standings
 from backfill_assets.domain.errors import ArgumentError, SourceError
+from backfill_assets.domain.paths import fits
 from backfill_assets.domain.ports import Identity
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.road import SourceFile, discover, land
@@ -84,7 +86,7 @@ class DeliveryDesk:
         files = {(f.day, f.path): f for f in discover(loaded, self.road.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
         found = [
-            Shown(*place_of(one.delivery), one, _source(one.delivery, last, files))
+            Shown(*place_of(one.delivery), one, _source(loaded.dataset, one.delivery, last, files))
             for one in standings(loaded.dataset, known, journal)
         ]
         landed = {place_of(one) for one in known}
@@ -175,12 +177,12 @@ class DeliveryDesk:
         return dataset.delivery_days(day_range(dataset.start, newest))
 
 
-def _source(one: Delivery, last: Mapping[Place, Delivery], files: Mapping[Place, SourceFile]) -> str:
+def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], files: Mapping[Place, SourceFile]) -> str:
     if last.get(place_of(one)) is not one:
         return ""
     file = files.get(place_of(one))
     if file is None:
-        return "gone"
+        return "gone" if fits(dataset.landing.path, *place_of(one)) else "fits source.path no more"
     return "as landed" if file.fingerprint == one.fingerprint else "other content, not landed yet"
 
 

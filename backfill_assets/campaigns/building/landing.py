@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order, place_of
+from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order, out_of_path, place_of
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.ports import Clock, Ledger
 from backfill_assets.domain.reading import form_of, reading_of
@@ -116,11 +116,16 @@ class Landing:
     def require_raw(self, name: str, days: Days, force: Sequence[Delivery]) -> None:
         """Refuse to stage days while raw lacks rows of them, or has the deliveries in `force` otherwise than they are declared now.
 
+        Nor are days staged of which files count that `source.path` finds no more, beside those that it finds.
+
         Raises:
             SourceError: names the days, or a file, and says what to do.
         """
         loaded = self.datasets[name]
-        require_raw(loaded, self.layout, self.ledger.deliveries(name, loaded.dataset.delivery_days(days)))
+        known = self.ledger.deliveries(name, loaded.dataset.delivery_days(days))
+        if astray := out_of_path(loaded.dataset, known):
+            raise SourceError(_astray(loaded.dataset, astray))
+        require_raw(loaded, self.layout, known)
         if lacking := [one for one in force if not one.landings]:
             raise SourceError(
                 f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
@@ -155,6 +160,15 @@ class Landing:
         """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
         return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))
+
+
+def _astray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
+    one, more = deliveries[0], f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
+    return (
+        f"{dataset.name} {one.day}: {one.path}{more} landed under another source.path than {dataset.landing.path} and would count "
+        f"beside the files that this one finds; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, "
+        "or set source.path in dataset.yaml back"
+    )
 
 
 def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:

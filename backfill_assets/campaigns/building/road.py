@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
 from backfill_assets.campaigns.building.landing import Landing
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
-from backfill_assets.campaigns.building.upstream import UpstreamPlaces
+from backfill_assets.campaigns.building.upstream import UpstreamPlaces, absent_before
 from backfill_assets.domain.comparison import Alone
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import EvidenceError, UnitError
 from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
-from backfill_assets.domain.inputs import by_delivery_day, source_state
+from backfill_assets.domain.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState
+from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
@@ -35,6 +35,7 @@ from backfill_assets.lakehouse.road import (
     ShadowDays,
     Sides,
     Target,
+    UpstreamDays,
     build_shadow,
     built_alone,
     golden_counts,
@@ -43,6 +44,7 @@ from backfill_assets.lakehouse.road import (
     held_in_staging,
     measure,
     measure_upstreams,
+    require_declared_columns,
     row_differences,
     sample,
     stage,
@@ -138,6 +140,7 @@ class Road(Landing):
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
             EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days again and again.
+            SourceError: upstream days were built without a column that is declared now.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
@@ -156,7 +159,7 @@ class Road(Landing):
             self.stage(spark, name, read)
             staged = self._staged_by_this_code(name, read)
             target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
-            tables = upstream_tables(spark, self.layout, self.sources.of(unit, name, days))
+            tables = self._upstream_tables(spark, unit, name, days)
             build_shadow(spark, loaded, self.layout, target, tables)
             # File names never repeat: the same files before and after mean that nobody has replaced them in between.
             if staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged:
@@ -178,6 +181,12 @@ class Road(Landing):
             for day in days
         ]  # fmt: skip
         self.ledger.add_evidence(attempt.number, pending)
+
+    def _upstream_tables(self, spark: SparkSession, unit: Unit, name: str, days: Days) -> Mapping[str, DataFrame]:
+        upstreams = self.sources.of(unit, name, days)
+        # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
+        require_declared_columns(self.layout, upstreams)
+        return upstream_tables(spark, self.layout, upstreams)
 
     def _staged_by_this_code(
         self, name: str, days: Days, inputs: Mapping[dt.date, str] | None = None
@@ -216,7 +225,7 @@ class Road(Landing):
         active = self.tables[name].active({near for day in days for near in week_around(day)})
         sides = measure(spark, loaded, self.layout, days, attempt.folder)
         shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
-        upstreams = measure_upstreams(spark, loaded, self.layout, days, shadow.upstreams)
+        upstreams = self._upstreams(spark, name, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
         alone = self._alone(spark, unit, attempt, sides)
         source, contract = self._source(name, days), unit.contract.of(name)
@@ -249,6 +258,14 @@ class Road(Landing):
         self.ledger.add_evidence(attempt.number, done)
         return done
 
+    def _upstreams(
+        self, spark: SparkSession, name: str, days: Days, upstreams: Sequence[UpstreamDays]
+    ) -> Mapping[dt.date, UpstreamState]:
+        loaded = self.datasets[name]
+        measured = measure_upstreams(spark, loaded, self.layout, days, upstreams)
+        absent = absent_before(self.ledger, self.tables, loaded.dataset, days, upstreams)
+        return {day: replace(one, absent=absent[day]) for day, one in measured.items()}
+
     def _alone(
         self, spark: SparkSession, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]
     ) -> tuple[Alone, ...]:
@@ -260,8 +277,10 @@ class Road(Landing):
 
     def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         dataset = self.datasets[name].dataset
-        force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
-        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, force)
+        window = set(dataset.fact_delivery_days(days))
+        near = window.union(*map(week_before, days))
+        force = in_force(dataset, self.ledger.deliveries(name, near))
+        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, (d for d in force if d.day in window))
         staged = self.ledger.staged(name, dataset.with_lookback(days))
         return {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
 

@@ -10,6 +10,7 @@ from typing import Final
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.catalog import LoadedDataset
+from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.ports import Ledger, PublishedTable
@@ -58,6 +59,29 @@ class UpstreamPlaces:
             if found.shadow_files:
                 places.setdefault(found.folder, []).append(day)
         return UpstreamDays(self.datasets[upstream], {place: tuple(found) for place, found in places.items()})
+
+
+def absent_before(
+    ledger: Ledger,
+    tables: Mapping[str, PublishedTable],
+    dataset: Dataset,
+    days: Days,
+    upstreams: Collection[UpstreamDays],
+) -> Mapping[dt.date, Mapping[str, Days]]:
+    """By day and upstream, the days that it looks back at and that neither its unit holds nor readers see.
+
+    `upstreams` say where the days stand. A day that was released without a row is published; one that nobody released is not.
+    """
+    found: dict[dt.date, dict[str, Days]] = {day: {} for day in days}
+    for upstream in upstreams:
+        name = upstream.loaded.name
+        before = {day: [d for d in dataset.upstream_days(name, (day,)) if d != day] for day in days}
+        read = frozenset(upstream.places.get(PUBLISHED, ())) & {d for own in before.values() for d in own}
+        absent = read - published_among(ledger, tables[name], name, read)
+        for day, own in before.items():
+            if lacking := tuple(d for d in own if d in absent):
+                found[day][name] = lacking
+    return found
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,13 @@ from backfill_assets.lakehouse.road.row_differences import Question, RowDifferen
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, held_in_staging, stage, vacuum_staging
-from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, measure_upstreams, upstream_tables
+from backfill_assets.lakehouse.road.upstream import (
+    PUBLISHED,
+    UpstreamDays,
+    measure_upstreams,
+    require_declared_columns,
+    upstream_tables,
+)
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 
 __all__ = [
@@ -57,6 +63,7 @@ __all__ = [
     "published_figures",
     "read_again",
     "reference_fingerprints",
+    "require_declared_columns",
     "require_raw",
     "require_sources",
     "row_differences",

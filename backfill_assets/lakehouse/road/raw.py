@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import fnmatch
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
+from backfill_assets.domain.paths import fits
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout, below
@@ -48,7 +48,8 @@ from backfill_assets.lakehouse.road.tables import (
 )
 
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
-_MARK: Final = "\0"
+_DAYS: Final = re.compile(r"(?=(\d{4}-\d\d-\d\d))")
+"""Whatever reads like a day, also where two of them overlap."""
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -149,19 +150,14 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
     Raises:
         SourceError: a file vanishes meanwhile.
     """
-    pattern, wanted = loaded.dataset.landing.path, frozenset(delivery_days)
-    # "**/" may stand for no folder at all; how many there are has been decided by glob.
-    shape = fnmatch.translate(pattern.replace("**/", "*").replace("{day}", _MARK))
-    shape = shape.replace(_MARK, r"(?P<day>\d{4}-\d\d-\d\d)", 1).replace(_MARK, "(?P=day)")
-    days = {day.isoformat(): day for day in wanted}
+    pattern, days = loaded.dataset.landing.path, {day.isoformat(): day for day in delivery_days}
     sizes: dict[dt.date, int] = {}
     for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
         relative = path.relative_to(layout.sources).as_posix()
-        match = re.match(shape, relative)
-        day = days.get(match["day"]) if match else None
-        if day is not None and not _is_temporary(relative) and path.is_file():
-            with read_from(relative):
-                sizes[day] = sizes.get(day, 0) + path.stat().st_size
+        for day in {days[text] for text in _DAYS.findall(relative) if text in days}:
+            if fits(pattern, day, relative) and not _is_temporary(relative) and path.is_file():
+                with read_from(relative):
+                    sizes[day] = sizes.get(day, 0) + path.stat().st_size
     return sizes
 
 

@@ -37,6 +37,9 @@ _WINDOWS_MEANS: Final = "".join(bytes([b]).decode("windows-1252", "replace") for
 _NO_TEXT: Final = "\ufffd"
 # Neither is a character, and neither is anything of JSON: they stand around each number.
 _LEFT, _RIGHT = "\ufdd0", "\ufdd1"
+_ESCAPED_MARK: Final = r"(?i)\\ufdd[01]"
+_END: Final = "\ufdd0"
+"""Stands behind each line of a CSV file as one cell more: whatever swallows it has not ended."""
 _STRINGS_AND_NUMBERS: Final = r'("(?:[^"\\]++|\\.)*+")|(-?(?:\d[\d.eE+-]*+|NaN|Infinity))'
 _LONE_SURROGATE: Final = (
     r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
@@ -111,7 +114,7 @@ def csv_options(options: CsvOptions) -> dict[str, str]:
         "nullValue": options.null_value,
         # With it Spark does not count the cells of a row where it reads only some of them: one that was cut would pass.
         "columnPruning": "false",
-        "maxColumns": str(_MOST_CELLS + 1),
+        "maxColumns": str(_MOST_CELLS + 2),
         "columnNameOfCorruptRecord": "_bad",
     }
 
@@ -122,10 +125,12 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
     )
     of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
     parsed, cells, names, known = {}, [], [], F.lit(False)
-    text = F.when(_is_short_enough(declared.csv.delimiter), F.col(_TEXT))
+    sign = declared.csv.delimiter.replace("\\t", "\t")
+    # A quote that is never closed would take the rest of the line for its cell.
+    text = F.when(_is_short_enough(sign), F.concat(F.col(_TEXT), F.lit(sign + _END)))
     for column, header in of.items():
         order = orders[header]
-        schema = ", ".join([*(f"_{i} string" for i in range(len(order))), "_bad string"])
+        schema = ", ".join([*(f"_{i} string" for i in range(len(order))), "_end string", "_bad string"])
         own = F.lit(True) if header is None else F.col(HEADER) == F.lit(header)
         parsed[column] = F.when(own, F.from_csv(text, F.lit(schema), csv_options(declared.csv)))
         place = {name: i for i, name in enumerate(order)}
@@ -133,7 +138,7 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
             (F.col(column).getField(f"_{place[name]}") if name in place else F.lit(None).cast("string")).alias(name)
             for name in declared.columns
         ]
-        whole = F.col(column).isNotNull() & F.col(column).getField("_bad").isNull()
+        whole = (F.col(column).getField("_end") == _END) & F.col(column).getField("_bad").isNull()
         cells.append(F.when(own & whole, F.struct(*texts)))
         names.append(F.when(own, F.array(*(F.lit(name) for name in order))))
         known |= own
@@ -142,9 +147,9 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
     return lines.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
 
 
-def _is_short_enough(delimiter: str) -> Column:
+def _is_short_enough(sign: str) -> Column:
     """Whether a line has no more cells than the parser takes: one that has would end the whole job."""
-    text, sign = F.col(_TEXT), delimiter.replace("\\t", "\t")
+    text = F.col(_TEXT)
     signs = F.length(text) - F.length(F.replace(text, F.lit(sign)))
     return (F.octet_length(text) < _MOST_CELLS) | (signs < _MOST_CELLS * len(sign))
 
@@ -156,24 +161,32 @@ def _json_cells(lines: DataFrame, declared: Declared) -> DataFrame:
     marked = F.replace(numbers, F.lit(_LEFT + _RIGHT), F.lit(""))
     for sign, quoted in ((_LEFT, f'"{_LEFT}'), (_RIGHT, f'{_RIGHT}"')):
         marked = F.replace(marked, F.lit(sign), F.lit(quoted))
-    # What follows the record must be there as well: whatever ends it before, or goes on behind it, is no record.
-    whole = F.concat(F.lit('{"record":'), marked, F.lit(',"whole":""}'))
+    # The record is the only one of a list, between two names that no line can write. A line that ends its record early, or goes on
+    # behind it, leaves other names or another number of records.
+    first, last = f"{_LEFT}record", f"{_RIGHT}end"
+    whole = F.concat(F.lit(f'{{"line":{{"{first}":['), marked, F.lit(f'],"{last}":[]}}}}'))
     options = {"columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "false"}
-    clean = ~(text.contains(_LEFT) | text.contains(_RIGHT))
+    clean = ~(text.contains(_LEFT) | text.contains(_RIGHT) | (text.contains("\\u") & text.rlike(_ESCAPED_MARK)))
     clean &= ~((text.contains("\\ud") | text.contains("\\uD")) & text.rlike(_LONE_SURROGATE))
-    schema = "record map<string, string>, whole string, _bad string"
+    schema = "line map<string, array<map<string, string>>>, _bad string"
     parsed = computed_once(
         lines.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options))), ["_parsed"]
     )
-    record = F.col("_parsed").getField("record")
-    names = computed_once(parsed.withColumn(NAMES, F.transform(F.map_keys(record), F.lower)), [NAMES])
+    line = F.col("_parsed").getField("line")
+    records = F.get(F.map_values(line), F.lit(0))
+    alone = (F.map_keys(line) == F.array(F.lit(first), F.lit(last))) & (F.size(records) == 1)
+    record = F.when(alone & F.col("_parsed").getField("_bad").isNull(), F.get(records, F.lit(0)))
+    names = computed_once(
+        parsed.withColumn("_record", record).withColumn(NAMES, F.transform(F.map_keys("_record"), F.lower)),
+        ["_record", NAMES],
+    )
+    record = F.col("_record")
     good = record.isNotNull() & (F.size(NAMES) == F.size(F.array_distinct(NAMES)))
-    good &= F.col("_parsed").getField("whole").isNotNull() & F.col("_parsed").getField("_bad").isNull()
     texts = [
         _unmarked(F.get(F.map_values(record), F.array_position(NAMES, name) - 1)).alias(name)
         for name in declared.columns
     ]
-    return names.withColumn(CELLS, F.when(good, F.struct(*texts))).drop("_parsed")
+    return names.withColumn(CELLS, F.when(good, F.struct(*texts))).drop("_parsed", "_record")
 
 
 def _unmarked(value: Column) -> Column:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
+from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.checks_config import Total
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.domain.dataset import Dataset
+from backfill_assets.domain.days import format_days
+from backfill_assets.domain.errors import DatasetError, SourceError
 from backfill_assets.domain.measurement import UpstreamState
+from backfill_assets.domain.names import in_one_line
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import figures_of, renamed, struct_of
-from backfill_assets.lakehouse.road.tables import is_table, read_days
+from backfill_assets.lakehouse.road.tables import files_of_days, is_table, read_days
 
 PUBLISHED: Final = ""
 """The place of days that are read from the published table; all other places are shadow folders."""
@@ -39,15 +46,57 @@ class UpstreamDays:
 
 def read_upstream(spark: SparkSession, layout: Layout, upstream: UpstreamDays) -> DataFrame:
     """The business columns of these days; without a row where nothing stands."""
-    loaded, dataset = upstream.loaded, upstream.loaded.dataset
-    frames = []
-    for place, days in sorted(upstream.places.items()):
-        path = layout.published_path(loaded.name) if place == PUBLISHED else shadow_path(loaded, layout, place)
-        if days and is_table(path):
-            frames.append(with_declared_columns(read_days(spark, path, dataset.partition_column, days), dataset))
+    dataset = upstream.loaded.dataset
+    frames = [
+        with_declared_columns(read_days(spark, path, dataset.partition_column, days), dataset)
+        for path, days in _tables(layout, upstream)
+    ]
     if not frames:
         return spark.createDataFrame([], struct_of({name: column.type for name, column in dataset.columns.items()}))
     return reduce(DataFrame.unionByName, (frame.select(*dataset.columns) for frame in frames))
+
+
+def require_declared_columns(layout: Layout, upstreams: Collection[UpstreamDays]) -> None:
+    """Refuse upstream days that were built without a column that is declared now: Delta would fill it with null.
+
+    A shadow writes every declared column, also one that is null in each row. Of each file of these days the footer is read.
+
+    Raises:
+        SourceError: files of some days lack a column, or cannot be read.
+    """
+    for upstream in upstreams:
+        lacking: dict[str, set[dt.date]] = {}
+        for path, days in _tables(layout, upstream):
+            for column, day in _lacking(path, days, upstream.loaded.dataset):
+                lacking.setdefault(column, set()).add(day)
+        if lacking:
+            name = upstream.loaded.name
+            found = ", ".join(f"{column} of {format_days(days)}" for column, days in sorted(lacking.items()))
+            raise SourceError(
+                f"{name} was built without columns that its dataset.yaml declares now, and that would be read as null: {found}; "
+                f"launch {name} for these days as well"
+            )
+
+
+def _tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[Path, tuple[dt.date, ...]]]:
+    """The tables that days of an upstream are read from, each with its days."""
+    loaded = upstream.loaded
+    for place, days in sorted(upstream.places.items()):
+        path = layout.published_path(loaded.name) if place == PUBLISHED else shadow_path(loaded, layout, place)
+        if days and is_table(path):
+            yield path, days
+
+
+def _lacking(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
+    """The declared columns that files of a table lack, each with the day of the file."""
+    # The day stands in the path of a file, and not in it.
+    declared = dataset.columns.keys() - {dataset.partition_column}
+    for file, day in files_of_days(DeltaTable(path), dataset.partition_column, days).items():
+        try:
+            schema = pq.read_schema(path / file)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{path / file}: cannot be read: {in_one_line(error)}; see: backfill doctor") from error
+        yield from ((column, day) for column in declared - set(schema.names))
 
 
 def upstream_tables(

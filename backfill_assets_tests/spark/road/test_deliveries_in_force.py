@@ -114,6 +114,28 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_fi
     assert ids(kit, application, D1, name="whole") == [1, 2]
 
 
+def test_a_file_that_a_narrower_path_finds_no_more_is_refused_by_name_until_it_is_withdrawn(kit: Kit) -> None:
+    def described(path: str) -> Application:
+        kit.dataset(source={**TRIPS["source"], "path": path})  # type: ignore[dict-item]
+        return Application(kit.settings)
+
+    application = described("trips/{day}*.csv")
+    returns = f"trips/{D1}-returns.csv"
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.deliver(D1, f"{D1},2,b,10,1.00", part="-returns")
+    kit.deliver(D2, f"{D2},1,a,10,1.00", part="-moved")
+    application.road.land(kit.spark, "trips", (D1, D2))
+    assert application.road.stage(kit.spark, "trips", (D1, D2)) == {D1: 2, D2: 1}
+    application = described("trips/{day}.csv")
+    assert application.road.land(kit.spark, "trips", (D1, D2)).new == ()
+    with pytest.raises(SourceError, match=rf"trips {D1}: {returns} landed under another source.path"):
+        application.road.stage(kit.spark, "trips", (D1, D2))
+    # Of the other day there is nothing else: its files have moved.
+    assert application.road.stage(kit.spark, "trips", (D2,)) == {D2: 1}
+    application.delivery_desk.withdraw("trips", Chosen(returns), "no trips")
+    assert application.road.stage(kit.spark, "trips", (D1, D2)) == {D1: 1}
+
+
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts)
 def test_what_is_staged_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act]) -> None:

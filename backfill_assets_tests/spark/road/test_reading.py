@@ -99,6 +99,8 @@ def test_csv_keeps_what_a_type_can_hold_and_quarantines_what_would_be_lost(modul
     lost = [csv_line("lost", column, text) for column, text in LOST]
     header = ",".join(["id", *TYPES])
     bad = [b"latin,,,,,,,,," + BYTES, b"cut,1", b"more,,,,,,,,,x,y", b"wide" + b"," * 50_000]
+    # What a quote opens and nothing closes goes on in the next line, or was cut.
+    bad += [b'open,,,,,,,,,"They said:', b'open too,,,,,,,,,"a ""quoted"" one, and']
     lines = [header.encode(), *(line.encode() for line in (*kept.values(), *lost)), *bad]
     read = landed(module_kit, "csv", lines)
     assert {case: read.rows[case] for case in kept if case in read.rows} == {
@@ -125,7 +127,8 @@ def test_json_lines_are_held_to_the_same_and_each_is_one_object(module_kit: Kit)
         '{"id": "twice", "n": 1, "n": 2}', '{"id": "cased twice", "n": 1, "N": 1}', '{"id": "two"}{"id": "objects"}',
         '{"id": "rubbish"} rubbish', '{"id": "closed"}}', '{"id": "cut"', "[{}, {}]", "null", '"text"', "{'id': 'other quotes'}",
         '{"id": "x", "s": "\\ud800"}', '{"id": "x", "d": 4.5049}', '{"id": "x", "n": 2.5}', '{"id": "x", "f": 1e-999}',
-        '{"id": "x", "at": 1714566605}', '{"id": "x", "n": ""}',
+        '{"id": "x", "at": 1714566605}', '{"id": "x", "n": ""}', '{"id": "x"},"s":"behind it"', '{"id": "x"},{"id": "y"}',
+        '{"id": "x"}],"line":[{"id": "y"}', '{"id": "x"}]},"line":{"x":[{"id": "y"}', '{"id": "x", "s": "\\uFDD0"}',
     ]  # fmt: skip
     texts = [json.dumps(whole), *(json.dumps(row, ensure_ascii=False) for row in kept.values())]
     lines = [*texts, *(line for line, _ in numbers.values()), *lost, *bad]
@@ -149,6 +152,11 @@ def test_a_reference_refuses_the_same_whatever_columns_are_read(kit: Kit) -> Non
     file.write_bytes(b"k,d\na,4.5049\n")
     with pytest.raises(PySparkException, match=r"r\.csv: a row cannot be read as dataset.yaml declares it: a,4.5049"):
         read_file(kit.spark, reference, file, "r.csv").select("k").collect()
+    file.write_bytes(b"\n")
+    with pytest.raises(SourceError, match=r"r\.csv: it has no header, so it is not whole"):
+        read_file(kit.spark, reference, file, "r.csv")
+    file.write_bytes(b"k,d\n")
+    assert read_file(kit.spark, reference, file, "r.csv").count() == 0
 
 
 OLD = {"id": "string", "amount": "string"}

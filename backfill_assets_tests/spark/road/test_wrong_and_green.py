@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import json
 import os
 import shutil
 import sys
 from dataclasses import replace
 from decimal import Decimal
+from typing import cast
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -20,12 +22,12 @@ from backfill_assets.application import Application
 from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.domain.errors import EvidenceError, SourceError
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.units import UnitState
+from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road import discover, land
 from backfill_assets.lakehouse.road.raw_rows import read_in_force
 from backfill_assets_tests.harness.between import between
-from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
+from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
 
 
@@ -104,6 +106,104 @@ def test_what_a_day_looks_back_at_is_landed_with_it_or_missed_by_name(kit: Kit) 
     evidence = judged(application, unit, "trips")[D2]
     assert [v for v in evidence.verdicts if v.refuses] == []
     assert evidence.measured.shadow.metrics["fee"] == Decimal("30.00")
+
+
+TWO_DAYS = """
+SELECT day, CAST(sum(coalesce(sum(fee), 0)) OVER (
+    ORDER BY day RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW
+) AS decimal(22, 2)) AS fee FROM trips GROUP BY day
+"""
+
+
+def two_days(kit: Kit, on_missing: str = "fail") -> None:
+    """The dataset `totals`: the fees of `trips` of a day and of the day before it."""
+    folder = kit.root / "datasets" / "totals"
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "name": "totals",
+        "partition_column": "day",
+        "start": str(D1),
+        "key": ["day"],
+        "columns": {"day": {"type": "date"}, "fee": {"type": "decimal(22,2)"}},
+        "upstream": {"trips": {"lookback_days": 1, "on_missing": on_missing}},
+    }
+    (folder / "dataset.yaml").write_text(json.dumps(document))
+    (folder / "fact.sql").write_text(TWO_DAYS)
+
+
+def discard(application: Application, unit: Unit) -> None:
+    application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+
+
+def test_an_upstream_day_that_is_looked_back_at_is_published_or_missed_by_name(kit: Kit) -> None:
+    """It had failed its checks, or was rolled back: the day after it was published with half of its fees."""
+    kit.dataset(source={**TRIPS["source"], "on_missing": "pass"})  # type: ignore[dict-item]
+    two_days(kit)
+    for day in (D1, D3):
+        kit.deliver(day, f"{day},1,a,50,10.00")
+    application = Application(kit.settings)
+    publish(application, kit.spark, "trips", (D1, D3))
+    unit = built(application, kit.spark, "totals", (D1, D3))
+    evidence = judged(application, unit, "totals")
+    assert [v for v in evidence[D1].verdicts if v.refuses] == []
+    assert [v.check for v in evidence[D3].verdicts if v.refuses] == ["upstream_present"]
+    present = verdict(evidence[D3], "upstream_present")
+    assert present.found == f"1 of trips, none of trips for {D2}, which the day looks back at"
+    discard(application, unit)
+    # In the same unit it is no gap, even without a row, nor is it once it was released like that.
+    unit = opened(application, {"trips": (D2,), "totals": (D3,)})
+    build(application, kit.spark, unit)
+    assert [v for v in judged(application, unit, "totals")[D3].verdicts if v.refuses] == []
+    discard(application, unit)
+    publish(application, kit.spark, "trips", (D2,))
+    unit = built(application, kit.spark, "totals", (D3,))
+    assert [v for v in judged(application, unit, "totals")[D3].verdicts if v.refuses] == []
+    discard(application, unit)
+    # What was released is rolled back.
+    (record, *_) = application.ledger.releases("trips")
+    application.rollback.execute(record.manifest.release, "wrong")
+    unit = built(application, kit.spark, "totals", (D3,))
+    assert verdict(judged(application, unit, "totals")[D3], "upstream_present").refuses
+    discard(application, unit)
+    two_days(kit, on_missing="pass")
+    lenient = Application(kit.settings)
+    assert judged(lenient, built(lenient, kit.spark, "totals", (D3,)), "totals")[D3].passed
+
+
+def test_a_column_that_upstream_days_were_built_without_is_missed_by_name(kit: Kit) -> None:
+    """Delta fills it with null, for which the model put 0 in its place."""
+    columns = dict(cast("dict[str, object]", TRIPS["columns"]))
+    del columns["fee"]
+    plain: dict[str, object] = {"measures": {"amount": {}}, "checks": {}}
+    kit.dataset(fact="SELECT day, id, kind, amount FROM staging", columns=columns, **plain)
+    kit.deliver(D1, f"{D1},1,a,50,")
+    kit.deliver(D2, f"{D2},1,a,50,10.00")
+    publish(Application(kit.settings), kit.spark, "trips", (D1, D2))
+    kit.dataset(**plain)
+    two_days(kit)
+    application = Application(kit.settings)
+
+    def refused(targets: dict[str, tuple[dt.date, ...]], days: str) -> None:
+        unit = opened(application, targets)
+        with pytest.raises(
+            SourceError, match=rf"trips was built without .*: fee of {days}; launch trips for these days"
+        ):
+            build(application, kit.spark, unit)
+        discard(application, unit)
+
+    # The table lacks the column; then it has it, and older files have not.
+    refused({"totals": (D2,)}, f"{D1}..{D2}")
+    refused({"trips": (D2,), "totals": (D2,)}, f"{D1}")
+    publish(application, kit.spark, "trips", (D2,))
+    refused({"totals": (D2,)}, f"{D1}")
+    # A day that was built with it is read, also where it is null in each row.
+    unit = opened(application, {"trips": (D1,), "totals": (D1, D2)})
+    build(application, kit.spark, unit)
+    evidence = judged(application, unit, "totals")
+    assert [v for day in (D1, D2) for v in evidence[day].verdicts if v.refuses] == []
+    application.publisher.release(unit.id)
+    table = kit.table(kit.layout.published_path("totals"))
+    assert values(table, "day", "fee") == [(D1, Decimal("0.00")), (D2, Decimal("10.00"))]
 
 
 RUNNING = "SELECT day, id, kind, amount, CAST(sum(fee) OVER (ORDER BY day) AS decimal(12, 2)) AS fee FROM staging"
@@ -274,6 +374,21 @@ def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warne
     }
     assert evidence[D1].measured.shadow.metrics["fee"] == Decimal("24.00")
     assert all(one.passed for one in evidence.values())
+
+
+def test_the_file_of_yesterday_that_comes_again_as_that_of_today_is_warned_of(kit: Kit) -> None:
+    """Nothing in the rows tells their day; each launch lands one file alone."""
+    kit.dataset("SELECT _lineage.delivery_day AS day, id, kind, amount, fee, _lineage FROM raw", checks={})
+    application = Application(kit.settings)
+    for day, content in ((D1, "1"), (D2, "1"), (D3, "2"), (D4, "")):
+        kit.put(f"trips/{day}.csv", f"day,id,kind,amount,fee\n{D1},{content},a,10,1.00\n" if content else "")
+    found = {}
+    for day in DAYS:
+        evidence = judged(application, built(application, kit.spark, "trips", (day,)), "trips")[day]
+        found[day] = verdict(evidence, "identical_files")
+    assert [found[day].passed for day in DAYS] == [True, False, True, True]
+    assert (found[D2].found, found[D2].refuses) == (f"trips/{D1}.csv = trips/{D2}.csv", False)
+    assert found[D2].note == f"delivered for several days: {D1}..{D2}"
 
 
 def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_leaves_no_row(kit: Kit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaigns.building.road import Road
+from backfill_assets.domain.deliveries import Deed
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.reading import reading_of
 from backfill_assets.domain.work import StagedDay
@@ -146,3 +148,27 @@ def test_before_the_first_delivery_an_empty_sources_folder_is_none_that_is_misty
     (layout(desk.folder).sources / "x" / f"{D1}.csv").unlink()
     road(desk).require_sources("sales")
     desk.world.close()
+
+
+def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(desk: Desk) -> None:
+    """They went on counting beside those of the new path, and the launch said that nothing had changed."""
+    desk.land(D1, D2)
+    source = desk.loaded["sales"].dataset.landing.model_copy(update={"path": "y/{day}.csv"})
+    desk.says(source=source)
+    right = layout(desk.folder).sources / "y" / f"{D1}.csv"
+    right.parent.mkdir()
+    right.write_text("id\n2\n", encoding="utf-8")
+    desk.land(D1, D2)
+
+    def require(*days: dt.date) -> None:
+        road(desk).require_raw("sales", days, desk.basis.to_stage("sales", days)[1])
+
+    require(D2)
+    remedy = f"take it out: backfill withdraw sales x/{D1}.csv --reason TEXT, or set source.path in dataset.yaml back"
+    with pytest.raises(SourceError, match=rf"sales {D1}: x/{D1}\.csv landed under another source\.path .*{remedy}"):
+        require(D1, D2)
+    known = desk.world.ledger.deliveries("sales", (D1,))
+    desk.world.ledger.change_deliveries(
+        [d for d in known if d.path[0] == "x"], Deed.withdrawn, "ada", "of another shop"
+    )
+    require(D1, D2)

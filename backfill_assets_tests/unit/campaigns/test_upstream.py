@@ -5,19 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.building.upstream import OutdatedDays, UpstreamPlaces
-from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, UnitError
+from backfill_assets.campaigns.building.upstream import OutdatedDays, UpstreamPlaces, absent_before
+from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, SourceError, UnitError
 from backfill_assets.domain.evidence import Fault
 from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.lakehouse.road import PUBLISHED
+from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays, require_declared_columns
 from backfill_assets.lakehouse.road.upstream import rows_on
 from backfill_assets_tests.harness.actors import TwoChecks
-from backfill_assets_tests.harness.tables import day, derived, layout, loaded, rows_of
+from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded, rows_of
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
 
@@ -206,8 +208,57 @@ def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_o
     shop.world.close()
 
 
+def test_days_looked_back_at_are_absent_unless_the_unit_holds_them_or_readers_see_them(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=2)
+    totals, ledger, tables = shop.loaded["totals"].dataset, shop.world.ledger, shop.world.tables
+
+    def absent(unit: Unit, *days: dt.date) -> dict[dt.date, tuple[dt.date, ...]]:
+        found = absent_before(ledger, tables, totals, days, shop.places.of(unit, "totals", days))
+        return {day: own["sales"] for day, own in found.items() if own}
+
+    # Nothing is before the history, which begins on the day before D1.
+    first = shop.unit(D1, names=("totals",))
+    assert absent(first, day(0), D1, D2) == {D1: (day(0),), D2: (day(0), D1)}
+    shop.released({day(0): [1]}, names=("sales",))
+    # Of the days that the unit holds, one has no row.
+    unit = shop.unit(D2, D3)
+    shop.world.build(unit, "sales", {D2: [], D3: [3]})
+    assert absent(unit, D2, D3) == {D2: (D1,), D3: (D1,)}
+    # So has one that was released, until it is rolled back.
+    empty = shop.released({D1: []}, names=("sales",))
+    assert absent(unit, D2, D3) == {}
+    (release,) = ledger.releases("sales", empty.id)
+    shop.world.rollback().execute(release.manifest.release, "wrong")
+    assert absent(unit, D2, D3) == {D2: (D1,), D3: (D1,)}
+    shop.world.close()
+
+
 def test_the_days_that_a_day_looks_back_at_do_not_stand_in_for_its_own() -> None:
     assert rows_on(D2, {"sales": {D1: 5}, "stock": {D1: 5, D2: 3}}) == {"sales": 0, "stock": 3}
+
+
+def test_upstream_days_that_were_built_without_a_declared_column_are_refused(shop: Shop, tmp_path: Path) -> None:
+    shop.released({D1: [1], D2: [2]}, names=("sales",))
+    unit = shop.unit(D2)
+    shop.world.build(unit, "sales", {D2: [2]})
+    (before,) = shop.places.of(unit, "totals", (D1, D2))
+    require_declared_columns(layout(tmp_path), [before])
+    tipped = loaded(dataset("sales", {"id": "long", "day": "date", "amount": "long", "tip": "long"}), tmp_path)
+    # One day as it is published, and one in a shadow of the unit.
+    with pytest.raises(
+        SourceError, match=f"sales was built without columns .*: tip of {D1}..{D2}; launch sales for these"
+    ):
+        require_declared_columns(layout(tmp_path), [replace(before, loaded=tipped)])
+    # Once a day was released with the column, the table has it; on that day it may be null in each row.
+    with_tip = rows_of({D3: [3]}).append_column("tip", pa.nulls(1, pa.int64()))
+    write_deltalake(shop.world.homes["sales"], with_tip, mode="append", schema_mode="merge")
+    require_declared_columns(layout(tmp_path), [UpstreamDays(tipped, {PUBLISHED: (D3,)})])
+    with pytest.raises(SourceError, match=f": tip of {D1};"):
+        require_declared_columns(layout(tmp_path), [UpstreamDays(tipped, {PUBLISHED: (D1, D3)})])
+    for file in shop.world.homes["sales"].rglob("*.parquet"):
+        file.write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match=r"parquet: cannot be read: .*; see: backfill doctor"):
+        require_declared_columns(layout(tmp_path), [before])
 
 
 def test_what_is_to_be_materialized_names_every_dataset_of_the_unit_with_its_own_layers(shop: Shop) -> None:

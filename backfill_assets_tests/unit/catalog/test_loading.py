@@ -135,6 +135,11 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
             "references:\n  raw:\n",
             "references.raw: models know their own tables by that name",
         ),
+        (
+            "references:\n  cities:\n",
+            "references:\n  trips: {format: csv, path: trips.csv, columns: {a: string}}\n  cities:\n",
+            "references.trips: models know their own tables by that name, or golden queries do",
+        ),
         ("fare: {tolerance: 2%}", "fare: {tolerance: 2}", "measures.fare.tolerance = 2: write a percentage"),
         ("fare: {tolerance: 2%}", "fair: {}", "measures names 'fair', which columns does not declare"),
         ("fare: {tolerance: 2%}", "city: {}", "measures.city: a string cannot be summed; set sum: false"),

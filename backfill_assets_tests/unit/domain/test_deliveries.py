@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import Deed, DeliveryEntry, heads, in_force, in_order, received, standings
+from backfill_assets.domain.deliveries import (
+    Deed,
+    DeliveryEntry,
+    heads,
+    in_force,
+    in_order,
+    out_of_path,
+    received,
+    standings,
+)
 from backfill_assets.domain.inputs import force_by_day, origin, origins, origins_ever, staged_inputs
 from backfill_assets.domain.work import Delivery
 from backfill_assets_tests.harness.supplier import D7, D8, D9, PATHS, Act, Pages, Supplier, acts, merged, print_of
@@ -104,6 +113,28 @@ def test_the_latest_file_of_a_delivery_day_replaces_the_older_ones_whole(how: st
     assert contents(known, how) == expected
     without = tuple(replace(one, withdrawn=one.fingerprint == "2") for one in known)
     assert contents(without, how) == ["1", "8"]
+
+
+def test_what_the_path_finds_no_more_counts_alone_and_not_beside_what_it_finds() -> None:
+    orders, returns, moved = (f"x/{D7}/orders-1.csv", f"x/{D7}/returns.csv", f"old/{D8}.csv")
+    known = book([a_file(D7, orders, "A"), a_file(D7, returns, "B", 1), a_file(D8, moved, "C")])
+
+    def astray(path: str, deliveries: tuple[Delivery, ...] = known, how: str = "latest_delivery") -> list[str]:
+        narrowed = dataset(source=PLAIN["source"] | {"path": path}, staging={"deduplicate": how})
+        return [one.path for one in out_of_path(narrowed, deliveries)]
+
+    assert astray("x/{day}/*.csv") == []
+    assert astray("x/{day}/orders*.csv") == [returns]
+    # Nothing of a day fits: its files may lie elsewhere by now.
+    assert astray("y/{day}.csv") == []
+    # A file of the right name that came for another day does not fit this one.
+    assert astray("old/{day}.csv", book([a_file(D7, moved, "C"), a_file(D7, f"old/{D7}.csv", "D")])) == [moved]
+    # Of a day's files the newest alone counts: whether it fits is what matters.
+    assert astray("x/{day}/orders*.csv", how="latest_file") == [returns]
+    assert astray("x/{day}/returns*.csv", how="latest_file") == []
+    for gone, found in ((returns, []), (orders, [])):
+        left = tuple(replace(one, withdrawn=one.path == gone) for one in known)
+        assert astray("x/{day}/orders*.csv", left) == found
 
 
 def test_what_is_withdrawn_stays_out_and_other_content_of_its_path_counts() -> None:

@@ -79,6 +79,19 @@ def test_a_day_without_upstream_rows_fails_unless_the_dataset_lets_it_pass() -> 
     assert verdicts(empty, lenient)["upstream_present"].passed
 
 
+def test_a_day_answers_for_the_upstream_days_that_it_looks_back_at() -> None:
+    before = tuple(DAY - dt.timedelta(i) for i in (2, 1))
+    short = replace(MEASURED, upstream=replace(MEASURED.upstream, absent={"trips": before}))
+    refused = verdicts(short)["upstream_present"]
+    assert (refused.refuses, refused.found, refused.note) == (
+        True,
+        "3 of trips, none of trips for 2024-03-28..2024-03-29, which the day looks back at",
+        "trips of 2024-03-28..2024-03-29 is neither published nor in this unit: launch it for these days as well",
+    )
+    lenient = totals(upstream={"trips": {"lookback_days": 2, "on_missing": "pass"}})
+    assert verdicts(short, lenient)["upstream_present"].passed
+
+
 def test_no_rows_out_of_no_rows_agree() -> None:
     counted = {"reconciliation": {"totals": {"row_count": {"upstream": "trips", "sql": "count(*)"}}}}
     lenient = totals(upstream={"trips": {"on_missing": "pass"}}, checks=counted)

@@ -141,3 +141,23 @@ def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:
     assert source_state(late(0), DAYS[0], next_day, {}).identical == ()
     (across,) = source_state(late(1), DAYS[0], next_day, {}).identical
     assert across.days == (DAYS[0], DAYS[1])
+
+
+def test_the_file_of_a_day_before_that_comes_again_under_the_name_of_a_day_is_named() -> None:
+    """A stale export: its rows came out once more, as those of the new day."""
+    today = delivered(DAYS[9])
+
+    def identical(*others: Delivery, lookback: int = 0) -> tuple[SameContent, ...]:
+        return source_state(late(0, lookback), DAYS[9], by_delivery_day([today, *others]), {}).identical
+
+    for back in range(1, 10):
+        before = delivered(DAYS[9 - back])
+        same = SameContent((before.path, today.path), (before.day, today.day))
+        assert identical(before) == ((same,) if back <= 7 else ())
+    # Once, also where the day looks back at the other one.
+    assert identical(delivered(DAYS[8]), lookback=1) == identical(delivered(DAYS[8]))
+    assert identical(delivered(DAYS[8]), delivered(DAYS[7]))[0].days == (DAYS[7], DAYS[8], DAYS[9])
+    # Other days are named on their own, and what has no row repeats none.
+    assert identical(delivered(DAYS[7], "g"), delivered(DAYS[8], "g")) == ()
+    assert identical(replace(delivered(DAYS[8]), rows=0)) == ()
+    assert identical(delivered(DAYS[9] + dt.timedelta(days=1))) == ()

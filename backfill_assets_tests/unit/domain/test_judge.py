@@ -148,8 +148,9 @@ def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -
     ("deduplicate", "days", "passed", "note"),
     [
         ("latest_delivery", 1, True, "of each key the newest delivery is kept: counted once"),
-        ("latest_delivery", 2, False, "delivered for several days"),
+        ("latest_delivery", 2, False, "delivered for several days: 2024-03-30..2024-03-31"),
         ("none", 1, False, "each of them is counted"),
+        ("none", 2, False, "delivered for several days: 2024-03-30..2024-03-31"),
     ],
 )
 def test_files_of_equal_content_are_warned_of_where_their_rows_add_up(

@@ -41,6 +41,7 @@ upstreams = st.builds(
     UpstreamState,
     st.dictionaries(texts, counts, max_size=3),
     st.dictionaries(texts, st.none() | decimals, max_size=3),
+    absent=st.dictionaries(texts, st.lists(days, max_size=2).map(tuple), max_size=2),
 )
 rows = st.dictionaries(texts, values | st.lists(values, max_size=2), max_size=2)
 verdicts = st.builds(

@@ -74,6 +74,14 @@ def test_a_supplier_sends_corrects_and_takes_back_and_each_step_is_shown(house: 
     assert FILE in run("deliveries", "sales")
 
 
+def test_a_file_that_the_path_finds_no_more_is_told_from_one_that_is_gone(house: House) -> None:
+    deliver(house, "id\n1\n")
+    land(house)
+    file = house.application.datasets["sales"].folder / "dataset.yaml"
+    file.write_text(file.read_text().replace("x/{day}", "y/{day}"), encoding="utf-8")
+    assert shown() == [("yes", "fits source.path no more", "")]
+
+
 def _at(house: House) -> str:
     (entry,) = house.world.ledger.delivery_journal("sales", [D1])
     return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC"

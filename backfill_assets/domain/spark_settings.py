@@ -40,6 +40,8 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.legacy.csv.enableDateTimeParsingFallback": "false",
     "spark.sql.legacy.json.enableDateTimeParsingFallback": "false",
     "spark.databricks.delta.stalenessLimit": "0",
+    # Raw is read at the version at which its rows were counted, also if that is a week old and another landing comes meanwhile.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # Days, times and numbers.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",

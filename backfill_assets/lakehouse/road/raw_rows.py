@@ -94,12 +94,13 @@ def read_in_force(
     # When it was delivered is the ledger's to say: it may have come again since.
     columns = {**_CONTENT, ORDER: "bigint", "_delivered_at": "timestamp"}
     those = _small_frame(spark, columns, [(*d.content, d.order, d.delivered_at) for d in known])
-    if not known or not is_table(path):
-        return _of(those, _no_rows(spark, loaded.dataset.landing))
-    stored = _stored(loaded, path, days, {d.content for d in known})
+    stored = _stored(loaded, path, days, {d.content for d in known}) if known and is_table(path) else None
     for one in known:
-        if (rows := stored.rows.get(one.content, 0)) != one.rows:
+        # Raw may have gone since somebody looked.
+        if (rows := stored.rows.get(one.content, 0) if stored else 0) != one.rows:
             raise _not_as_landed(loaded, layout, one, rows)
+    if stored is None:
+        return _of(those, _no_rows(spark, loaded.dataset.landing))
     return _rows_of(spark, loaded, path, stored, days, those)
 
 
@@ -111,7 +112,7 @@ def _rows_of(
     days: Collection[dt.date],
     those: DataFrame | None = None,
 ) -> DataFrame:
-    """The rows that raw has of some days, of `those` deliveries alone if there are any named, with the columns that they have."""
+    """The rows that raw has of some days: of all deliveries, or of `those`, joined with their columns."""
     source = loaded.dataset.landing
     frame = read_days(spark, path, DELIVERY_DAY, days, stored.version)
     require_layout(loaded.dataset, frame, path)
@@ -191,7 +192,11 @@ def measured_rows(
 
 
 def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
-    """How many rows raw has of each delivery of these days, in one form or in any; read without Spark."""
+    """How many rows raw has of each delivery of these days, in one form or in any; read without Spark.
+
+    Raises:
+        SourceError: rows may go while their files stay.
+    """
     found = Counter[FileContent]()
     for content, kind, rows in _kinds_of_rows(DeltaTable(path), path, days, FORM) if is_table(path) else ():
         if form is None or kind.get(FORM) == form:
@@ -258,11 +263,6 @@ def _stored(
         SourceError: rows may go while its files stay.
     """
     table, form = DeltaTable(path), form_of(reading_of(loaded.dataset.landing))
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        raise SourceError(
-            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
-            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
-        )
     rows, headlines, otherwise = Counter[FileContent](), dict[bytes, str](), ""
     for content, kind, count in _kinds_of_rows(table, path, days, FORM, HEADER):
         if only is not None and content not in only:
@@ -278,7 +278,16 @@ def _stored(
 def _kinds_of_rows(
     table: DeltaTable, path: Path, days: Collection[dt.date], *columns: str
 ) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
-    """Of the rows that raw has of some days: what was delivered, with some columns, and how many; some more than once."""
+    """Of the rows that raw has of some days: what was delivered, with some columns, and how many; some more than once.
+
+    Raises:
+        SourceError: rows may go while their files stay.
+    """
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise SourceError(
+            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
+            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
+        )
     for file, day in files_of_days(table, DELIVERY_DAY, days).items():
         with pq.ParquetFile(path / file) as read:
             names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]

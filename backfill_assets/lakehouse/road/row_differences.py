@@ -30,7 +30,7 @@ from backfill_assets.lakehouse.road.compare import (
     old_column,
 )
 from backfill_assets.lakehouse.road.measure import Sides
-from backfill_assets.lakehouse.road.raw_rows import ORDER
+from backfill_assets.lakehouse.road.raw_rows import ORDER, rows_in_raw
 from backfill_assets.lakehouse.road.row_examples import Broken, largest_of, sampled
 from backfill_assets.lakehouse.road.row_values import Bands, Pair, bands_of, counts_of, tallies_of
 from backfill_assets.lakehouse.road.samples import Samples
@@ -165,16 +165,18 @@ def _keys_that_went(
 ) -> Iterator[DataFrame]:
     """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw.
 
-    They only explain: what raw does not keep as it is read now is left out, and a column that they lack is null.
+    They only explain: what raw does not keep whole, or as it is read now, is left out, and a column that they lack is null.
     """
     source = loaded.dataset.source
     if source is None:
         return
     form = form_of(reading_of(source))
-    went = {
-        own: tuple(d for d in question.older.get(own, ()) if d.landings and form_of(d.reading) == form)
+    older = {
+        own: [d for d in question.older.get(own, ()) if d.landings and form_of(d.reading) == form]
         for own in question.moved
     }
+    rows = rows_in_raw(layout.raw_path(loaded.name), {d.day for found in older.values() for d in found})
+    went = {own: tuple(d for d in found if rows.get(d.content, 0) == d.rows) for own, found in older.items()}
     days = [own for own, older in went.items() if older]
     if days:
         force = tuple(dict.fromkeys(d for older in went.values() for d in older))

@@ -48,6 +48,9 @@ def sample(
     """Up to five offending rows per failed (check, day), as plain JSON values; at most three Spark queries.
 
     `force` are the deliveries in force behind the days. Changes and reconciliations have none: no single row is wrong in them.
+
+    Raises:
+        SourceError: raw does not have the rows of these deliveries any more.
     """
     kinds = {check.name: check.kind for check in checks_of(loaded.dataset)}
     days: dict[str, set[dt.date]] = {}

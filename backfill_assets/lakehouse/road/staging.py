@@ -75,7 +75,7 @@ def stage(
     Raises:
         ModelError: the staging model fails or returns other columns than it must.
         SourceError: raw or a reference does not fit what `dataset.yaml` declares.
-        StorageError: the disk is full, and staging is what it was; or the disk does not confirm what was staged.
+        StorageError: the disk is full, or does not confirm what was staged; staging is what it was, or is staged again next time.
     """
     if not days:
         return {}

@@ -102,6 +102,17 @@ class Kit:
         assert isinstance(loaded, LoadedDataset), loaded
         return loaded
 
+    def derived(self, fact: str, **document: object) -> LoadedDataset:
+        """The dataset `totals`, which is built from others."""
+        folder = self.root / "datasets" / "totals"
+        folder.mkdir(parents=True, exist_ok=True)
+        said = {"name": "totals", "partition_column": "day", "start": str(D1), **document}
+        (folder / "dataset.yaml").write_text(json.dumps(said))
+        (folder / "fact.sql").write_text(fact)
+        loaded = load_dataset(folder)
+        assert isinstance(loaded, LoadedDataset), loaded
+        return loaded
+
     def put(self, name: str, content: str | bytes, hour: int = 0) -> Path:
         path = self.layout.sources / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
-from backfill_assets.lakehouse.road import StagedCounts, stage, vacuum_staging
+from backfill_assets.lakehouse.road import StagedCounts, stage, staging, vacuum_staging
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import digests_by_day
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
@@ -181,6 +181,24 @@ def test_staging_models_with_wrong_columns_or_rows_are_refused(kit: Kit) -> None
         with pytest.raises(ModelError, match=message):
             stage(kit.spark, changed, kit.layout, (D1,), kit.in_force(changed))
     assert not list(kit.layout.staging_path("trips").glob("*/_delta_log/*.json"))
+
+
+def test_rows_of_other_days_are_counted_while_days_are_written(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows are read a second time only where there are such rows: lines are parsed whenever they are read."""
+
+    def read_again(*_: object) -> None:
+        raise AssertionError("Spark has not said that there is none")
+
+    monkeypatch.setattr(staging, "_outside_by_day", read_again)
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,1,1")
+    kit.deliver(D2, f"{D2},1,a,1,1")
+    # Into a new table, and into one that is there.
+    for day in (D1, D2):
+        assert kit.stage(loaded, day)[day].rows == 1
+    kit.deliver(D3, f"{D1},1,a,1,1")
+    with pytest.raises(AssertionError):
+        kit.stage(loaded, D3)
 
 
 def test_batching_does_not_matter(kit: Kit, tmp_path: Path) -> None:

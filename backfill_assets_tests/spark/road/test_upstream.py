@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
 from decimal import Decimal
 
 import pytest
 
-from backfill_assets.catalog import LoadedDataset, load_dataset
+from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.measurement import UpstreamState
@@ -26,23 +25,14 @@ FACT = f"SELECT day, kind, SUM(fee) AS fee FROM trips WHERE day <> DATE'{D2}' OR
 
 def totals(kit: Kit, sql: str = "SUM(fee)") -> LoadedDataset:
     """Fees by kind, whose sum has to equal a total of `trips`."""
-    folder = kit.root / "datasets" / "totals"
-    folder.mkdir(parents=True, exist_ok=True)
-    document = {
-        "name": "totals",
-        "partition_column": "day",
-        "start": str(D1),
-        "key": ["day", "kind"],
-        "columns": {"day": {"type": "date"}, "kind": {"type": "string"}, "fee": {"type": "decimal(22,2)"}},
-        "upstream": {"trips": {}},
-        "measures": {"fee": {}},
-        "checks": {"reconciliation": {"totals": {"fee": {"upstream": "trips", "sql": sql}}}},
-    }
-    (folder / "dataset.yaml").write_text(json.dumps(document))
-    (folder / "fact.sql").write_text(FACT)
-    loaded = load_dataset(folder)
-    assert isinstance(loaded, LoadedDataset), loaded
-    return loaded
+    return kit.derived(
+        FACT,
+        key=["day", "kind"],
+        columns={"day": {"type": "date"}, "kind": {"type": "string"}, "fee": {"type": "decimal(22,2)"}},
+        upstream={"trips": {}},
+        measures={"fee": {}},
+        checks={"reconciliation": {"totals": {"fee": {"upstream": "trips", "sql": sql}}}},
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
-import json
 import os
 import shutil
 import sys
@@ -25,7 +24,8 @@ from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.lakehouse.road import discover, land
-from backfill_assets.lakehouse.road.raw_rows import read_in_force
+from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, read_in_force
+from backfill_assets.lakehouse.road.tables import read_days
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
@@ -117,18 +117,12 @@ SELECT day, CAST(sum(coalesce(sum(fee), 0)) OVER (
 
 def two_days(kit: Kit, on_missing: str = "fail") -> None:
     """The dataset `totals`: the fees of `trips` of a day and of the day before it."""
-    folder = kit.root / "datasets" / "totals"
-    folder.mkdir(parents=True, exist_ok=True)
-    document = {
-        "name": "totals",
-        "partition_column": "day",
-        "start": str(D1),
-        "key": ["day"],
-        "columns": {"day": {"type": "date"}, "fee": {"type": "decimal(22,2)"}},
-        "upstream": {"trips": {"lookback_days": 1, "on_missing": on_missing}},
-    }
-    (folder / "dataset.yaml").write_text(json.dumps(document))
-    (folder / "fact.sql").write_text(TWO_DAYS)
+    kit.derived(
+        TWO_DAYS,
+        key=["day"],
+        columns={"day": {"type": "date"}, "fee": {"type": "decimal(22,2)"}},
+        upstream={"trips": {"lookback_days": 1, "on_missing": on_missing}},
+    )
 
 
 def discard(application: Application, unit: Unit) -> None:
@@ -284,13 +278,21 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
 
 
 def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
-    """A backup of raw was brought back after its rows were counted and before they were read."""
+    """Rows went from raw after they were counted and before they were read; or raw went whole."""
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
     kit.land(loaded, D1)
-    counted = read_in_force(kit.spark, loaded, kit.layout, [D1], kit.in_force(loaded))
-    DeltaTable(kit.layout.raw_path("trips")).delete()
-    assert counted.count() == 2
+    raw, force = kit.layout.raw_path("trips"), kit.in_force(loaded)
+    counted = read_in_force(kit.spark, loaded, kit.layout, [D1], force)
+    (commit,) = (raw / "_delta_log").glob("*.json")
+    DeltaTable(raw).delete()
+    # Delta by itself refuses a version older than a week that is not the newest any more.
+    os.utime(commit, (NOW.timestamp(), NOW.timestamp()))
+    unmet = shutil.copytree(raw, raw.with_name("unmet"))
+    assert read_days(kit.spark, unmet, DELIVERY_DAY, [D1], version=0).count() == counted.count() == 2
+    shutil.rmtree(raw)
+    with pytest.raises(SourceError, match=rf"raw has 0 rows of trips/{D1}.csv, and 2 were landed"):
+        read_in_force(kit.spark, loaded, kit.layout, [D1], force)
 
 
 def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(kit: Kit) -> None:

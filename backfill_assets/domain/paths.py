@@ -14,6 +14,8 @@ _LONGEST = 1000
 _LONGEST_PART = 200
 """File systems end at 255 bytes; the day takes a few more than its placeholder."""
 _WILD = frozenset("*?[")
+_DAYS = re.compile(r"(?=(\d{4}-\d\d-\d\d))", re.ASCII)
+"""Whatever reads like a day, also where two of them overlap."""
 _DAY_IN_BRACKETS = re.compile(r"\[[^\]]*\{day\}")
 
 
@@ -54,6 +56,19 @@ def checked_pattern(value: str) -> str:
 def fits(pattern: str, day: dt.date, path: str) -> bool:
     """Whether a source's pattern finds a file of that path for a delivery day: part by part, as `Path.glob` does."""
     return _fit(PurePosixPath(pattern.replace("{day}", day.isoformat())).parts, PurePosixPath(path).parts)
+
+
+def days_of(pattern: str, path: str) -> tuple[dt.date, ...]:
+    """The delivery days for which a source's pattern finds a file of that path, in order; more than one cannot be told apart."""
+    written = {day for text in _DAYS.findall(path) if (day := _day(text))}
+    return tuple(day for day in sorted(written) if fits(pattern, day, path))
+
+
+def _day(text: str) -> dt.date | None:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def _fit(shapes: tuple[str, ...], parts: tuple[str, ...]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days
 from backfill_assets.domain.names import visible
-from backfill_assets.domain.paths import fits
+from backfill_assets.domain.paths import days_of
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout, below
@@ -48,8 +47,6 @@ from backfill_assets.lakehouse.road.tables import (
 )
 
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
-_DAYS: Final = re.compile(r"(?=(\d{4}-\d\d-\d\d))")
-"""Whatever reads like a day, also where two of them overlap."""
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -83,7 +80,7 @@ def discover(
     is repeated every minute. Whoever lands files passes none.
 
     Raises:
-        SourceError: a file fits two days at once, has a name with characters that one cannot see, or vanishes meanwhile.
+        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[str, SourceFile] = {}
@@ -99,9 +96,9 @@ def discover(
                     f"{visible(relative)}: its name is no UTF-8 or holds characters that one cannot see, here written as "
                     "escapes; deliver it under another name"
                 )
-            if relative in found:
+            if len(several := days_of(loaded.dataset.landing.path, relative)) > 1:
                 raise SourceError(
-                    f"{relative}: fits the delivery days {found[relative].day} and {day}; "
+                    f"{relative}: fits the delivery days {several[0]} and {several[1]}; "
                     f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) tell them apart"
                 )
             with read_from(relative):
@@ -150,12 +147,12 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
     Raises:
         SourceError: a file vanishes meanwhile.
     """
-    pattern, days = loaded.dataset.landing.path, {day.isoformat(): day for day in delivery_days}
+    pattern, days = loaded.dataset.landing.path, frozenset(delivery_days)
     sizes: dict[dt.date, int] = {}
     for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
         relative = path.relative_to(layout.sources).as_posix()
-        for day in {days[text] for text in _DAYS.findall(relative) if text in days}:
-            if fits(pattern, day, relative) and not _is_temporary(relative) and path.is_file():
+        for day in days.intersection(days_of(pattern, relative)):
+            if not _is_temporary(relative) and path.is_file():
                 with read_from(relative):
                     sizes[day] = sizes.get(day, 0) + path.stat().st_size
     return sizes

@@ -63,6 +63,9 @@ def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
     kit.put(f"trips/{D1}_{D2}.csv", "")
     with pytest.raises(SourceError, match=f"fits the delivery days {D1} and {D2}"):
         discover(loaded, kit.layout, [D1, D2])
+    # Whatever a launch asks for: each of two launches landed it for its own day.
+    with pytest.raises(SourceError, match=f"fits the delivery days {D1} and {D2}"):
+        discover(loaded, kit.layout, [D2])
 
 
 QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES, CUT = (D1 + dt.timedelta(i) for i in range(7))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill_assets.domain.paths import checked_pattern, fits
+from backfill_assets.domain.paths import checked_pattern, days_of, fits
 
 DAY, OTHER = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
 _NAMES = ["a", "ab", "b", "[a]", "x.csv", f"{DAY}", f"{DAY}.csv", f"{DAY}-a.csv", f"{OTHER}.csv", f"{DAY}_{OTHER}.csv"]
@@ -44,6 +44,7 @@ def test_a_path_fits_a_pattern_exactly_where_glob_finds_the_file(pattern: str, p
         globbed = (path for path in root.glob(pattern.replace("{day}", f"{DAY}")) if path.is_file())
         found = {path.relative_to(root).as_posix() for path in globbed}
         assert {path for path in files if fits(checked_pattern(pattern), DAY, path)} == found
+        assert {path for path in files if DAY in days_of(pattern, path)} == found
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,10 @@ def test_a_path_fits_a_pattern_exactly_where_glob_finds_the_file(pattern: str, p
 )
 def test_a_star_ends_at_a_slash_and_two_stars_stand_for_any_folders(pattern: str, inside: str, outside: str) -> None:
     assert (fits(pattern, DAY, inside), fits(pattern, DAY, outside)) == (True, False)
+
+
+def test_the_days_of_a_file_are_all_that_its_pattern_finds_it_for() -> None:
+    assert days_of("x/*{day}*", f"x/{OTHER}_{DAY}.csv") == (DAY, OTHER)
+    assert days_of("x/{day}*", f"x/{OTHER}_{DAY}.csv") == (OTHER,)
+    assert days_of("x/*{day}", "x/12024-02-30") == days_of("x/{day}", "x/\u0662024-01-01") == ()
+    assert days_of("*{day}*", "2024-01-012024-01-02") == (DAY, OTHER)

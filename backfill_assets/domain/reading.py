@@ -30,7 +30,8 @@ def form_of(reading: str) -> str:
 def _form(source: Source) -> str:
     """The lines of text files; of what is written otherwise than it came, a digest of how."""
     if source.format is Format.parquet:
-        return f"columns:{digest(source.columns)[:16]}"
+        # A column that a file lacks is null in raw: only its file tells whether it may be.
+        return f"columns:{digest([source.columns, sorted(source.optional)])[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
         # Without a headline raw keeps under each name what stood at its place.

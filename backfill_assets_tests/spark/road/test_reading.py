@@ -265,6 +265,12 @@ def test_parquet_is_read_again_from_its_source_and_missed_by_name_without_it(kit
     aside.rename(file)
     assert now.road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(now.datasets["trips"]), "note") == [("n",)]
+    # That a file lacks a column, raw cannot tell afterwards from nulls that came with it.
+    with_more = {"id": "string", "note": "string", "more": "string"}
+    lenient = declared(kit, source(with_more, "parquet", optional=["more"]), "more")
+    assert lenient.road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    with pytest.raises(SourceError, match="more"):
+        declared(kit, source(with_more, "parquet"), "more").road.stage(kit.spark, "trips", (D1,))
     # A day on which nothing has landed, and a text column that no file had yet.
     later = declared(kit, source({"id": "string", "note": "string", "more": "string"}, "parquet"), "more")
     assert later.road.stage(kit.spark, "trips", (D3,)) == {D3: 0}

@@ -69,6 +69,8 @@ def test_where_files_lie_and_which_is_newer_is_no_part_of_a_reading(said: dict[s
             False,
         ),
         ({"format": "parquet"}, {"format": "parquet", "columns": {"a": "string"}}, False),
+        ({"format": "parquet", "optional": ["b"]}, {"format": "parquet"}, False),
+        ({"optional": ["b"]}, {}, True),
         ({}, {"format": "parquet"}, False),
     ],
 )

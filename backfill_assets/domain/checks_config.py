@@ -141,6 +141,7 @@ class Checks(BaseModel):
 
     unique_key: CheckConfig = CheckConfig()
     not_null: CheckConfig = CheckConfig()
+    not_empty: CheckConfig = CheckConfig()
     source_present: CheckConfig = CheckConfig()
     upstream_present: CheckConfig = CheckConfig()
     corrupt_rows: CorruptRows = CorruptRows()

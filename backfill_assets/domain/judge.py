@@ -39,6 +39,7 @@ def checks_of(dataset: Dataset) -> tuple[Check, ...]:
     checks = [
         _check("unique_key", CheckKind.unique_key, "", c.unique_key, f"({', '.join(dataset.key)}) is unique"),
         _check("not_null", CheckKind.not_null, "", c.not_null, f"no null in {', '.join(dataset.required_columns)}"),
+        _check("not_empty", CheckKind.not_empty, "", c.not_empty, "a day that is built from rows has some"),
         *_checks_of_origin(dataset),
         *_checks_of_batches(dataset),
         _check("row_count_change", CheckKind.change, ROW_COUNT, c.row_count, "row count against what is published"),
@@ -161,6 +162,8 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:
             return _not_null(dataset, m)
+        case CheckKind.not_empty:
+            return _not_empty(dataset, m, contract)
         case CheckKind.change:
             return _change(check.subject, dataset, seen, contract)
         case CheckKind.reference:
@@ -213,6 +216,19 @@ def _not_null(dataset: Dataset, m: DayMeasurement) -> Finding:
     nulls = {c: m.shadow.counts.get(f"nulls:{c}", 0) for c in dataset.required_columns}
     bad = {c: n for c, n in nulls.items() if n}
     return Finding(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
+
+
+def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
+    # Where the source has no row itself, `source_present` speaks of it; so does `upstream_present`.
+    asked = [n for n, upstream in dataset.upstream.items() if upstream.on_missing is OnMissing.fail] or dataset.upstream
+    rows = m.source.rows if dataset.source else min(m.upstream.rows.get(name, 0) for name in asked)
+    found = number_of(m.shadow.rows, "row")
+    if m.shadow.rows or not rows:
+        return Finding(True, "a row", found)
+    # To empty a published day is a change, which a contract may promise; a new day without a row is none.
+    promised = bool(m.published.rows) and contract.expected(ROW_COUNT, m.day) is not None
+    note = f"the models keep none of {number_of(rows, 'row')}"
+    return Finding(promised, "a row", found, note=f"{note}; the launch's contract speaks of it" if promised else note)
 
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:

@@ -64,6 +64,7 @@ def level_of(check: Check) -> Level:
         case (
             CheckKind.unique_key
             | CheckKind.not_null
+            | CheckKind.not_empty
             | CheckKind.source_present
             | CheckKind.upstream_present
             | CheckKind.corrupt_rows

@@ -15,6 +15,7 @@ class CheckKind(StrEnum):
 
     unique_key = "unique_key"
     not_null = "not_null"
+    not_empty = "not_empty"
     source_present = "source_present"
     upstream_present = "upstream_present"
     corrupt_rows = "corrupt_rows"

@@ -378,6 +378,17 @@ def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warne
     assert all(one.passed for one in evidence.values())
 
 
+def test_a_new_day_of_which_the_models_keep_no_row_is_not_published_empty(kit: Kit) -> None:
+    """Nothing is published to compare with, and staging is as empty as the fact."""
+    kit.dataset(f"{STAGING} WHERE kind = 'A'", checks={"row_count": {"tolerance": "100%"}})
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.deliver(D2, f"{D2},1,A,10,1.00")
+    application = Application(kit.settings)
+    evidence = judged(application, built(application, kit.spark, "trips", (D1, D2)), "trips")
+    assert [v.check for one in evidence.values() for v in one.verdicts if v.refuses] == ["not_empty"]
+    assert verdict(evidence[D1], "not_empty").note == "the models keep none of 1 row"
+
+
 def test_the_file_of_yesterday_that_comes_again_as_that_of_today_is_warned_of(kit: Kit) -> None:
     """Nothing in the rows tells their day; each launch lands one file alone."""
     kit.dataset("SELECT _lineage.delivery_day AS day, id, kind, amount, fee, _lineage FROM raw", checks={})

@@ -19,6 +19,7 @@ from backfill_assets.domain.measurement import (
     Side,
     SourceDay,
     SourceState,
+    UpstreamState,
     measure_of,
     metric_names,
 )
@@ -45,6 +46,9 @@ def floating(metric: str, value: Decimal, side: str) -> DayMeasurement:
     return replace(measured, **{side: replace(getattr(measured, side), floating=(metric,))})
 
 
+EMPTIED = replace(GOOD, shadow=NOTHING)
+
+
 def source(**changes: object) -> DayMeasurement:
     return replace(GOOD, source=replace(GOOD.source, **changes))
 
@@ -52,7 +56,7 @@ def source(**changes: object) -> DayMeasurement:
 def test_a_good_day_passes_every_check_once() -> None:
     verdicts = judge(dataset(), GOOD, Contract(), SAME)
     assert [v.check for v in verdicts] == [c.name for c in checks_of(dataset())]
-    assert len({v.check for v in verdicts}) == len(verdicts) == 23
+    assert len({v.check for v in verdicts}) == len(verdicts) == 24
     assert [str(v) for v in verdicts if not v.passed] == []
     assert {v.day for v in verdicts} == {DAY}
 
@@ -62,6 +66,8 @@ def test_a_good_day_passes_every_check_once() -> None:
     [
         ("unique_key", shadow(duplicate_keys=2), "2 duplicate keys"),
         ("not_null", shadow(nulls__fare=3, nulls__trip=1), "1 in trip, 3 in fare"),
+        ("not_empty", EMPTIED, "0 rows"),
+        ("not_empty", replace(EMPTIED, published=NOTHING), "0 rows"),
         ("source_present", source(deliveries=0, rows=0), "none"),
         ("source_present", source(deliveries=1, rows=0), "1 deliveries without a row"),
         ("corrupt_rows", source(corrupt_rows=1, outside_rows=1), "1 unreadable, 1 of another day, of 100 rows"),
@@ -106,6 +112,33 @@ def test_a_bad_figure_fails_its_check_and_blocks(check: str, measured: DayMeasur
 )
 def test_a_figure_at_its_limit_passes(check: str, measured: DayMeasurement) -> None:
     assert verdict(check, measured).passed
+
+
+def test_a_day_whose_models_keep_no_row_is_refused_unless_a_published_one_is_promised_to_be_emptied() -> None:
+    """Staging said `WHERE status = 'OK'` where the supplier wrote `ok`: the new day was published empty, all green."""
+    new = replace(EMPTIED, published=NOTHING)
+    promise = parse_contract({"row_count": "any"}, metric_names(dataset()))
+    assert verdict("not_empty", EMPTIED).note == "the models keep none of 100 rows"
+    assert verdict("not_empty", EMPTIED, contract=promise).passed
+    assert not verdict("not_empty", new, contract=promise).passed
+    assert not verdict("not_empty", EMPTIED, with_checks(row_count={"tolerance": "100%"})).passed
+    # Files of later days do not tell whether the day has rows.
+    assert verdict("not_empty", replace(source(rows=0, rows_read=50), shadow=NOTHING)).passed
+    assert not verdict("not_empty", new, with_checks(not_empty={"severity": "warn"})).refuses
+
+
+@pytest.mark.parametrize(
+    ("orders", "days_off", "passed"), [(5, 0, False), (5, 5, False), (0, 5, True), (0, 0, True)]
+)
+def test_a_day_that_is_built_from_others_has_rows_where_each_that_must_have_some_has(
+    orders: int, days_off: int, passed: bool
+) -> None:
+    of = {"orders": {"on_missing": "fail"}, "days_off": {"on_missing": "pass"}}
+    built = dataset(source=None, references={}, checks={}, upstream=of)
+    measured = replace(EMPTIED, upstream=UpstreamState({"orders": orders, "days_off": days_off}))
+    assert verdict("not_empty", measured, built).passed is passed
+    optional = dataset(source=None, references={}, checks={}, upstream={n: {"on_missing": "pass"} for n in of})
+    assert verdict("not_empty", measured, optional).passed is not (orders and days_off)
 
 
 def test_a_day_answers_for_the_days_that_it_looks_back_at() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from backfill_assets.domain.days import MOST_DAYS
+from backfill_assets.domain.paths import finds_several
 
 if TYPE_CHECKING:
-    from backfill_assets.domain.dataset import Dataset
+    from backfill_assets.domain.dataset import Dataset, Source
 
 AUDIT_COLUMNS: dict[str, str] = {"recalculated_at": "timestamp", "unit": "string", "code_version": "string"}
 """Columns that the shadow adds to every fact; readers of the published view do not see them."""
@@ -19,6 +20,11 @@ RESERVED_TABLES = ("raw", "staging")
 DATA_RELEASES = "data_releases"
 """Name of the table of releases, in the warehouse and in the Spark catalog; no dataset may have it."""
 
+# To add up or to replace: the wrong one doubles rows of new days, or loses them, with every check green.
+_SAY_WHICH_COUNT: Final = (
+    "say which rows count by staging.deduplicate: latest_delivery (rows of a newer file replace those with their key), latest_file "
+    "(a newer file replaces the older ones) or none (all of them add up)"
+)
 _NUMERIC = ("integer", "long", "float", "double", "decimal")
 _Fault = tuple[tuple[str, ...], str]
 
@@ -184,6 +190,13 @@ def _reconciliation_faults(dataset: Dataset) -> list[_Fault]:
     return faults
 
 
+def _several_files(source: Source) -> str:
+    """Why more than one file may bring rows of a day; nothing where only one can."""
+    if finds_several(source.path):
+        return f"source.path {source.path!r} may find several files of a day"
+    return "source.late_days lets files of several days bring rows of a day" if source.late_days else ""
+
+
 def _origin_faults(dataset: Dataset) -> list[_Fault]:
     """What a dataset without a source cannot say, and what it needs instead."""
     faults: list[_Fault] = []
@@ -200,6 +213,8 @@ def _origin_faults(dataset: Dataset) -> list[_Fault]:
         ]
         if dataset.reconciled:
             faults.append((("checks", "reconciliation", "metrics"), f"checks.reconciliation.metrics {texts}"))
+    elif "deduplicate" not in dataset.staging.model_fields_set and (why := _several_files(dataset.source)):
+        faults.append((("staging",), f"{why}; {_SAY_WHICH_COUNT}"))
     if not dataset.upstream and "upstream_present" in checks:
         faults.append((("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"))
     return faults

@@ -162,8 +162,6 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:
             return _not_null(dataset, m)
-        case CheckKind.not_empty:
-            return _not_empty(dataset, m, contract)
         case CheckKind.change:
             return _change(check.subject, dataset, seen, contract)
         case CheckKind.reference:
@@ -177,11 +175,12 @@ def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compa
             upstream = dataset.checks.reconciliation.totals[check.subject].upstream
             return _reconciliation(check.subject, dataset, m, upstream)
         case origin:
-            return _judge_origin(origin, dataset, m)
+            return _judge_origin(origin, dataset, m, contract)
 
 
 def _judge_origin(
     kind: Literal[
+        CheckKind.not_empty,
         CheckKind.source_present,
         CheckKind.upstream_present,
         CheckKind.corrupt_rows,
@@ -190,8 +189,11 @@ def _judge_origin(
     ],
     dataset: Dataset,
     m: DayMeasurement,
+    contract: Contract,
 ) -> Finding:
     match kind:
+        case CheckKind.not_empty:
+            return _not_empty(dataset, m, contract)
         case CheckKind.source_present:
             return _source_present(dataset, m)
         case CheckKind.upstream_present:
@@ -284,14 +286,20 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
 
 
 def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
-    adds_up = dataset.staging.deduplicate is Deduplicate.none
+    # Of what a staging model adds up by key, one row is left: there is no older one to be replaced.
+    adds_up = dataset.staging.deduplicate is Deduplicate.none or m.source.aggregated
     # Under another day's name the same rows may be taken for those of that day: no key tells.
     several = {day for one in m.source.identical if len(one.days) > 1 for day in one.days}
     bad = [one for one in m.source.identical if adds_up or len(one.days) > 1]
     found = "; ".join(" = ".join(one.paths) for one in bad or m.source.identical) or "none"
-    note = "of each key the newest delivery is kept: counted once" if m.source.identical and not bad else ""
+    note = "of each key the rows of the newest delivery are kept" if m.source.identical and not bad else ""
     if bad:
-        note = f"delivered for several days: {format_days(several)}" if several else "each of them is counted"
+        counted = (
+            "the staging model aggregates: they may be counted together"
+            if m.source.aggregated
+            else "each of them is counted"
+        )
+        note = f"delivered for several days: {format_days(several)}" if several else counted
     return Finding(not bad, "no file that was delivered twice", found, note=note)
 
 

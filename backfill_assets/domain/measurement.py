@@ -42,7 +42,8 @@ class SourceState:
     day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
     `rows_read`, those of later days included. `faulty_before` are the days looked back at without a row, or with bad ones.
     `identical` are files of equal content among all that the day reads, and among those of the week before that equal one of
-    the day's own; `gone` are the paths of those that were not among the sources any more: raw stands for them.
+    the day's own; `aggregated` says that the staging model may have made one row of theirs. `gone` are the paths of those that
+    were not among the sources any more: raw stands for them.
     """
 
     deliveries: int = 0
@@ -53,6 +54,7 @@ class SourceState:
     rows_read: int = 0
     faulty_before: tuple[SourceDay, ...] = ()
     identical: tuple[SameContent, ...] = ()
+    aggregated: bool = False
     gone: tuple[str, ...] = ()
 
 

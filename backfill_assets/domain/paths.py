@@ -53,6 +53,11 @@ def checked_pattern(value: str) -> str:
     return value
 
 
+def finds_several(pattern: str) -> bool:
+    """Whether a source's pattern may find more than one file of a day."""
+    return bool(_WILD & set(pattern))
+
+
 def fits(pattern: str, day: dt.date, path: str) -> bool:
     """Whether a source's pattern finds a file of that path for a delivery day: part by part, as `Path.glob` does."""
     return _fit(PurePosixPath(pattern.replace("{day}", day.isoformat())).parts, PurePosixPath(path).parts)

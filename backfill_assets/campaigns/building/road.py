@@ -36,6 +36,7 @@ from backfill_assets.lakehouse.road import (
     Sides,
     Target,
     UpstreamDays,
+    aggregates_deliveries,
     build_shadow,
     built_alone,
     golden_counts,
@@ -228,7 +229,7 @@ class Road(Landing):
         upstreams = self._upstreams(spark, name, days, shadow.upstreams)
         golden = golden_counts(spark, loaded, self.layout, shadow)
         alone = self._alone(spark, unit, attempt, sides)
-        source, contract = self._source(name, days), unit.contract.of(name)
+        source, contract = self._source(spark, name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         neighbours = Neighbours(self.ledger, self.datasets, self.layout)
         seams = neighbours.seams(spark, unit, name, sides)
@@ -275,14 +276,18 @@ class Road(Landing):
         places = {day: self.sources.of(unit, name, (day,)) for day in chosen}
         return built_alone(spark, loaded, self.layout, attempt.folder, places, sides)
 
-    def _source(self, name: str, days: Days) -> Mapping[dt.date, SourceState]:
-        dataset = self.datasets[name].dataset
+    def _source(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, SourceState]:
+        loaded = self.datasets[name]
+        dataset = loaded.dataset
         window = set(dataset.fact_delivery_days(days))
         near = window.union(*map(week_before, days))
         force = in_force(dataset, self.ledger.deliveries(name, near))
         deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, (d for d in force if d.day in window))
         staged = self.ledger.staged(name, dataset.with_lookback(days))
-        return {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
+        found = {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
+        if any(one.identical for one in found.values()) and aggregates_deliveries(spark, loaded):
+            return {day: replace(one, aggregated=True) for day, one in found.items()}
+        return found
 
     def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
         stored = self.ledger.evidence(unit.id, attempt.dataset, attempt.days)

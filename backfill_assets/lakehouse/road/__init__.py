@@ -22,7 +22,13 @@ from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
-from backfill_assets.lakehouse.road.staging import StagedCounts, held_in_staging, stage, vacuum_staging
+from backfill_assets.lakehouse.road.staging import (
+    StagedCounts,
+    aggregates_deliveries,
+    held_in_staging,
+    stage,
+    vacuum_staging,
+)
 from backfill_assets.lakehouse.road.upstream import (
     PUBLISHED,
     UpstreamDays,
@@ -47,6 +53,7 @@ __all__ = [
     "StagedCounts",
     "Target",
     "UpstreamDays",
+    "aggregates_deliveries",
     "build_shadow",
     "built_alone",
     "delivered_sizes",

@@ -68,6 +68,14 @@ def undeclared(frame: DataFrame, tables: Mapping[str, DataFrame]) -> str | None:
     return _fault(client, cast("Any", frame)._plan.to_proto(client), _ids(tables))  # noqa: SLF001 - no public way
 
 
+def aggregates(frame: DataFrame, tables: Mapping[str, DataFrame]) -> bool:
+    """Whether a query that `undeclared` finds nothing in makes one row of several; costs one analysis as well."""
+    client = cast("Any", frame).sparkSession.client
+    plan = cast("Any", frame)._plan.to_proto(client)  # noqa: SLF001 - as above
+    analysed, mark = _analysed(client, plan, _ids(tables), empty=False)
+    return any(line.partition(" ")[0] in {"Aggregate", "Distinct"} for _, line in _nodes(analysed, mark))
+
+
 def undeclared_in_request(client: Any, request: Any, tables: Mapping[str, DataFrame]) -> str | None:
     """The same of what a model written in Python executes while it runs; whatever is no query is named as well."""
     plan = type(request.plan)()
@@ -101,13 +109,19 @@ def _fault(client: Any, plan: Any, given: set[int]) -> str | None:
     found.look_at(plan.root, given)
     if found.faults:
         return found.faults[0]
+    analysed, mark = _analysed(client, plan, given, empty=not found.eager)
+    return next(_faults_in_text(analysed, mark, found), None)
+
+
+def _analysed(client: Any, plan: Any, given: set[int], *, empty: bool) -> tuple[str, str]:
+    """A query as Spark has analysed it, nothing where that cannot be told; and the name of tables that were handed in."""
     mark, there = "handed_in", plan.SerializeToString()
     while mark.encode() in there:
         mark += "_"
-    _mark(plan.root, given, mark, empty=not found.eager)
+    _mark(plan.root, given, mark, empty=empty)
     _alias(plan.root, f"{mark}_all")
-    text = client.explain_string(plan, "extended")
-    return next(_faults_in_text(text, mark, found), None)
+    _, _, text = client.explain_string(plan, "extended").rpartition(f"\nSubqueryAlias {mark}_all\n")
+    return text.partition(_OPTIMIZED)[0] if text.count(_OPTIMIZED) == 1 else "", mark
 
 
 @dataclass
@@ -201,13 +215,12 @@ def _alias(relation: Any, name: str) -> None:
     relation.subquery_alias.alias = name
 
 
-def _faults_in_text(text: str, mark: str, found: _Found) -> Iterator[str]:
-    """What the section of the analysed plan says that was not handed in."""
-    _, _, analysed = text.rpartition(f"\nSubqueryAlias {mark}_all\n")
-    if analysed.count(_OPTIMIZED) != 1:
+def _faults_in_text(analysed: str, mark: str, found: _Found) -> Iterator[str]:
+    """What the analysed plan says that was not handed in."""
+    if not analysed:
         yield "has texts that look like a plan of Spark; write them in another way"
         return
-    nodes = _nodes(analysed.partition(_OPTIMIZED)[0], mark)
+    nodes = _nodes(analysed, mark)
     for at, (depth, line) in enumerate(nodes):
         below = nodes[at + 1][0] if at + 1 < len(nodes) else 0
         kind = line.partition(" ")[0]

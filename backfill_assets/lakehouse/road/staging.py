@@ -23,6 +23,7 @@ from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
 from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, ORDER, read_in_force
+from backfill_assets.lakehouse.road.reads import aggregates
 from backfill_assets.lakehouse.road.records import CORRUPT
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
@@ -156,12 +157,13 @@ def staged_path(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> P
 
     Each set of columns and types has a folder of its own, so that a changed model never meets rows of another shape.
     """
-    dataset = loaded.dataset
-    raw = T.StructType([*struct_of(dataset.landing.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
-    references = {name: struct_of(reference.columns) for name, reference in dataset.references.items()}
-    return _folder(
-        layout, loaded, run_model(spark, loaded.staging_model, empty_tables(spark, {"raw": raw, **references})).schema
-    )
+    return _folder(layout, loaded, run_model(spark, loaded.staging_model, _empty_tables(spark, loaded)).schema)
+
+
+def aggregates_deliveries(spark: SparkSession, loaded: LoadedDataset) -> bool:
+    """Whether the staging model makes one row of several, so that rows of several files may be one; runs no Spark job."""
+    tables = _empty_tables(spark, loaded)
+    return aggregates(run_model(spark, loaded.staging_model, tables), tables)
 
 
 def vacuum_staging(
@@ -183,6 +185,12 @@ def vacuum_staging(
             quoted = str(path).replace("`", "``")
             spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")
     return sum(map(len, old.values()))
+
+
+def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, DataFrame]:
+    raw = T.StructType([*struct_of(loaded.dataset.landing.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
+    references = {name: struct_of(reference.columns) for name, reference in loaded.dataset.references.items()}
+    return empty_tables(spark, {"raw": raw, **references})
 
 
 def _unneeded(path: Path) -> list[str]:

@@ -53,6 +53,7 @@ TRIPS: dict[str, object] = {
         "path": "trips/{day}*",
         "columns": {"day": "date", "id": "integer", "kind": "string", "amount": "double", "fee": "decimal(12,2)"},
     },
+    "staging": {"deduplicate": "latest_delivery"},
     "references": {"kinds": {"format": "csv", "path": "kinds.csv", "columns": {"kind": "string", "label": "string"}}},
     "measures": {
         "amount": {"distinct": True, "percentiles": True},

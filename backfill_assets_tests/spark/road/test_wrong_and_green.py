@@ -378,6 +378,35 @@ def test_a_doubled_first_load_and_a_column_that_is_not_filled_any_more_are_warne
     assert all(one.passed for one in evidence.values())
 
 
+SUMMED = """
+SELECT day, id, kind, amount, CAST(sum(fee) AS decimal(12, 2)) AS fee, max(_lineage) AS _lineage FROM raw GROUP BY ALL
+"""
+
+
+@pytest.mark.parametrize(
+    ("staging", "passed"),
+    [
+        (STAGING, True),
+        ("SELECT DISTINCT day, id, kind, amount, fee, _lineage FROM raw", False),
+        (SUMMED, False),
+        ("SELECT raw.* FROM raw LEFT JOIN (SELECT kind AS k, max(label) FROM kinds GROUP BY 1) ON kind = k", False),
+    ],
+    ids=["as it came", "distinct", "summed", "of a reference"],
+)
+def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_have_added_it_up(
+    kit: Kit, staging: str, *, passed: bool
+) -> None:
+    """There is no older row of a key left to be replaced by the newer one; of a reference it makes no difference."""
+    kit.dataset(staging, checks={})
+    for part in ("", "-again"):
+        kit.deliver(D1, f"{D1},1,a,10,1.00", part=part)
+    application = Application(kit.settings)
+    day = judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1]
+    assert day.passed
+    assert day.measured.shadow.metrics["fee"] == Decimal("2.00" if "sum(" in staging else "1.00")
+    assert verdict(day, "identical_files").passed is passed
+
+
 def test_a_new_day_of_which_the_models_keep_no_row_is_not_published_empty(kit: Kit) -> None:
     """Nothing is published to compare with, and staging is as empty as the fact."""
     kit.dataset(f"{STAGING} WHERE kind = 'A'", checks={"row_count": {"tolerance": "100%"}})

@@ -48,6 +48,7 @@ def test_a_case_with_one_file_is_delivered_on_the_day_of_its_expected_rows(tmp_p
 
 def test_deliveries_arrive_in_the_order_of_their_names_and_late_days_reach_back(tmp_path: Path) -> None:
     yaml = YAML.replace("path: trips/{day}.csv", "path: trips/{day}/*.csv\n  late_days: 1")
+    yaml += "staging: {deduplicate: latest_delivery}\n"
     write_case(tmp_path, {"raw/2024-01-02/b.csv": RAW, "raw/2024-01-02/a.csv": RAW, "expected.csv": EXPECTED}, yaml)
     (case,) = collect_cases(tmp_path)
     assert [d.file.name for d in case.deliveries] == ["a.csv", "b.csv"]
@@ -56,7 +57,9 @@ def test_deliveries_arrive_in_the_order_of_their_names_and_late_days_reach_back(
 
 
 def test_a_case_is_laid_out_where_the_dataset_looks_for_it(tmp_path: Path) -> None:
-    yaml = YAML.replace("path: trips/{day}.csv", "path: trips/*/{day}*.csv")
+    yaml = (
+        YAML.replace("path: trips/{day}.csv", "path: trips/*/{day}*.csv") + "staging: {deduplicate: latest_delivery}\n"
+    )
     write_case(tmp_path / "d", {"raw/2024-01-01/a.csv": RAW, "expected.csv": EXPECTED}, yaml)
     (case,) = collect_cases(tmp_path / "d")
     sources = tmp_path / "sources"

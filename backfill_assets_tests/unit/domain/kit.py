@@ -59,6 +59,10 @@ GOOD = DayMeasurement(
 SAME = Compared(RowCounts(unchanged=100))
 
 
+BY_KEY: dict[str, Any] = {"deduplicate": "latest_delivery"}
+"""What `staging` has to say where several files may bring rows of a day."""
+
+
 def dataset(**changes: object) -> Dataset:
     """The dataset with some of its keys changed."""
     return Dataset.model_validate(PLAIN | changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from backfill_assets.domain.checks_config import CheckConfig, Checks, Measure, S
 from backfill_assets.domain.dataset import Dataset, LateData, Publication
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import InvalidDayError, MisfitError
-from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
+from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 
 START = dt.date(2024, 1, 1)
 some_days = st.sets(st.dates(START, dt.date(2024, 3, 1)), min_size=1, max_size=5).map(lambda d: tuple(sorted(d)))
@@ -76,6 +77,26 @@ def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], path: tuple
     assert (where, message in text) == (path, True)
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"path": "tills/{day}/*.csv"}, "source.path 'tills/{day}/*.csv' may find several files of a day"),
+        ({"path": "tills/**/{day}.csv"}, "may find several files of a day"),
+        ({"path": "till[12]/{day}.csv"}, "may find several files of a day"),
+        ({"late_days": 1}, "source.late_days lets files of several days bring rows of a day"),
+    ],
+)
+def test_what_several_files_of_a_day_do_to_each_other_has_to_be_said(source: dict[str, Any], message: str) -> None:
+    """Two tills of a day sold the same article, and nobody had said that they add up: the sales of one were published."""
+    said = PLAIN["source"] | source
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        dataset(source=said)
+    for how in ("latest_delivery", "latest_file", "none"):
+        dataset(source=said, staging={"deduplicate": how})
+    # Of files that take each other's place there is always one.
+    assert dataset().staging.deduplicate == "latest_delivery"
+
+
 def test_a_tolerance_is_a_finite_number_from_zero_on() -> None:
     for value in (-0.1, "nan", "inf", "1%"):
         with pytest.raises(ValidationError):
@@ -97,7 +118,7 @@ def test_a_day_outside_the_history_is_refused(day: str, end: str | None, shown: 
 
 @given(some_days, st.integers(0, 5))
 def test_delivery_days_are_the_days_and_those_after_them(days: tuple[dt.date, ...], late: int) -> None:
-    source = dataset(source=PLAIN["source"] | {"late_days": late})
+    source = dataset(source=PLAIN["source"] | {"late_days": late}, staging=BY_KEY)
     found = source.delivery_days(days)
     assert found == tuple(sorted(set(found)))
     assert set(found) == {d + dt.timedelta(days=i) for d in days for i in range(late + 1)}

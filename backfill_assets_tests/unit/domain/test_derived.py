@@ -48,7 +48,7 @@ def verdicts(measured: DayMeasurement, dataset: Dataset | None = None) -> dict[s
 
 def test_a_dataset_without_a_source_has_the_checks_of_its_upstream_instead() -> None:
     names = [check.name for check in checks_of(totals())]
-    first = ["unique_key", "not_null", "upstream_present", "same_alone", "row_count_change", "fare_change"]
+    first = ["unique_key", "not_null", "not_empty", "upstream_present", "same_alone", "row_count_change", "fare_change"]
     assert names == [
         *first,
         "schema_contract",

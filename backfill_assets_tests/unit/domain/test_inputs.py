@@ -21,7 +21,7 @@ from backfill_assets.domain.inputs import (
 )
 from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
-from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
+from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 
 NOON = dt.datetime(2024, 1, 9, 12, tzinfo=dt.UTC)
 DAYS = [dt.date(2024, 1, day) for day in range(1, 11)]
@@ -34,7 +34,7 @@ def delivered(day: dt.date, fingerprint: str = "f", hours: int = 0) -> Delivery:
 
 
 def late(days: int, lookback: int = 0) -> Dataset:
-    return dataset(source=PLAIN["source"] | {"late_days": days}, lookback_days=lookback)
+    return dataset(source=PLAIN["source"] | {"late_days": days}, staging=BY_KEY, lookback_days=lookback)
 
 
 @given(st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))

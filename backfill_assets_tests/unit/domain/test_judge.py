@@ -127,11 +127,9 @@ def test_a_day_whose_models_keep_no_row_is_refused_unless_a_published_one_is_pro
     assert not verdict("not_empty", new, with_checks(not_empty={"severity": "warn"})).refuses
 
 
-@pytest.mark.parametrize(
-    ("orders", "days_off", "passed"), [(5, 0, False), (5, 5, False), (0, 5, True), (0, 0, True)]
-)
+@pytest.mark.parametrize(("orders", "days_off", "passed"), [(5, 0, False), (5, 5, False), (0, 5, True), (0, 0, True)])
 def test_a_day_that_is_built_from_others_has_rows_where_each_that_must_have_some_has(
-    orders: int, days_off: int, passed: bool
+    orders: int, days_off: int, *, passed: bool
 ) -> None:
     of = {"orders": {"on_missing": "fail"}, "days_off": {"on_missing": "pass"}}
     built = dataset(source=None, references={}, checks={}, upstream=of)
@@ -180,7 +178,7 @@ def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -
 @pytest.mark.parametrize(
     ("deduplicate", "days", "passed", "note"),
     [
-        ("latest_delivery", 1, True, "of each key the newest delivery is kept: counted once"),
+        ("latest_delivery", 1, True, "of each key the rows of the newest delivery are kept"),
         ("latest_delivery", 2, False, "delivered for several days: 2024-03-30..2024-03-31"),
         ("none", 1, False, "each of them is counted"),
         ("none", 2, False, "delivered for several days: 2024-03-30..2024-03-31"),
@@ -193,6 +191,8 @@ def test_files_of_equal_content_are_warned_of_where_their_rows_add_up(
     found = verdict("identical_files", twice, dataset(staging={"deduplicate": deduplicate}))
     assert (found.passed, found.found, found.note) == (passed, "a.csv = b.csv", note)
     assert not found.refuses
+    together = replace(twice, source=replace(twice.source, aggregated=True))
+    assert not verdict("identical_files", together).passed
     strict = with_checks(identical_files={"severity": "error"}).model_copy(
         update={"staging": Staging(deduplicate=Deduplicate.none)}
     )

@@ -28,8 +28,8 @@ DAYS = (ReviewedDay("trips", DAY, DayState.passed, 3, 3, "e"),)
 LEVELS = {
     Level.structural: {
         CheckKind.unique_key, CheckKind.not_null, CheckKind.not_empty, CheckKind.source_present, CheckKind.upstream_present,
-        CheckKind.corrupt_rows, CheckKind.source_freshness, CheckKind.reference, CheckKind.rule, CheckKind.schema, CheckKind.keys, CheckKind.alone,
-        CheckKind.identical, CheckKind.nulls,
+        CheckKind.corrupt_rows, CheckKind.source_freshness, CheckKind.reference, CheckKind.rule, CheckKind.schema, CheckKind.keys,
+        CheckKind.alone, CheckKind.identical, CheckKind.nulls,
     },
     Level.aggregate: {CheckKind.change, CheckKind.reconciliation, CheckKind.upstream_total, CheckKind.seams},
     Level.row: {CheckKind.rows, CheckKind.columns},

@@ -17,7 +17,7 @@ from backfill_assets.domain.work import Delivery
 from backfill_assets.ledger import SqlLedger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.supplier import D7, D8, D9, Act, Supplier, acts, merged, print_of
-from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
+from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 from backfill_assets_tests.unit.ledger.samples import SECOND, a_delivery, march
 
 (DAY,) = march(7)
@@ -43,7 +43,7 @@ class Stored:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts)
 def test_a_ledger_says_what_the_sources_say_whatever_happens(ledger: SqlLedger, story: list[Act]) -> None:
-    described = dataset(source=PLAIN["source"] | {"late_days": 2})
+    described = dataset(source=PLAIN["source"] | {"late_days": 2}, staging=BY_KEY)
     supplier = Supplier(described, Stored(ledger, f"trips_{next(_EXAMPLES)}"))
     for act in story:
         supplier.act(act)

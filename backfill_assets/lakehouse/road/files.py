@@ -91,12 +91,12 @@ def columns_in(path: Path, shown: str, declared: Declared) -> tuple[str, ...]:
     `shown` names the file in errors. Columns that are not declared may be there; those that are optional may lack.
 
     Raises:
-        SourceError: the file lacks declared columns, names one twice, has other types (Parquet), or cannot be read.
+        SourceError: the file lacks declared columns or its whole header, names one twice, has other types (Parquet), or cannot
+            be read.
     """
     match declared.format:
         case Format.csv if declared.csv.header:
-            line = headline(path, shown)
-            return columns_of(line, shown, declared) if line else ()
+            return columns_of(headline(path, shown), shown, declared)
         case Format.parquet:
             _check_parquet(path, shown, declared)
         case Format.jsonl:
@@ -122,6 +122,9 @@ def columns_of(line: bytes, shown: str, declared: Declared) -> tuple[str, ...]:
     Raises:
         SourceError: it lacks declared columns, names one twice, or is no headline.
     """
+    if not line:
+        # An export that failed leaves such a file: one without a row has its header.
+        raise SourceError(f"{shown}: it has no header, so it is not whole; deliver it again")
     options = declared.csv
     delimiter = options.delimiter.replace("\\t", "\t")
     text = line.decode(declared.encoding, "replace").replace(delimiter, _SEPARATOR)

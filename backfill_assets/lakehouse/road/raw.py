@@ -175,7 +175,8 @@ def land(
         StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
     """
     source = loaded.dataset.landing
-    orders = {f.path: columns_in(f.file, f.path, source) for f in files}
+    for file in files:
+        columns_in(file.file, file.path, source)
     path = layout.raw_path(loaded.name)
     days = sorted({f.day for f in files})
     if is_table(path):
@@ -186,7 +187,7 @@ def land(
         keep(path, files_of_days(DeltaTable(path), DELIVERY_DAY, days))
     missing = {f for f in files if f.content not in counts}
     short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
-    fresh = [f for f in files if f in short and f.size and orders[f.path]]
+    fresh = [f for f in files if f in short and f.size]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]
         remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"

@@ -105,9 +105,7 @@ def landed(module_kit: Kit) -> Landed:
     kit.deliver(WHOLE, f"{D2},1,x,1,1", hour=3)
     for part in ("-a", "-b"):
         kit.deliver(IN_PARTS, f"{IN_PARTS},1,x,1,1", part=part)
-    kit.put(f"trips/{EMPTY}-empty.csv", "")
-    kit.put(f"trips/{EMPTY}-blank.csv", "\n \n")
-    kit.deliver(EMPTY, part="-header")
+    kit.deliver(EMPTY)
     kit.put(f"trips/{OTHER_HEADERS}-1.csv", f"\ufeffFee,other,id,kind,amount,day\n2.50,zzz,1,a,9.5,{OTHER_HEADERS}\n")
     kit.put(f"trips/{OTHER_HEADERS}-2.csv", f"day,id,kind,amount,fee\n{OTHER_HEADERS},2,b,8.5,1.25\n")
     for number, name in enumerate(ODD):
@@ -150,13 +148,9 @@ def test_two_files_of_the_same_content_are_two_deliveries(landed: Landed) -> Non
     assert values(landed.rows(IN_PARTS), "_source_file") == files
 
 
-def test_empty_and_header_only_files_are_deliveries_without_rows(landed: Landed) -> None:
+def test_a_file_of_a_header_alone_is_a_delivery_without_rows(landed: Landed) -> None:
     kit, loaded = landed.kit, landed.loaded
-    assert [(d.path, d.rows) for d in landed.of(EMPTY)] == [
-        (f"trips/{EMPTY}-blank.csv", 0),
-        (f"trips/{EMPTY}-empty.csv", 0),
-        (f"trips/{EMPTY}-header.csv", 0),
-    ]
+    assert [(d.path, d.rows) for d in landed.of(EMPTY)] == [(f"trips/{EMPTY}.csv", 0)]
     assert list(kit.land(loaded, EMPTY)) == landed.of(EMPTY)
     assert {day: c.rows for day, c in kit.stage(loaded, EMPTY).items()} == {EMPTY: 0}
 

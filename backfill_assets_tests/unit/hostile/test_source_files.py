@@ -126,6 +126,8 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
+        (b"", "a.csv", "it has no header, so it is not whole"),
+        (gzip.compress(b"\n \n"), "a.csv.gz", "it has no header, so it is not whole"),
         (b"," * 600_000, "a.csv", "names 600,001 columns, at most 10,000"),
         (b"a" * (1 << 21), "a.csv", "its header does not end within 1 MiB"),
         (b"\n" * (1 << 22), "a.csv", "its header does not end within 1 MiB"),
@@ -136,7 +138,7 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
         (b"trip,\xe2\x80\xaefare\n", "a.csv", r"found trip, \u202efare"),
         (",".join(f"column_{n}" for n in range(9_000)).encode(), "a.csv", "and 8,950 more"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)

@@ -80,16 +80,18 @@ def discover(
     is repeated every minute. Whoever lands files passes none.
 
     Raises:
-        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile.
+        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile; or a link leads
+            to nothing.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[str, SourceFile] = {}
     prints = {(d.path, d.size, d.delivered_at): d.fingerprint for d in known}
     for day in sorted(set(delivery_days)):
         pattern = loaded.dataset.landing.path.replace("{day}", day.isoformat())
-        for path in sorted(layout.sources.glob(pattern)):
+        # Where the name is spelled out, glob passes over a link to nothing.
+        for path in sorted(layout.sources.glob(pattern)) or [layout.sources / pattern]:
             relative = path.relative_to(layout.sources).as_posix()
-            if _is_temporary(relative) or not path.is_file():
+            if _is_temporary(relative) or not _is_file(path, relative):
                 continue
             if not relative.isprintable():
                 raise SourceError(
@@ -266,6 +268,22 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
 def _is_temporary(relative: str) -> bool:
     parts = relative.split("/")
     return any(p.startswith(".") for p in parts) or parts[-1].startswith("_") or parts[-1].endswith(_TEMPORARY)
+
+
+def _is_file(path: Path, relative: str) -> bool:
+    """Whether there is a file, and no folder, socket or device.
+
+    Raises:
+        SourceError: a link leads to nothing; the file may be on a volume that is not mounted.
+    """
+    if path.is_file():
+        return True
+    if path.is_symlink() and not path.exists():
+        raise SourceError(
+            f"{visible(relative)}: it is a link, and what it leads to is not there; put that back, such as by mounting its volume, "
+            "or remove the link"
+        )
+    return False
 
 
 def _source_file(

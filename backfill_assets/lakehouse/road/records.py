@@ -126,8 +126,10 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
     of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
     parsed, cells, names, known = {}, [], [], F.lit(False)
     sign = declared.csv.delimiter.replace("\\t", "\t")
+    # No text has a zero byte: a crash leaves them where a line was cut.
+    readable = _is_short_enough(sign) & ~F.col(_TEXT).contains("\0")
     # A quote that is never closed would take the rest of the line for its cell.
-    text = F.when(_is_short_enough(sign), F.concat(F.col(_TEXT), F.lit(sign + _END)))
+    text = F.when(readable, F.concat(F.col(_TEXT), F.lit(sign + _END)))
     for column, header in of.items():
         order = orders[header]
         schema = ", ".join([*(f"_{i} string" for i in range(len(order))), "_end string", "_bad string"])

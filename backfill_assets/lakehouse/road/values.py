@@ -41,8 +41,10 @@ def typed(text: Column, declared: str) -> Column:
             return _exact(text, kind.precision, kind.scale)
         case T.IntegerType() | T.LongType():
             name = kind.simpleString()
-            # Plain digits first, which most are.
-            return F.coalesce(text.try_cast(name), _exact(text, 38, 0).try_cast(name))
+            number = text.try_cast(name)
+            # Plain digits first, which most are. A cast alone reads past control characters, such as the zeros that a crash leaves.
+            plain = F.when(number.cast("string") == text, number)
+            return F.coalesce(plain, _exact(text, 38, 0).try_cast(name))
         case T.DateType():
             return F.when(
                 text.rlike(_DATE), F.substring_index(F.translate(F.trim(text), "T", " "), " ", 1).try_cast("date")

@@ -50,6 +50,7 @@ KEPT: list[tuple[str, str, object]] = [
 ]  # fmt: skip
 LOST: list[tuple[str, str]] = [
     ("n", "2.5"), ("n", "2147483648"), ("n", "1e10"), ("n", "0x1F"), ("n", "\u0661"), ("n", "1 2"),
+    ("n", "12\x01"), ("l", "\x1f12"), ("l", "12\x7f"),
     ("l", "9223372036854775808"), ("l", "1e-1"),
     ("d", "4.5049"), ("d", "4.505"), ("d", "10000000"), ("d", "45049e-4"), ("d", "1,5"), ("d", "1e999"), ("d", "1e-999999999"),
     ("d", "NaN"), ("d", "9" * 500), ("w", "0.001"), ("w", WIDE + "1"), ("w", "1e36"),
@@ -99,6 +100,7 @@ def test_csv_keeps_what_a_type_can_hold_and_quarantines_what_would_be_lost(modul
     lost = [csv_line("lost", column, text) for column, text in LOST]
     header = ",".join(["id", *TYPES])
     bad = [b"latin,,,,,,,,," + BYTES, b"cut,1", b"more,,,,,,,,,x,y", b"wide" + b"," * 50_000]
+    bad += [b"nul,,,,,,,,,a\0b", b"zeros,1,2,,,,,,,\0\0\0"]
     # What a quote opens and nothing closes goes on in the next line, or was cut.
     bad += [b'open,,,,,,,,,"They said:', b'open too,,,,,,,,,"a ""quoted"" one, and']
     lines = [header.encode(), *(line.encode() for line in (*kept.values(), *lost)), *bad]
@@ -129,6 +131,7 @@ def test_json_lines_are_held_to_the_same_and_each_is_one_object(module_kit: Kit)
         '{"id": "x", "s": "\\ud800"}', '{"id": "x", "d": 4.5049}', '{"id": "x", "n": 2.5}', '{"id": "x", "f": 1e-999}',
         '{"id": "x", "at": 1714566605}', '{"id": "x", "n": ""}', '{"id": "x"},"s":"behind it"', '{"id": "x"},{"id": "y"}',
         '{"id": "x"}],"line":[{"id": "y"}', '{"id": "x"}]},"line":{"x":[{"id": "y"}', '{"id": "x", "s": "\\uFDD0"}',
+        '{"id": "x", "n": 12}\0\0',
     ]  # fmt: skip
     texts = [json.dumps(whole), *(json.dumps(row, ensure_ascii=False) for row in kept.values())]
     lines = [*texts, *(line for line, _ in numbers.values()), *lost, *bad]

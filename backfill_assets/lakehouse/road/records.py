@@ -5,6 +5,7 @@ A row is good or it is whole in `_corrupt_record`; nothing of it is lost in betw
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from typing import Final
 
@@ -141,6 +142,9 @@ def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) ->
             for name in declared.columns
         ]
         whole = (F.col(column).getField("_end") == _END) & F.col(column).getField("_bad").isNull()
+        if header is not None:
+            # Files were joined: where all columns are texts, the headline of the second one would be a row.
+            whole &= ~F.col(LINE).isin(header, codecs.BOM_UTF8 + header)
         cells.append(F.when(own & whole, F.struct(*texts)))
         names.append(F.when(own, F.array(*(F.lit(name) for name in order))))
         known |= own

@@ -5,7 +5,9 @@ A text that a declared type cannot hold whole is quarantined; another spelling o
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
+import gzip
 import json
 import shutil
 from dataclasses import dataclass
@@ -112,6 +114,16 @@ def test_csv_keeps_what_a_type_can_hold_and_quarantines_what_would_be_lost(modul
     assert (read.delivery.rows, read.delivery.corrupt_rows) == (len(lines) - 1, len(lost) + len(bad))
     # The lines themselves are shown; for bytes that are no characters stands U+FFFD.
     assert "latin,,,,,,,,,K\ufffdln" in read.rows
+
+
+def test_the_headline_of_a_file_that_was_joined_to_another_is_no_row(kit: Kit) -> None:
+    loaded = kit.dataset(source=source(OLD))
+    content, mark = b"id,amount\n1,a\n", codecs.BOM_UTF8
+    kit.put(f"trips/{D1}.csv", content * 2)
+    kit.put(f"trips/{D2}.csv", (mark + content) * 2)
+    kit.put(f"trips/{D3}.csv.gz", gzip.compress(content) + gzip.compress(mark + content))
+    assert [(d.rows, d.corrupt_rows) for d in kit.land(loaded, D1, D2, D3)] == [(3, 1)] * 3
+    assert values(kit.raw(loaded).where("_corrupt_record IS NULL"), "id", "amount") == [("1", "a")] * 6
 
 
 def test_json_lines_are_held_to_the_same_and_each_is_one_object(module_kit: Kit) -> None:

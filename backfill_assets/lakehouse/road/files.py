@@ -10,6 +10,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from backfill_assets.domain.names import in_one_line, shortened, visible
 
 _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26
+_TAIL: Final = 1 << 16
+_ARCHIVES: Final = frozenset({".gz", ".bz2", ".zst"})
 _MOST_COLUMNS: Final = 10_000
 _SHOWN: Final = 50
 _SHOWN_CHARACTERS: Final = 1_000
@@ -91,19 +94,21 @@ def columns_in(path: Path, shown: str, declared: Declared) -> tuple[str, ...]:
     `shown` names the file in errors. Columns that are not declared may be there; those that are optional may lack.
 
     Raises:
-        SourceError: the file lacks declared columns or its whole header, names one twice, has other types (Parquet), or cannot
-            be read.
+        SourceError: the file lacks declared columns or its whole header, names one twice, has other types (Parquet), ends in zero
+            bytes, or cannot be read.
     """
+    names = tuple(declared.columns)
     match declared.format:
-        case Format.csv if declared.csv.header:
-            return columns_of(headline(path, shown), shown, declared)
+        case Format.csv:
+            # Without a header it is read by position.
+            names = columns_of(headline(path, shown), shown, declared) if declared.csv.header else names
+            _check_end(path, shown)
         case Format.parquet:
             _check_parquet(path, shown, declared)
         case Format.jsonl:
             _check_keys(path, shown, declared)
-        case Format.csv:
-            pass  # it is read by position
-    return tuple(declared.columns)
+            _check_end(path, shown)
+    return names
 
 
 def headline(path: Path, shown: str) -> bytes:
@@ -171,6 +176,20 @@ def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
         if line.strip(_BLANK):
             return line.rstrip(b"\n")
     return b""
+
+
+def _check_end(path: Path, shown: str) -> None:
+    """Refuse a text file whose last line is zero bytes alone: a crash leaves them in the place of rows.
+
+    Spark takes such a line for a blank one. Whether an archive is whole its own format tells.
+    """
+    if path.suffix in _ARCHIVES:
+        return
+    with read_from(shown), path.open("rb") as file:
+        file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        last = file.read().replace(b"\r", b"\n").rpartition(b"\n")[2]
+    if last and not last.strip(b"\0"):
+        raise SourceError(f"{shown}: it ends in zero bytes, so it is not whole; deliver it again")
 
 
 def _check_names(found: tuple[str, ...], shown: str, declared: Declared) -> None:

@@ -147,6 +147,26 @@ def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, mes
     assert message in told(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "kind", "header"),
+    [
+        (HEADER, Format.csv, True),
+        (HEADER, Format.csv, False),
+        (b'{"trip": 1, "fare": 2, "city": "x"}\r', Format.jsonl, True),
+    ],
+    ids=["csv", "csv without a header", "jsonl"],
+)
+def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, header: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    file = tmp_path / "a"
+    for zeros in (1, 4_096, 1 << 18):
+        file.write_bytes(content + b"\0" * zeros)
+        with pytest.raises(SourceError, match=r"^a: it ends in zero bytes, so it is not whole; deliver it again"):
+            columns_in(file, "a", declared(kind, header=header))
+    # Such a line is quarantined.
+    file.write_bytes(content + b"2\0\0")
+    assert columns_in(file, "a", declared(kind, header=header)) == tuple(COLUMNS)
+
+
 file_names = st.binary(min_size=1, max_size=30) | texts(surrogates=True).map(
     lambda text: text.encode("utf-8", "surrogateescape" if "\udcff" in text else "surrogatepass")
 )

@@ -126,7 +126,7 @@ def rollback(
         _say_rollback(plan.chosen(consent), application.rollback.refusals(plan, consent))
         return
     done = application.rollback.execute(release, reason, days=days, consent_rewritten=consent)
-    report_rollback(application, done, reason)
+    report_rollback(application, done)
     say(f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}")
     lift = f"backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}"
     say(f"live runs leave these days alone until they are published again, or: {lift}")

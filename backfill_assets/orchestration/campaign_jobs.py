@@ -225,7 +225,7 @@ def _watch(context: dg.OpExecutionContext, application: Application, config: Wat
 
 def _rollback(context: dg.OpExecutionContext, application: Application, config: RollingBack) -> None:
     done = application.rollback.execute(config.release, config.reason)
-    report_rollback(application, done, config.reason)
+    report_rollback(application, done)
     context.log.info(f"{done.release} rolls back {done.undoes}: {done.dataset} {format_days(done.days)}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import dagster as dg
@@ -13,13 +13,18 @@ from backfill_assets.application import Application
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.domain.health import RunAtWork
 from backfill_assets.domain.health_ports import EventLog
-from backfill_assets.domain.release import ReleaseState
+from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UNIT_TAG
 from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of
 from backfill_assets.orchestration.outdated import report_downstream
-from backfill_assets.orchestration.release_assets import RELEASE_METADATA, release_metadata, released_events
+from backfill_assets.orchestration.release_assets import (
+    RELEASE_METADATA,
+    release_metadata,
+    released_events,
+    rolled_back_events,
+)
 from backfill_assets.orchestration.run_processes import ended_process
 from backfill_assets.orchestration.storage import batched_events
 
@@ -68,8 +73,11 @@ class DagsterEventLog(EventLog):
         return {day: str(said.get(day, "")) for day in days}
 
     def tell(self, release: str, days: Collection[dt.date]) -> None:
-        """Tell of some days of a release, as whoever released them would have; see `released_events`."""
+        """Tell of some days of a release, as whoever released them would have; see `released_events`, `rolled_back_events`."""
         manifest = self.application.ledger.release(release).manifest
+        if manifest.kind is ReleaseKind.rollback:
+            self._report(rolled_back_events(self.application, manifest, sorted(days), _log, again=True), manifest, days)
+            return
         together = [
             r
             for r in self.application.ledger.releases(unit=manifest.unit, states={ReleaseState.finalized})
@@ -83,17 +91,20 @@ class DagsterEventLog(EventLog):
             evidence=manifest.evidence,
         )
         metadata = release_metadata(self.application, [outcome], _LAUNCH, _log)
-        with batched_events(self.instance):
-            for event in released_events([outcome], metadata):
-                self.instance.report_runless_asset_event(event)
-            report_downstream(self.instance, self.application, outcome.days)
+        self._report(released_events([outcome], metadata), manifest, days)
 
     def note(self, dataset: str, text: str) -> None:
-        """Record a repair as an observation of the published asset, where rollbacks stand as well."""
+        """Record a repair as an observation of the published asset, which makes nobody due."""
         key = asset_key("published", dataset)
         # As text: names of files are no Markdown.
         metadata = {"repair": dg.MetadataValue.text(text)}
         self.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=metadata, description="repaired"))
+
+    def _report(self, events: Iterable[dg.AssetMaterialization], manifest: Manifest, days: Collection[dt.date]) -> None:
+        with batched_events(self.instance):
+            for event in events:
+                self.instance.report_runless_asset_event(event)
+            report_downstream(self.instance, self.application, {manifest.dataset: days})
 
     def _at_work(self, record: dg.RunRecord) -> RunAtWork:
         run = record.dagster_run

@@ -2,19 +2,21 @@
 
 import datetime as dt
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
+from backfill_assets.campaigns.releasing.steps import unit_or_none
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import EvidenceError
 from backfill_assets.domain.evidence import DatasetDay, Fault, explain_faults
 from backfill_assets.domain.names import in_words
+from backfill_assets.domain.release import Manifest
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.materializations import last_metadata, last_said
@@ -99,6 +101,26 @@ def released_events(
                         partition=day.isoformat(),
                         metadata=metadata.of(outcome.release, (name, day)),
                     )
+
+
+def rolled_back_events(
+    application: Application, rollback: Manifest, days: Iterable[dt.date], log: logging.Logger, *, again: bool = False
+) -> Iterator[dg.AssetMaterialization]:
+    """Materializations of days that a rollback put back: their rows are others now, so that whatever reads them is due.
+
+    Where it is told `again`, the page of the unit's report stays.
+    """
+    metadata: dict[str, dg.MetadataValue] = {
+        RELEASE_METADATA: dg.MetadataValue.text(rollback.release),
+        "undoes": dg.MetadataValue.text(rollback.undoes),
+        "unit": dg.MetadataValue.text(rollback.unit),
+        "reason": dg.MetadataValue.text(rollback.reason),
+    }
+    if unit := unit_or_none(application.ledger, rollback.unit):
+        metadata |= report_metadata(application, unit, log, again=again)
+    key = asset_key("published", rollback.dataset)
+    for day in days:
+        yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
 
 
 def _told(

@@ -12,10 +12,8 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.campaigns.releasing.rollback import RolledBack
-from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.outdated import report_downstream
-from backfill_assets.orchestration.release_assets import release_metadata, released_events
-from backfill_assets.orchestration.report_links import report_metadata
+from backfill_assets.orchestration.release_assets import release_metadata, released_events, rolled_back_events
 from backfill_assets.orchestration.storage import batched_events
 
 _log = logging.getLogger(__name__)
@@ -29,20 +27,12 @@ def report_release(application: Application, outcome: Released | AlreadyReleased
     return _report(application, released_events([outcome], metadata), outcome.days)
 
 
-def report_rollback(application: Application, done: RolledBack, reason: str) -> bool:
-    """Report which partitions went back to what they were; false where no Dagster instance is configured."""
+def report_rollback(application: Application, done: RolledBack) -> bool:
+    """Report the materializations of a rollback; false where no Dagster instance is configured."""
     if not _configured():
         return False
-    unit = application.ledger.unit(application.ledger.release(done.undoes).manifest.unit)
-    metadata: dict[str, str | dg.MetadataValue] = {
-        "release": done.release, "undoes": done.undoes, "reason": reason, **report_metadata(application, unit, _log),
-    }  # fmt: skip
-    key = asset_key("published", done.dataset)
-    events = (
-        dg.AssetObservation(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
-        for day in done.days
-    )
-    return _report(application, events, {done.dataset: done.days})
+    rollback = application.ledger.release(done.release).manifest
+    return _report(application, rolled_back_events(application, rollback, done.days, _log), {done.dataset: done.days})
 
 
 def _configured() -> bool:
@@ -51,7 +41,7 @@ def _configured() -> bool:
 
 def _report(
     application: Application,
-    events: Iterable[dg.AssetMaterialization | dg.AssetObservation],
+    events: Iterable[dg.AssetMaterialization],
     changed: Mapping[str, Collection[dt.date]],
 ) -> bool:
     with dg.DagsterInstance.get() as instance, batched_events(instance):

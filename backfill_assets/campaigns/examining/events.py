@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from backfill_assets.campaigns.releasing.steps import taken_back
+from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.domain.health_ports import EventLog
@@ -62,11 +62,14 @@ class EventsExam:
         for day, record in newest.items():
             if record.manifest.release not in _names(told.get(day, "")) and not self._telling(record):
                 lacking.setdefault(record.manifest.release, []).append(day)
-        units = {record.manifest.release: record.manifest.unit for record in records}
+        manifests = {record.manifest.release: record.manifest for record in records}
         for release, days in sorted(lacking.items()):
+            unit, kind = manifests[release].unit, manifests[release].kind
             what = f"release {release} of {name}: Dagster was not told of {format_days(days)}"
-            cure = Cure(Mend.tell, release, name, units[release], tuple(day.isoformat() for day in sorted(days)))
-            yield Finding(Gravity.warning, what, f"run: backfill publish {units[release]}, which tells it again", cure)
+            cure = Cure(Mend.tell, release, name, unit, tuple(day.isoformat() for day in sorted(days)))
+            # Publishing the unit of a rollback would undo the rollback.
+            command = f"publish {unit}" if kind is ReleaseKind.publish else "doctor --repair"
+            yield Finding(Gravity.warning, what, f"run: backfill {command}, which tells it again", cure)
         yield from _never_released(name, {day: release for day, release in told.items() if day not in newest})
 
     def _telling(self, record: ReleaseRecord) -> bool:
@@ -102,13 +105,13 @@ def _alive(attempts: Sequence[Attempt]) -> bool:
 
 
 def _newest(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, ReleaseRecord]:
-    """The last publication of each day, rolled back or not: Dagster is told of a rollback by an observation."""
+    """The last release of each day, be it a rollback: it decides what readers see, and Dagster is told of either."""
     undone = taken_back(records)
     newest: dict[dt.date, ReleaseRecord] = {}
     for record in sorted(records, key=lambda r: r.version or 0):
         manifest = record.manifest
-        finalized = record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.publish
-        if finalized and manifest.release not in undone:
+        published = record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.publish
+        if is_rollback(record) or (published and manifest.release not in undone):
             newest |= {swap.day: record for swap in manifest.days}
     return newest
 

@@ -652,13 +652,19 @@ def test_a_materialization_that_no_release_holds_is_found(world: World) -> None:
     assert "2026-01-09" in the(world, "release r_9999").what
 
 
-def test_a_rollback_and_what_was_taken_back_are_not_missed_in_dagster(world: World) -> None:
+def test_a_rollback_that_dagster_was_not_told_of_is_told_and_nothing_is_published_for_it(world: World) -> None:
     events = told(world)
     release = world.released(NEW)
     events.datasets[release] = "sales"
     events.tell(release, DAYS)
-    world.rollback().execute(release, "no")
+    done = world.rollback().execute(release, "no", days=frozenset(DAYS[:1]))
+    events.datasets[done.release] = "sales"
+    assert clean(world)
     world.clock.advance(dt.timedelta(minutes=5))
+    found = the(world, "Dagster was not told of 2026-01-01")
+    assert (done.release in found.what, found.remedy) == (True, "run: backfill doctor --repair, which tells it again")
+    healed(world)
+    assert events.said == {("sales", DAYS[0]): done.release, **{("sales", d): release for d in DAYS[1:]}}
     assert clean(world)
 
 

@@ -16,6 +16,7 @@ import pytest
 from dagster_deltalake import DeltaTableResource, LocalConfig
 
 from backfill_assets.consumers.carrier_report import carrier_report
+from backfill_assets.orchestration.reporting import report_rollback
 from backfill_assets.orchestration.resources import published_table
 from backfill_assets_tests.unit.published.flights import AIRLINES, DISTANCE, SEATS, Departure, Flights
 
@@ -118,6 +119,36 @@ def test_a_release_makes_the_months_of_its_days_due_and_no_other(reports: Path) 
         for month in ("2013-03", "2013-04"):
             instance.report_runless_asset_event(dg.AssetMaterialization(KEY, partition=month))
         assert dg.evaluate_automation_conditions(defs, instance, cursor=seen.cursor).get_num_requested(KEY) == 0
+
+
+def test_a_rollback_makes_the_months_of_its_days_due_again_and_the_report_is_what_it_was(
+    flights: Flights, reports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = dg.DailyPartitionsDefinition("2013-01-01", end_date="2014-01-01", timezone="America/New_York")
+    table = published_table(flights.application, "flights")
+    upstream = dg.AssetSpec(UPSTREAM, partitions_def=days)
+    defs = dg.Definitions([upstream, carrier_report(reports)], resources={"flights_table": table})
+    (home := tmp_path / "dagster").mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}", encoding="utf-8")
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    flights.release({MARCH: SOME, APRIL: SOME})
+    materialize(reports, table, "2013-03")
+    right = (reports / "2013-03.csv").read_text(encoding="utf-8")
+    wrong = flights.release({MARCH: TWICE})
+    materialize(reports, table, "2013-03")
+    with dg.DagsterInstance.get() as instance:
+        seen = dg.evaluate_automation_conditions(defs, instance)
+        done = flights.application.rollback.execute(wrong, "every flight is there twice")
+        assert report_rollback(flights.application, done)
+        seen = dg.evaluate_automation_conditions(defs, instance, cursor=seen.cursor)
+        assert seen.get_requested_partitions(KEY) == {"2013-03"}
+        (record,) = instance.fetch_materializations(UPSTREAM, limit=9).records
+    assert record.asset_materialization is not None
+    said = {name: value.value for name, value in record.asset_materialization.metadata.items()}
+    assert (record.partition_key, said["release"], said["undoes"]) == (str(MARCH), done.release, wrong)
+    made = materialize(reports, table, "2013-03")
+    assert made["2013-03"]["release"] == done.release
+    assert (reports / "2013-03.csv").read_text(encoding="utf-8") == right
 
 
 @pytest.mark.slow

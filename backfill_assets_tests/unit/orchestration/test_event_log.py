@@ -16,6 +16,7 @@ from backfill_assets.domain.health import RunAtWork
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.units import UNIT_TAG
 from backfill_assets.orchestration.event_log import DagsterEventLog
+from backfill_assets.orchestration.materializations import last_metadata
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.campaigns.events import KeptEvents
@@ -98,6 +99,19 @@ def test_what_is_told_of_a_release_is_found_again_on_these_days_and_no_others(sc
     told = scene.log.told("sales")
     assert (list(told), releases["sales"] in told[D2].split(", ")) == ([D2], True)
     assert scene.log.told("totals") == {}
+
+
+def test_a_rollback_is_told_as_a_release_of_its_own(scene: Scene) -> None:
+    releases = scene.released({D1: [1], D2: [2]})
+    scene.log.tell(releases["sales"], [D1, D2])
+    done = scene.house.application.rollback.execute(releases["sales"], "wrong model")
+    scene.kept.datasets[done.release] = "sales"
+    scene.log.tell(done.release, [D2])
+    told = scene.log.told("sales")
+    assert (releases["sales"] in told[D1].split(", "), told[D2]) == (True, done.release)
+    if scene.instance is not None:
+        said = last_metadata(scene.instance, asset_key("published", "sales"), [D2])[D2]
+        assert (said["undoes"], said["reason"], "launch" in said) == (releases["sales"], "wrong model", False)
 
 
 def test_a_repair_is_noted_without_publishing_anything(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.desk import Webserver, campaign_of
 from backfill_assets.cli.output import say
 from backfill_assets.cli.releases import needs_approval, release_now
-from backfill_assets.cli.status import moved_days
+from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ContractError, UnitError
 from backfill_assets.domain.evidence import DayFault, explain_faults
@@ -85,7 +85,10 @@ def refresh(
     expected_change: ExpectedChange = "",
     webserver: Webserver = "",
 ) -> None:
-    """Launch a backfill of the published days that were built from an upstream as it was, or from deliveries that count no more."""
+    """Launch a backfill of the published days that were built from an upstream as it was, or from deliveries that count no more.
+
+    Days on hold are left out: what was rolled back would be published again.
+    """
     application = Application.from_env()
     if dataset:
         application.dataset(dataset)
@@ -97,10 +100,13 @@ def refresh(
             "deliveries that count now"
         )
         return
-    plans = application.relaunches.of_outdated(outdated)
-    names = application.catalog.upstream_first(name for plan in plans for name in plan.datasets)
+    found = application.relaunches.of_outdated(outdated)
+    say_held(found.left_out, "left out")
+    if not found.launches:
+        return
+    names = application.catalog.upstream_first(name for plan in found.launches for name in plan.datasets)
     declared = _declared(application, expected_change, names)
-    for plan in plans:
+    for plan in found.launches:
         tags = _contract_tag(declared, plan.datasets)
         _launch(
             application, plan, _About("refresh", "days that their upstreams or deliveries left behind", tags), webserver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Annotated, TypedDict
 
@@ -19,6 +19,7 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, explain_faults
 from backfill_assets.domain.metrics import gaps_of
 from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.domain.work import Hold
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -29,6 +30,7 @@ class Overview(TypedDict):
     datasets: list[dict[str, object]]
     outdated: Sequence[Outdated]
     moved: Mapping[str, Sequence[date]]
+    holds: Mapping[str, Sequence[Hold]]
     units: list[dict[str, object]]
     not_loaded: list[str]
 
@@ -58,10 +60,13 @@ def status(
 
 def overview(application: Application) -> Overview:
     """How all datasets and open units stand."""
+    names = sorted(application.datasets)
+    holds = {name: application.ledger.holds(name) for name in names}
     return {
-        "datasets": [_dataset(application, name) for name in sorted(application.datasets)],
+        "datasets": [_dataset(application, name, holds[name]) for name in names],
         "outdated": application.outdated.all(),
         "moved": moved_days(application),
+        "holds": {name: held for name, held in holds.items() if held},
         "units": [_unit(application, u) for u in application.ledger.units(states={UnitState.open})],
         "not_loaded": [str(f) for f in application.catalog.faults],
     }
@@ -73,29 +78,50 @@ def moved_days(application: Application) -> dict[str, tuple[date, ...]]:
     return {name: days for name, days in found.items() if days}
 
 
+def say_held(holds: Iterable[Hold], what: str) -> None:
+    """Say what is the matter with days on hold, and how they are put right: not by a refresh."""
+    found: dict[tuple[str, str], list[date]] = {}
+    for hold in holds:
+        found.setdefault((hold.target[0], hold.reason), []).append(hold.target[1])
+    for (name, reason), days in found.items():
+        say(
+            f"{name} {format_days(days, most=3)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
+            f"launch a backfill of these days once they come out right, or let refresh build them: "
+            f"backfill hold lift {name} {min(days)} {max(days)}"
+        )
+
+
 def _show(found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
     table(about_datasets, [tuple(v for k, v in d.items() if k != "gaps") for d in found["datasets"]], "Datasets")
     for one in found["datasets"]:
         if one["gaps"]:
             say(f"{one['dataset']}: due and not published: {one['gaps']}")
-    if found["outdated"]:
-        rows = [(o.dataset, format_days(o.days, most=3), o.causes) for o in found["outdated"]]
+    held = {hold.target: hold for holds in found["holds"].values() for hold in holds}
+    free = [(o, [day for day in o.days if (o.dataset, day) not in held]) for o in found["outdated"]]
+    if rows := [(o.dataset, format_days(days, most=3), o.causes) for o, days in free if days]:
         table(
             ("dataset", "outdated days", "built from an older"),
             rows,
             "Outdated: bring up to date with `backfill refresh`",
         )
+    for o in found["outdated"]:
+        say_held(
+            (held[o.dataset, day] for day in o.days if (o.dataset, day) in held), f"built from an older {o.causes}"
+        )
+    built = "built from other deliveries than those that count now"
     for name, days in found["moved"].items():
-        built = f"{name} {format_days(days, most=3)}: built from other deliveries than those that count now"
-        say(f"{built}; see: backfill deliveries {name}, then: backfill refresh {name}")
+        if others := [day for day in days if (name, day) not in held]:
+            about = f"{name} {format_days(others, most=3)}: {built}"
+            say(f"{about}; see: backfill deliveries {name}, then: backfill refresh {name}")
+        say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
     about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
     for fault in found["not_loaded"]:
         say(f"not loaded: {fault}")
 
 
-def _dataset(application: Application, name: str) -> dict[str, object]:
+def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict[str, object]:
     published = application.tables[name]
     active = published.active() if published.exists() else {}
     days = [day for day, files in active.items() if files]
@@ -105,7 +131,7 @@ def _dataset(application: Application, name: str) -> dict[str, object]:
         "published_days": format_days(days, most=3),
         "watermark": max(days).isoformat() if days else "-",
         "rows": sum(f.rows or 0 for files in active.values() for f in files),
-        "on_hold": format_days((h.target[1] for h in application.ledger.holds(name)), most=3),
+        "on_hold": format_days((h.target[1] for h in holds), most=3),
         "version": published.version(),
         "gaps": format_days(gaps, most=10) if gaps else "",
     }

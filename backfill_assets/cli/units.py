@@ -14,7 +14,7 @@ from backfill_assets.domain.days import checked_range, day_range, format_days
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.units import UnitState
 
-hold = typer.Typer(help="Days that the live pipeline must leave alone.", no_args_is_help=True)
+hold = typer.Typer(help="Days that the live pipeline and refresh leave alone.", no_args_is_help=True)
 
 
 def discard(
@@ -46,7 +46,7 @@ def hold_lift(
     first: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="First day.")],
     last: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="Last day.")],
 ) -> None:
-    """Let the live pipeline work on these days again."""
+    """Let the live pipeline and refresh work on these days again."""
     application = Application.from_env()
     edges = (chosen_day(first), chosen_day(last))
     checked_range(*edges)

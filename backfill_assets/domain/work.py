@@ -172,7 +172,7 @@ class ReleaseRecord:
 
 @dataclass(frozen=True)
 class Hold:
-    """A day that live runs must leave alone until somebody lifts the hold."""
+    """A day that live runs and `backfill refresh` leave alone until it is published again, or somebody lifts the hold."""
 
     target: DatasetDay
     reason: str

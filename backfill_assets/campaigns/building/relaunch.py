@@ -11,9 +11,10 @@ from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.lineage import downstream_of, release_groups, upstream_first, upstreams_of
-from backfill_assets.domain.ports import PublishedTable, ReleaseLedger
+from backfill_assets.domain.lineage import release_groups, upstream_first, upstreams_of
+from backfill_assets.domain.ports import Ledger, PublishedTable
 from backfill_assets.domain.units import Unit
+from backfill_assets.domain.work import Hold
 
 _Need = dict[str, set[dt.date]]
 
@@ -27,10 +28,18 @@ class Relaunch:
 
 
 @dataclass(frozen=True)
+class Refresh:
+    """What brings outdated days up to date, and the holds on those of them that are left alone."""
+
+    launches: tuple[Relaunch, ...]
+    left_out: tuple[Hold, ...]
+
+
+@dataclass(frozen=True)
 class Relaunches:
     """Plans launches; launches nothing."""
 
-    ledger: ReleaseLedger
+    ledger: Ledger
     tables: Mapping[str, PublishedTable]
     datasets: Mapping[str, Dataset]
 
@@ -51,25 +60,31 @@ class Relaunches:
         days = set().union(*need.values())
         return self._rectangles({name: days & set(unit.targets[name]) for name in need})
 
-    def of_outdated(self, outdated: Iterable[Outdated]) -> tuple[Relaunch, ...]:
+    def of_outdated(self, outdated: Iterable[Outdated]) -> Refresh:
         """What brings outdated days up to date, together with the published days of the same date that are built from them.
 
-        Days that only look back at them are outdated once they are released, and not before.
+        Days that only look back at them are outdated once they are released, and not before. Days on hold are left out, and
+        whatever would be launched only because it is built from them.
         """
         upstreams = upstreams_of(self.datasets)
         found: _Need = {}
         for one in outdated:
             found.setdefault(one.dataset, set()).update(one.days)
         plans: list[Relaunch] = []
+        left_out: list[Hold] = []
         for group in release_groups(upstreams):
-            need = {name: found[name] for name in group if name in found}
+            need: _Need = {}
+            reached: _Need = {}
             for name in group:
-                above = {day for n, days in need.items() if name in downstream_of((n,), upstreams) for day in days}
-                along = published_among(self.ledger, self.tables[name], name, above)
-                if along:
-                    need[name] = need.get(name, set()) | along
+                own = found.get(name, set())
+                above = set().union(*(reached[upstream] for upstream in upstreams.get(name, ())))
+                wanted = own | published_among(self.ledger, self.tables[name], name, above)
+                held = {hold.target[1]: hold for hold in self.ledger.holds(name, own | above)}
+                left_out += [hold for day, hold in held.items() if day in wanted]
+                reached[name] = (own | above) - held.keys()
+                need[name] = wanted - held.keys()
             plans += self._rectangles(need)
-        return tuple(plans)
+        return Refresh(tuple(plans), tuple(left_out))
 
     def _behind(self, name: str, above: str, days: Iterable[dt.date]) -> set[dt.date]:
         reach = self.datasets[name].upstream[above].lookback_days

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.building.relaunch import Relaunch, Relaunches
+from backfill_assets.campaigns.building.relaunch import Refresh, Relaunch, Relaunches
 from backfill_assets.campaigns.building.upstream import Outdated
+from backfill_assets.domain.work import Hold
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns.test_upstream import Shop
@@ -76,9 +77,9 @@ def test_outdated_days_take_the_published_days_downstream_along_and_no_others(ch
     _published(chain, "sales", D1, D2, D3)
     plans = _plans(chain)
     left_behind = (Outdated("sales", (D1, D2, D3), ("zones",)),)
-    assert plans.of_outdated(left_behind) == (Relaunch(("sales",), (D1, D2, D3)),)
+    assert plans.of_outdated(left_behind).launches == (Relaunch(("sales",), (D1, D2, D3)),)
     _published(chain, "areas", D1, D4)
-    assert plans.of_outdated(left_behind) == (
+    assert plans.of_outdated(left_behind).launches == (
         Relaunch(("sales", "areas"), (D1,)),
         Relaunch(("sales",), (D2, D3)),
     )
@@ -88,4 +89,15 @@ def test_each_outdated_dataset_is_launched_over_its_own_days(chain: World) -> No
     _published(chain, "sales", D1, D2)
     _published(chain, "areas", D3, D4)
     found = (Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D4,), ("sales",)))
-    assert _plans(chain).of_outdated(found) == (Relaunch(("sales",), (D1,)), Relaunch(("areas",), (D4,)))
+    assert _plans(chain).of_outdated(found).launches == (Relaunch(("sales",), (D1,)), Relaunch(("areas",), (D4,)))
+
+
+def test_days_on_hold_are_left_out_and_nothing_is_taken_along_past_them(chain: World) -> None:
+    for name in NAMES:
+        _published(chain, name, D1, D2)
+    hold = Hold(("sales", D1), "wrong", "ada", chain.clock.now())
+    chain.ledger.hold([hold, Hold(("sales", D4), "nobody asks for it", "ada", chain.clock.now())])
+    found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
+    assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (hold,))
+    found = _plans(chain).of_outdated([Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D1,), ("sales",))])
+    assert found == Refresh((Relaunch(("areas",), (D1,)),), (hold,))

@@ -113,6 +113,31 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
     assert house.application.late_deliveries.of("sales") == ()
 
 
+@pytest.mark.usefixtures("clock_of_the_house")
+def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(house: House, dagster: Dagster) -> None:
+    deliver(house, "id\n1\n")
+    land(house)
+    house.released({D1: [1]}, ("sales",))
+    deliver(house, "id\n1\n2\n")
+    land(house)
+    wrong = house.released({D1: [7]}, ("sales",))
+    (release,) = house.world.ledger.releases(unit=wrong.id)
+    run("rollback", release.manifest.release, "--reason", "model is wrong")
+    lift = f"backfill hold lift sales {D1} {D1}"
+    held = rf"sales {D1} \(on hold: model is wrong\): {{}}\. Refresh would publish again .*{lift}\n"
+    built = "built from other deliveries than those that count now; see: backfill deliveries sales"
+    said = run("status")
+    assert re.search(held.format(built), said)
+    assert "then: backfill refresh" not in said
+    assert re.search(held.format("left out"), run("refresh", "sales"))
+    assert dagster.taken == []
+    assert [hold.target for hold in house.world.ledger.holds("sales")] == [("sales", D1)]
+    run(*shlex.split(lift)[1:])
+    assert f"{built}, then: backfill refresh sales" in run("status")
+    run("refresh")
+    assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
+
+
 def test_what_cannot_be_meant_is_refused(house: House) -> None:
     deliver(house, "id\n1\n")
     land(house)

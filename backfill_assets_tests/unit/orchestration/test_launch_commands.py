@@ -105,6 +105,21 @@ def test_only_published_days_are_refreshed_with_what_is_expected_of_each_dataset
     assert json.loads(tag) == {"totals": [{"days": ["2026-01-03"], "metrics": {"amount": "any"}}]}
 
 
+@pytest.mark.usefixtures("clock_of_the_house")
+def test_outdated_days_on_hold_are_named_and_only_the_others_are_refreshed(house: House, dagster: Dagster) -> None:
+    house.released({D1: [1], D2: [2]})
+    wrong = house.released({D1: [10], D2: [20]})
+    (release,) = (r.manifest.release for r in house.world.ledger.releases("totals", wrong.id))
+    _run("rollback", release, "--reason", "wrong totals", "--first", str(D1), "--last", str(D1))
+    house.released({D2: [30]}, names=("sales",))
+    said = _run("status")
+    assert f"totals {D1} (on hold: wrong totals): built from an older sales. Refresh would publish again" in said
+    (row,) = (line for line in said.splitlines() if "│ sales " in line and "totals" in line)
+    assert (str(D2) in row, str(D1) in row) == (True, False)
+    assert f"totals {D1} (on hold: wrong totals): left out" in _run("refresh")
+    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D2)])]
+
+
 def test_an_expected_change_that_cannot_be_understood_launches_nothing(house: House, dagster: Dagster) -> None:
     house.released({D1: [1]})
     house.released({D1: [2]}, names=("sales",))

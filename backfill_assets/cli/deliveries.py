@@ -15,7 +15,7 @@ from backfill_assets.domain.errors import ArgumentError
 from backfill_assets.domain.names import number_of
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
-Prefix = Annotated[str, typer.Option(help="All files whose path below the sources folder begins so.")]
+Prefix = Annotated[str, typer.Option(help="A folder below the sources folder, with all that lies in it; or one file.")]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.")]
 DeliveryDays = Annotated[str, typer.Option(metavar="DAYS", help="Delivery days, such as 2024-03-01..2024-03-07.")]
 
@@ -41,7 +41,7 @@ def withdraw(
 ) -> None:
     """Take what came last at a path out of all that is built: it stays in raw, and counts no more."""
     if bool(file) == bool(prefix):
-        raise ArgumentError("name one file, or all files that begin alike: --prefix")
+        raise ArgumentError("name one file, or all files of a folder: --prefix")
     desk, chosen = _opened(dataset).delivery_desk, Chosen(file, prefix)
     done = desk.restore(dataset, chosen, reason) if undo else desk.withdraw(dataset, chosen, reason)
     _say(dataset, done, "taken back" if undo else "withdrawn")
@@ -92,7 +92,9 @@ def _say(dataset: str, done: Done, what: str) -> None:
     if not done.deliveries:
         say(f"nothing to do: it was {what} before")
         return
-    say(f"{what}: {number_of(len(done.deliveries), 'file')}, first {done.deliveries[0].path}")
+    first, *others = sorted({one.path for one in done.deliveries})
+    until = f", last {others[-1]}" if others else ""
+    say(f"{what}: {number_of(len(done.deliveries), 'file')}, first {first}{until}")
     say(f"built from them: {dataset} {format_days(done.days)}")
     if done.published:
         say(f"published as before: {format_days(done.published)}; build them again with: backfill refresh {dataset}")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY, day_range
+from backfill_assets.domain.days import ONE_DAY, day_range, format_days
 from backfill_assets.domain.deliveries import Deed, Place, Standing, heads, place_of, standings
 from backfill_assets.domain.errors import ArgumentError, SourceError
 from backfill_assets.domain.paths import fits
@@ -29,7 +29,10 @@ _ANEW: Final = sys.maxsize
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which deliveries are meant: a path, or all paths that begin with a prefix, or delivery days; all that are given count."""
+    """Which deliveries are meant: a path, or all below a prefix, or delivery days; all that are given count.
+
+    A prefix is a folder, or a file: whole parts of a path, so that `shop_1` does not mean `shop_10/` as well.
+    """
 
     path: str = ""
     prefix: str = ""
@@ -39,13 +42,15 @@ class Chosen:
         """Whether a delivery is meant."""
         return (
             (not self.path or delivery.path == self.path)
-            and delivery.path.startswith(self.prefix)
+            and (not self.prefix or f"{delivery.path}/".startswith(f"{self.prefix.rstrip('/')}/"))
             and (not self.days or delivery.day in self.days)
         )
 
     def __str__(self) -> str:
         """What is meant, for people."""
-        return self.path or f"{self.prefix}*"
+        prefix = f"--prefix {self.prefix} (a folder or a file, by its whole name)" if self.prefix else ""
+        days = format_days(self.days) if self.days else ""
+        return " ".join(filter(None, (self.path, prefix, days)))
 
 
 @dataclass(frozen=True)

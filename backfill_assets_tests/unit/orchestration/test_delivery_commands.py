@@ -8,10 +8,13 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.cli.app import app
 from backfill_assets.domain.deliveries import Deed, heads
 from backfill_assets.domain.errors import ArgumentError, DatasetError, SourceError
@@ -25,6 +28,8 @@ __all__ = ["dagster"]
 
 D1, D2 = day(1), day(2)
 FILE = f"x/{D1}.csv"
+NO_SPARK = cast("SparkSession", None)
+"""Nothing of what is refused here gets that far."""
 
 
 def run(*words: str) -> str:
@@ -113,6 +118,31 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
     assert house.application.late_deliveries.of("sales") == ()
 
 
+@pytest.mark.parametrize("prefix", ["x/shop_1", "x/shop_1/"])
+def test_a_prefix_means_a_folder_and_none_whose_name_only_begins_so(house: House, prefix: str) -> None:
+    now = house.world.clock.now()
+    paths = (f"x/shop_1/{D1}.csv", f"x/shop_10/{D1}.csv", f"x/shop_1/{D2}.csv", f"x/shop_1_{D1}.csv")
+    landed = [Delivery("sales", D1, path, f"of {path}", 1, now, now, 1, 0) for path in paths]
+    house.world.ledger.add_deliveries(landed, {})
+
+    def withdrawn() -> set[str]:
+        return {one.path for one in house.world.ledger.deliveries("sales", [D1]) if one.withdrawn}
+
+    said = run("withdraw", "sales", "--prefix", prefix, "--reason", "of another shop")
+    assert f"withdrawn: 2 files, first {paths[0]}, last {paths[2]}" in said
+    assert withdrawn() == {paths[0], paths[2]}
+    run("withdraw", "sales", "--prefix", "x", "--reason", "all of them")
+    assert withdrawn() == set(paths)
+    run("withdraw", "sales", "--prefix", prefix, "--undo", "--reason", "it was right")
+    assert withdrawn() == {paths[1], paths[3]}
+    desk = house.application.delivery_desk
+    with pytest.raises(SourceError, match=r"x/shop_1/.* and 1 more: not among the sources any more"):
+        desk.reland(NO_SPARK, "sales", Chosen(prefix=prefix), "the disk was bad")
+    for chosen in (Chosen(prefix="x/shop_10"), Chosen(days=(D2,))):
+        with pytest.raises(ArgumentError, match=re.escape(f"no delivery in force fits {chosen}; see:")):
+            desk.reland(NO_SPARK, "sales", chosen, "the disk was bad")
+
+
 @pytest.mark.usefixtures("clock_of_the_house")
 def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(house: House, dagster: Dagster) -> None:
     deliver(house, "id\n1\n")
@@ -142,10 +172,16 @@ def test_what_cannot_be_meant_is_refused(house: House) -> None:
     deliver(house, "id\n1\n")
     land(house)
     for words, error, message in (
-        (("withdraw", "sales", "--reason", "x"), ArgumentError, "name one file, or all files that begin alike"),
+        (("withdraw", "sales", "--reason", "x"), ArgumentError, "name one file, or all files of a folder"),
         (("withdraw", "sales", FILE, "--prefix", "x", "--reason", "x"), ArgumentError, "name one file"),
         (("withdraw", "sales", FILE), ArgumentError, "say why: --reason TEXT"),
         (("withdraw", "sales", "y.csv", "--reason", "x"), ArgumentError, r"nothing that fits y\.csv has landed"),
+        (
+            ("withdraw", "sales", "--prefix", "x/2026", "--reason", "x"),
+            ArgumentError,
+            r"fits --prefix x/2026 \(a folder .* has landed",
+        ),
+        (("withdraw", "sales", "--prefix", "/", "--reason", "x"), ArgumentError, "nothing that fits --prefix / "),
         (("withdraw", "sales", FILE, "--undo", "--reason", "x"), ArgumentError, "nothing that fits .* was withdrawn"),
         (("withdraw", "totals", FILE, "--reason", "x"), DatasetError, "totals has no source of its own"),
         (("reland", "sales", "--reason", "x"), ArgumentError, "say which files: --days"),

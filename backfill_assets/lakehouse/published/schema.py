@@ -19,6 +19,9 @@ Types = Mapping[str, str]
 """Delta's names of the types by column, in the table's order; the dataset contract uses the same names."""
 
 _REFUSED_FEATURES = ("columnMapping", "deletionVectors")
+_CONSTRAINT: Final = "delta.constraints."
+_RULES_OF_FIELDS: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.")
+"""What the metadata of a field begins with where an engine refuses or makes up its values."""
 
 
 def declared_types(dataset: Dataset) -> Types:
@@ -47,9 +50,15 @@ def types_of(fields: Iterable[Mapping[str, Any]]) -> Types:
     return {f["name"]: f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]) for f in fields}
 
 
+def table_fields(table: DeltaTable) -> Sequence[Mapping[str, Any]]:
+    """The fields of a table, as the JSON of its schema has them."""
+    fields: Sequence[Mapping[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
+
+
 def table_types(table: DeltaTable) -> Types:
     """The types of a table's columns."""
-    return types_of(json.loads(table.schema().to_json())["fields"])
+    return types_of(table_fields(table))
 
 
 def differences(expected: Types, found: Types) -> list[str]:
@@ -99,6 +108,28 @@ def require_plain(what: str, features: Iterable[str], configuration: Mapping[str
         raise PreconditionError(
             f"{what}: expected a table without column mapping and deletion vectors, found {', '.join(sorted(set(refused)))}; "
             "files of such a table cannot be swapped. Write it without these features"
+        )
+
+
+def require_no_rules(what: str, fields: Iterable[Mapping[str, Any]], configuration: Mapping[str, str]) -> None:
+    """Refuse a table with rules of its own: rows of files that are swapped in are never held against them.
+
+    Raises:
+        PreconditionError: names each rule.
+    """
+    rules = [
+        f"constraint {name.removeprefix(_CONSTRAINT)} ({sql})"
+        for name, sql in sorted(configuration.items())
+        if name.startswith(_CONSTRAINT)
+    ]
+    for field in fields:
+        rules += [f"column {field['name']} NOT NULL"] if not field["nullable"] else []
+        rules += [f"column {field['name']} {key}" for key in field["metadata"] if key.startswith(_RULES_OF_FIELDS)]
+    if rules:
+        raise PreconditionError(
+            f"{what}: expected a table without rules of its own, found {', '.join(rules)}; a release swaps files, of which no "
+            "engine looks at the rows. Declare them in dataset.yaml, under checks.rules or as nullable: false of a column, and "
+            "take them off the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
         )
 
 

@@ -93,7 +93,8 @@ class DeltaPublishedTable:
         A shadow that nothing was written to (days without data) has no log, and nothing to compare.
 
         Raises:
-            PreconditionError: shadow, declaration and table differ otherwise; names column, expected, found.
+            PreconditionError: shadow, declaration and table differ otherwise, or the table has rules of its own; names column or
+                rule, expected, found.
             StorageError: the disk does not confirm the commit.
         """
         declared = schema.declared_types(self._dataset)
@@ -252,6 +253,7 @@ class DeltaPublishedTable:
         protocol, what = table.protocol(), f"published table {self._root}"
         features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
         schema.require_plain(what, features, table.metadata().configuration)
+        schema.require_no_rules(what, schema.table_fields(table), table.metadata().configuration)
         schema.require_partitioning(what, self._dataset, table.metadata().partition_columns)
 
     def _require_version(self, found: int, expected: int) -> None:

@@ -251,6 +251,39 @@ def test_a_published_table_with_deletion_vectors_is_refused(published: DeltaPubl
     refused(published, plan, "published table .* found deletionVectors")
 
 
+def test_a_published_table_with_a_constraint_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+    """Of the rows that a release swaps in none was ever held against it."""
+    plan = planned(published)
+    DeltaTable(home).alter.add_constraint({"small": "amount < 25"})
+    refused(published, plan, r"without rules of its own, found constraint small \(amount < 25\); .* DROP CONSTRAINT")
+    with pytest.raises(PreconditionError, match=r"checks\.rules"):
+        published.prepare("_shadow/u/2")
+    DeltaTable(home).alter.drop_constraint("small")
+    published.commit(plan, published.version())
+    assert content(home) == {d: [30] for d in DAYS}
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"nullable": False}, "column amount NOT NULL"),
+        ({"metadata": {"delta.invariants": "{}"}}, r"column amount delta\.invariants"),
+        ({"metadata": {"delta.generationExpression": "id"}}, r"column amount delta\.generationExpression"),
+    ],
+)
+def test_a_published_table_with_a_rule_for_a_column_is_refused(
+    published: DeltaPublishedTable, home: Path, change: dict[str, object], found: str
+) -> None:
+    plan = planned(published)
+    (metadata,) = actions(home, 0, "metaData")
+    columns = json.loads(str(metadata["schemaString"]))
+    next(field for field in columns["fields"] if field["name"] == "amount").update(change)
+    # As ALTER TABLE … ALTER COLUMN writes it.
+    altered = json.dumps({"metaData": {**metadata, "schemaString": json.dumps(columns)}})
+    (home / f"_delta_log/{published.version() + 1:020}.json").write_text(altered + "\n", encoding="utf-8")
+    refused(published, plan, f"published table .*, found {found};")
+
+
 def test_a_table_that_was_never_prepared_is_refused(table: DeltaPublishedTable, home: Path) -> None:
     with pytest.raises(PreconditionError, match="prepare it first"):
         table.commit(manifest("r", [DaySwap(day(0), (), ())]), -1)

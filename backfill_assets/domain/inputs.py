@@ -92,6 +92,14 @@ def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> fr
     return frozenset(day for day, known in landed.items() if rows.get(day, 0) < known)
 
 
+def surplus_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
+    """The delivery days of which raw has more `rows` than were landed, such as after a backup of the ledger was restored."""
+    landed = Counter[dt.date]()
+    for delivery in deliveries:
+        landed[delivery.day] += delivery.rows
+    return frozenset(day for day, found in rows.items() if found > landed[day])
+
+
 def week_before(day: dt.date) -> tuple[dt.date, ...]:
     """The days with whose deliveries those of a day are compared: a stale export comes again under the next day's name."""
     return day_range(day - _WEEK * ONE_DAY, day - ONE_DAY)

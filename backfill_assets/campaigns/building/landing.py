@@ -25,6 +25,7 @@ from backfill_assets.lakehouse.road import (
     land,
     lost_from_raw,
     read_again,
+    require_known,
     require_raw,
     require_sources,
     rows_in_raw,
@@ -112,6 +113,16 @@ class Landing:
             return self.ledger.deliveries(name, ever)
 
         require_sources(loaded, self.layout, known)
+
+    def require_known(self, name: str, days: Days) -> None:
+        """Refuse to stage days while raw has rows of files that the ledger does not know and that are gone.
+
+        Raises:
+            SourceError: names a file, and says what to do.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.delivery_days(days)
+        require_known(loaded, self.layout, window, self.ledger.deliveries(name, window))
 
     def require_raw(self, name: str, days: Days, force: Sequence[Delivery]) -> None:
         """Refuse to stage days while raw lacks rows of them, or has the deliveries in `force` otherwise than they are declared now.

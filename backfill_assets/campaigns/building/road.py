@@ -73,8 +73,12 @@ class Road(Landing):
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
-            SourceError: raw has fewer rows than were landed, or lacks what counts now.
+            SourceError: raw has fewer rows than were landed, lacks what counts now, or has what the ledger does not know.
         """
+        if not days:
+            return {}
+        # Also where nothing is to be staged: what was landed and not staged moves nothing that this ledger knows.
+        self.require_known(name, days)
         stale = self.days_to_stage(name, days)
         if not stale:
             return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.domain.health_ports import WrittenReports
-from backfill_assets.domain.inputs import lost_days
+from backfill_assets.domain.inputs import lost_days, surplus_days
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.ports import Ledger, PublishedTable
@@ -160,13 +159,11 @@ class FilesExam:
             what = f"raw/{table.dataset} {format_days(lacking)}: raw has fewer rows than the ledger says were landed"
             remedy = "launch raw of these days if their files are still there; otherwise restore raw from a backup"
             yield Finding(Gravity.error, what, f"{remedy} of the ledger's time, or later")
-        known = Counter[dt.date]()
-        for delivery in deliveries:
-            known[delivery.day] += delivery.rows
-        over = sorted(day for day, rows in table.rows.items() if rows > known[day])
+        over = surplus_days(deliveries, table.rows)
         if over and table.written_at is not None and table.written_at < self.settled:
             what = f"raw/{table.dataset} {format_days(over)}: raw has rows that the ledger does not know as landed"
-            yield Finding(Gravity.warning, what, "launch raw of these days: it puts the same files in their place")
+            remedy = "launch raw of these days if their files are still there; otherwise restore a newer ledger"
+            yield Finding(Gravity.warning, what, f"{remedy}, or see docs/deliveries.md")
 
     def _deliveries(self, table: StoredTable) -> tuple[Delivery, ...]:
         return self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows})

@@ -13,6 +13,7 @@ from backfill_assets.lakehouse.road.raw import (
     gone_from_sources,
     land,
     lost_from_raw,
+    require_known,
     require_raw,
     require_sources,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "read_again",
     "reference_fingerprints",
     "require_declared_columns",
+    "require_known",
     "require_raw",
     "require_sources",
     "row_differences",

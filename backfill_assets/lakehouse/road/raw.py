@@ -16,7 +16,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.errors import SourceError
-from backfill_assets.domain.inputs import lost_days
+from backfill_assets.domain.inputs import lost_days, surplus_days
 from backfill_assets.domain.names import visible
 from backfill_assets.domain.paths import days_of
 from backfill_assets.domain.reading import form_of, reading_of
@@ -263,6 +263,33 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
         f"{what}, and {gone[0]}{more} {'are' if more else 'is'} not among the sources any more as landed then; "
         "restore raw from a backup that has them, or put the files back and launch raw of these days"
     )
+
+
+def require_known(
+    loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery]
+) -> None:
+    """Refuse to read raw where it has rows of files that are gone and that the ledger does not know: nobody can land them.
+
+    A file at the same path, whatever its content is by now, is what counts there, and a landing tells the ledger of it. So one
+    that is at work, or has died before it told the ledger, is no reason to refuse.
+
+    Raises:
+        SourceError: names a file, and the first digits of its fingerprint.
+    """
+    deliveries, path = tuple(known), layout.raw_path(loaded.name)
+    over = surplus_days(deliveries, rows_by_day(path, DELIVERY_DAY, delivery_days) if is_table(path) else {})
+    if not over:
+        return
+    contents, there = {d.content for d in deliveries}, {(f.day, f.path) for f in discover(loaded, layout, over)}
+    unknown = sorted(one for one in rows_in_raw(path, over) if one not in contents and one[:2] not in there)
+    if unknown:
+        day, file, fingerprint = unknown[0]
+        more = f" and of {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise SourceError(
+            f"{path}: raw has rows of {file} ({fingerprint[:8]}){more} that the ledger does not know as landed, and this file "
+            "is not among the sources any more: the ledger may be older than raw. Restore a newer one, or put the file back and "
+            f"launch raw of {day}. If its rows must not count, delete them from raw as docs/deliveries.md says"
+        )
 
 
 def _is_temporary(relative: str) -> bool:

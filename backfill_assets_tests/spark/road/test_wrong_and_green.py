@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import importlib
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -263,6 +265,15 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
     with pytest.raises(SourceError, match=match):
         application.road.stage(kit.spark, "trips", (D1,))
     application.delivery_desk.reland(kit.spark, "trips", Chosen(days=(D1,)), "rows of it were lost")
+    # Nobody has the other file any more: as docs/deliveries.md says, its rows are deleted.
+    with pytest.raises(
+        SourceError, match=r"raw has rows of trips/other.csv \(\w{8}\) that the ledger does not know"
+    ) as refused:
+        application.road.stage(kit.spark, "trips", (D1,))
+    digits = re.findall(r"\((\w{8})\)", str(refused.value))[0]
+    DeltaTable(kit.layout.raw_path("trips")).delete(
+        f"_delivery_day = '{D1}' AND _source_file = 'trips/other.csv' AND _fingerprint LIKE '{digits}%'"
+    )
     assert application.road.stage(kit.spark, "trips", (D1,)) == {D1: 2}
     # Nor are those that are there twice counted once, or twice.
     rows = DeltaTable(kit.layout.raw_path("trips")).to_pyarrow_table()
@@ -275,6 +286,35 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
     kit.dataset(source={**TRIPS["source"], "optional": ["kind"]})  # type: ignore[dict-item]
     with pytest.raises(SourceError, match=doubled):
         Application(kit.settings).road.stage(kit.spark, "trips", (D1,))
+
+
+def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_missed_by_name(kit: Kit) -> None:
+    """The ledger came from a dump of before they landed: the day was built from what had come until then."""
+    source = {**TRIPS["source"], "removed_after_landing": True}  # type: ignore[dict-item]
+    loaded = kit.dataset(source=source)
+    application = Application(kit.settings)
+    road = application.road
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    road.land(kit.spark, "trips", (D1,))
+    assert road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    file = kit.deliver(D1, f"{D1},1,a,20,1.00")
+    # As by a landing that died before it told the ledger.
+    land(kit.spark, loaded, kit.layout, discover(loaded, kit.layout, [D1]), NOW)
+    # The next will make it known, or what lies there instead by then.
+    road.require_known("trips", (D1,))
+    unknown = file.read_bytes()
+    kit.deliver(D1, f"{D1},1,a,15,1.00")
+    road.require_known("trips", (D1,))
+    file.unlink()
+    missed = (
+        rf"raw has rows of trips/{D1}.csv \({hashlib.sha256(unknown).hexdigest()[:8]}\) that the ledger does not know"
+    )
+    with pytest.raises(SourceError, match=rf"{missed} .*, or put the file back and launch raw of {D1}\."):
+        road.stage(kit.spark, "trips", (D1,))
+    file.write_bytes(unknown)
+    assert [one.rows for one in road.land(kit.spark, "trips", (D1,)).new] == [1]
+    assert road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert values(kit.staged(loaded), "amount") == [(20.0,)]
 
 
 def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:

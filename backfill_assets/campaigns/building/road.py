@@ -144,7 +144,8 @@ class Road(Landing):
 
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
-            EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days again and again.
+            EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days, or write
+                those of an upstream, again and again.
             SourceError: upstream days were built without a column that is declared now.
             LeaseLostError: another attempt has taken these days over.
         """
@@ -157,6 +158,7 @@ class Road(Landing):
             self.land_what_is_there(spark, name, days)
         for _ in range(_TRIES):
             wanted = self.basis.staged_inputs(name, read)
+            versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
             # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
             inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
             # After the digest of the inputs: what lands between the two makes the evidence stale.
@@ -167,12 +169,15 @@ class Road(Landing):
             tables = self._upstream_tables(spark, unit, name, days)
             build_shadow(spark, loaded, self.layout, target, tables)
             # File names never repeat: the same files before and after mean that nobody has replaced them in between.
-            if staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged:
+            good = staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged
+            # What comes and is rolled back before the release is stale to nobody, and may have been read.
+            moved = self._upstream_written(name, days, versions) or self.basis.upstream(name, days, unit) != upstream
+            if good and not moved:
                 break
         else:
             raise EvidenceError(
-                f"{name} {format_days(days)}: staging changed {_TRIES} times while its shadow was built; let other launches of "
-                "these days end, and launch again"
+                f"{name} {format_days(days)}: {'an upstream' if good else 'staging'} changed {_TRIES} times while its shadow was "
+                "built; let other launches of these days end, and launch again"
             )
         files = self.tables[name].shadow_files(attempt.folder, days)
         at, contract = self.clock.now(), unit.contract.of(name).hash
@@ -192,6 +197,17 @@ class Road(Landing):
         # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
         require_declared_columns(self.layout, upstreams)
         return upstream_tables(spark, self.layout, upstreams)
+
+    def _upstream_written(self, name: str, days: Days, versions: Mapping[str, int]) -> bool:
+        """Whether upstream days behind these had other files in any version of their table since the given ones."""
+        for above, before in versions.items():
+            table, read = self.tables[above], self.datasets[name].dataset.upstream_days(above, days)
+            if (newest := table.version()) == before:
+                continue
+            seen = [table.at(version) if version >= 0 else {} for version in range(before, newest + 1)]
+            if len({tuple(layout_digest(found.get(day, ())) for day in read) for found in seen}) > 1:
+                return True
+        return False
 
     def _staged_by_this_code(
         self, name: str, days: Days, inputs: Mapping[dt.date, str] | None = None

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from typing import cast
@@ -200,6 +201,50 @@ def test_a_column_that_upstream_days_were_built_without_is_missed_by_name(kit: K
     application.publisher.release(unit.id)
     table = kit.table(kit.layout.published_path("totals"))
     assert values(table, "day", "fee") == [(D1, Decimal("0.00")), (D2, Decimal("10.00"))]
+
+
+def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(kit: Kit) -> None:
+    """The evidence named what was published before and after, and the shadow was built from what came in between."""
+    trips = kit.dataset()
+    two_days(kit, on_missing="pass")
+    kit.publish(trips, kit.rows((D1, 1, "a", 50.0, Decimal(10))))
+    other = kit.rows((D1, 1, "a", 50.0, Decimal(99)))
+    application = Application(kit.settings)
+    table = kit.layout.published_path("trips")
+
+    def comes() -> None:
+        kit.publish(trips, other)
+
+    def goes() -> None:
+        DeltaTable(table).restore(DeltaTable(table).version() - 1)
+
+    def fees(ticks: list[Callable[[], None]], looks: list[Callable[[], None]]) -> list[Decimal]:
+        """Others are at work whenever this road asks for the time, and whenever it looks for the version of the upstream."""
+
+        def next_of(acts: list[Callable[[], None]]) -> Callable[[str], None]:
+            return lambda _call: acts.pop(0)() if acts else None
+
+        clock = between(application.clock, {"now"}, before=next_of(ticks))
+        tables = {
+            **application.road.tables,
+            "trips": between(application.road.tables["trips"], {"version"}, before=next_of(looks)),
+        }
+        road = replace(application.road, clock=clock, tables=tables)
+        unit = opened(application, {"totals": (D1,)})
+        attempt = application.ledger.start_attempt(unit.id, "totals", (D1,), unit.id, dt.timedelta(minutes=10))
+        road.build(kit.spark, unit, attempt)
+        # It is fresh: a release would find nothing that has moved.
+        assert judged(application, unit, "totals")[D1].basis.upstream == application.basis.upstream("totals", (D1,))[D1]
+        discard(application, unit)
+        built_from = DeltaTable(kit.layout.published_path("totals") / attempt.folder).to_pyarrow_table(columns=["fee"])
+        return built_from["fee"].to_pylist()
+
+    # The time is asked for before the upstream is read, and after the shadow is built.
+    assert fees([comes, goes], []) == [Decimal(10)]
+    # Also where it has gone before anybody looks again.
+    assert fees([comes], [lambda: None, goes]) == [Decimal(10)]
+    with pytest.raises(EvidenceError, match="an upstream changed 3 times while its shadow was built"):
+        fees([comes, goes, comes], [])
 
 
 RUNNING = "SELECT day, id, kind, amount, CAST(sum(fee) OVER (ORDER BY day) AS decimal(12, 2)) AS fee FROM staging"

@@ -86,18 +86,20 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
     """The delivery days of which raw has fewer `rows` than were landed, such as after a backup of it was restored."""
-    landed = Counter[dt.date]()
-    for delivery in deliveries:
-        landed[delivery.day] += delivery.rows
-    return frozenset(day for day, known in landed.items() if rows.get(day, 0) < known)
+    return frozenset(day for day, known in _rows_landed(deliveries).items() if rows.get(day, 0) < known)
 
 
 def surplus_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
     """The delivery days of which raw has more `rows` than were landed, such as after a backup of the ledger was restored."""
+    landed = _rows_landed(deliveries)
+    return frozenset(day for day, found in rows.items() if found > landed[day])
+
+
+def _rows_landed(deliveries: Iterable[Delivery]) -> Counter[dt.date]:
     landed = Counter[dt.date]()
     for delivery in deliveries:
         landed[delivery.day] += delivery.rows
-    return frozenset(day for day, found in rows.items() if found > landed[day])
+    return landed
 
 
 def week_before(day: dt.date) -> tuple[dt.date, ...]:

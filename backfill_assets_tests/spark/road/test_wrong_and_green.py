@@ -236,8 +236,9 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
         # It is fresh: a release would find nothing that has moved.
         assert judged(application, unit, "totals")[D1].basis.upstream == application.basis.upstream("totals", (D1,))[D1]
         discard(application, unit)
-        built_from = DeltaTable(kit.layout.published_path("totals") / attempt.folder).to_pyarrow_table(columns=["fee"])
-        return built_from["fee"].to_pylist()
+        shadow = DeltaTable(kit.layout.published_path("totals") / attempt.folder)
+        found: list[Decimal] = shadow.to_pyarrow_table(columns=["fee"])["fee"].to_pylist()
+        return found
 
     # The time is asked for before the upstream is read, and after the shadow is built.
     assert fees([comes, goes], []) == [Decimal(10)]

@@ -18,6 +18,7 @@ from backfill_assets.domain.inputs import (
     lost_days,
     source_state,
     staged_inputs,
+    surplus_days,
 )
 from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
 from backfill_assets.domain.work import Delivery, StagedDay
@@ -109,6 +110,8 @@ def test_raw_has_lost_what_it_has_fewer_rows_of_than_were_landed() -> None:
     assert lost_days(known, {DAYS[0]: 10, DAYS[1]: 5}) == set()
     assert lost_days(known, {DAYS[0]: 9, DAYS[1]: 7}) == {DAYS[0]}
     assert lost_days(known, {}) == {DAYS[0], DAYS[1]}
+    # It has more than the ledger knows where it has more rows, also of days of which nothing is known.
+    assert surplus_days(known, {DAYS[0]: 10, DAYS[1]: 6, DAYS[2]: 1, DAYS[3]: 0}) == {DAYS[1], DAYS[2]}
 
 
 def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:

@@ -34,12 +34,13 @@ pytestmark = pytest.mark.slow
 
 DAY = dt.date(2024, 1, 1)
 COLUMNS = {"trip": "long", "fare": "decimal(10,2)", "city": "string"}
+BY_KEY = "staging: {deduplicate: latest_delivery}\n"
 HEADER = b"trip,fare,city\n1,2.50,x\n"
 
 
 @pytest.fixture
 def trips(tmp_path: Path) -> LoadedDataset:
-    return loaded(write_dataset(tmp_path / "datasets", yaml=YAML.replace("trips/{day}.csv", "trips/{day}*")))
+    return loaded(write_dataset(tmp_path / "datasets", yaml=YAML.replace("trips/{day}.csv", "trips/{day}*") + BY_KEY))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from backfill_assets.campaigns.conducting.certified import certificates_of
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
-from backfill_assets.domain.days import format_days
+from backfill_assets.domain.days import format_days, runs_of_days
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, explain_faults
 from backfill_assets.domain.metrics import gaps_of
 from backfill_assets.domain.units import Unit, UnitState
@@ -84,10 +84,11 @@ def say_held(holds: Iterable[Hold], what: str) -> None:
     for hold in holds:
         found.setdefault((hold.target[0], hold.reason), []).append(hold.target[1])
     for (name, reason), days in found.items():
+        # A command for each run of days: between them may be others, with holds of other reasons.
+        lifts = "; ".join(f"backfill hold lift {name} {first} {last}" for first, last in runs_of_days(days))
         say(
-            f"{name} {format_days(days, most=3)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
-            f"launch a backfill of these days once they come out right, or let refresh build them: "
-            f"backfill hold lift {name} {min(days)} {max(days)}"
+            f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
+            f"launch a backfill of these days once they come out right, or let refresh build them: {lifts}"
         )
 
 

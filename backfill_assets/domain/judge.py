@@ -229,7 +229,7 @@ def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Findi
         return Finding(True, "a row", found)
     # To empty a published day is a change, which a contract may promise; a new day without a row is none.
     promised = bool(m.published.rows) and contract.expected(ROW_COUNT, m.day) is not None
-    note = f"the models keep none of {number_of(rows, 'row')}"
+    note = f"none is left of {number_of(rows, 'row')}; if such days are right: checks.not_empty: {{severity: warn}}"
     return Finding(promised, "a row", found, note=f"{note}; the launch's contract speaks of it" if promised else note)
 
 

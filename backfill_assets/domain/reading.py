@@ -11,6 +11,9 @@ from backfill_assets.domain.files import Format
 _ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing"}
 """Keys of `source` that say where files lie and which count, and nothing of how they are read."""
 
+_RULES: Final = 2
+"""Counts up whenever the same lines are read otherwise than before, so that what has landed is read and counted again."""
+
 
 def reading_of(source: Source) -> str:
     """How a source is read now: what raw keeps of its files, and a digest of format, options, columns and types.
@@ -18,8 +21,9 @@ def reading_of(source: Source) -> str:
     Spark's version is no part of it.
     """
     said = source.model_dump(mode="json", exclude=_ELSEWHERE)
+    rules = _RULES if source.format is not Format.parquet else 0
     order = list(source.columns) if source.format is Format.csv and not source.csv.header else []
-    return f"{_form(source)} {digest([said, order])[:16]}"
+    return f"{_form(source)} {digest([rules, said, order])[:16]}"
 
 
 def form_of(reading: str) -> str:
@@ -31,7 +35,8 @@ def _form(source: Source) -> str:
     """The lines of text files; of what is written otherwise than it came, a digest of how."""
     if source.format is Format.parquet:
         # A column that a file lacks is null in raw: only its file tells whether it may be.
-        return f"columns:{digest([source.columns, sorted(source.optional)])[:16]}"
+        kept = [source.columns, sorted(source.optional)] if source.optional else source.columns
+        return f"columns:{digest(kept)[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
         # Without a headline raw keeps under each name what stood at its place.

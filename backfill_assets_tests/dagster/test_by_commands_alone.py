@@ -146,7 +146,7 @@ def test_a_source_column_that_is_added_in_mid_history(shop: Shop) -> None:
 
 
 def test_the_file_of_the_next_day_does_not_stand_in_for_that_of_a_day(shop: Shop) -> None:
-    shop.describe("late", {"columns": {"id": "integer"}, "late_days": 1})
+    shop.describe("late", {"columns": {"id": "integer"}, "late_days": 1}, staging={"deduplicate": "latest_delivery"})
     shop.deliver("late", D2, "id", "1")
     refuses(shop.launch("late", D1), f"{D1} source_present: expected")
     assert shop.sees("late") == []

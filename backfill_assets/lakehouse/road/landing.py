@@ -24,6 +24,8 @@ from backfill_assets.lakehouse.road.spark_sql import struct_of
 
 FORM: Final = "_form"
 """What raw keeps of a row's file, as `domain.reading.form_of` gives it."""
+INGESTED: Final = "_ingested_at"
+"""When a row was read into raw."""
 
 _FILE: Final = "_file"
 _LINEAGE: Final = "_source_file string, _fingerprint string, _delivered_at timestamp, _delivery_day date"
@@ -63,7 +65,7 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     joined = _rows(spark, source, files).join(F.broadcast(lineage), _FILE, "left")
     unknown = F.raise_error(F.concat(F.lit("a row of no known file: "), F.col(_FILE)))
     form = F.lit(form_of(reading_of(source)))
-    own = {"_source_file": F.coalesce("_source_file", unknown), "_ingested_at": F.lit(now), FORM: form}
+    own = {"_source_file": F.coalesce("_source_file", unknown), INGESTED: F.lit(now), FORM: form}
     rows = joined.withColumns(own)
     if source.format is not Format.parquet and source.undeclared is Undeclared.drop:
         rows = dropped(cells_of(rows, source, headers_of(source, {lines[path]: path for path in lines})))
@@ -84,7 +86,7 @@ def headers_of(declared: Declared, paths: Mapping[bytes, str]) -> Headers | None
 def raw_schema(source: Source) -> T.StructType:
     """The columns of raw: the same for all text files, whatever is declared."""
     lineage = struct_of({"_source_file": "string", "_fingerprint": "string", "_delivered_at": "timestamp"})
-    tail = struct_of({"_ingested_at": "timestamp", FORM: "string", "_delivery_day": "date"})
+    tail = struct_of({INGESTED: "timestamp", FORM: "string", "_delivery_day": "date"})
     if source.format is Format.parquet:
         rows = [*struct_of(source.columns).fields, *struct_of({CORRUPT: "string"}).fields]
     else:

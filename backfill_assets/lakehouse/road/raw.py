@@ -32,6 +32,7 @@ from backfill_assets.lakehouse.road.raw_rows import (
     measured_rows,
     require_layout,
     rows_in_raw,
+    times_in_raw,
 )
 from backfill_assets.lakehouse.road.spark_sql import (
     days_condition,
@@ -268,27 +269,30 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
 def require_known(
     loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery]
 ) -> None:
-    """Refuse to read raw where it has rows of files that are gone and that the ledger does not know: nobody can land them.
+    """Refuse to read raw where the ledger does not know what came last at a path, and no file is there: nobody can land it.
 
     A file at the same path, whatever its content is by now, is what counts there, and a landing tells the ledger of it. So one
-    that is at work, or has died before it told the ledger, is no reason to refuse.
+    that is at work, or has died before it told the ledger, is no reason to refuse; nor is content that other has superseded since.
 
     Raises:
-        SourceError: names a file, and the first digits of its fingerprint.
+        SourceError: names a file, and the first digits of the fingerprint of what came last there.
     """
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
     over = surplus_days(deliveries, rows_by_day(path, DELIVERY_DAY, delivery_days) if is_table(path) else {})
     if not over:
         return
     contents, there = {d.content for d in deliveries}, {(f.day, f.path) for f in discover(loaded, layout, over)}
-    unknown = sorted(one for one in rows_in_raw(path, over) if one not in contents and one[:2] not in there)
+    times = times_in_raw(path, over)
+    last = {one[:2]: one for one in sorted(times, key=lambda one: times[one])}
+    unknown = sorted(one for place, one in last.items() if one not in contents and place not in there)
     if unknown:
         day, file, fingerprint = unknown[0]
         more = f" and of {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise SourceError(
             f"{path}: raw has rows of {file} ({fingerprint[:8]}){more} that the ledger does not know as landed, and this file "
-            "is not among the sources any more: the ledger may be older than raw. Restore a newer one, or put the file back and "
-            f"launch raw of {day}. If its rows must not count, delete them from raw as docs/deliveries.md says"
+            "is not among the sources any more: the ledger may be older than raw. Restore a newer one, or put the file back with "
+            f"this content, which came last there, and launch raw of {day}. If its rows must not count, delete them from raw as "
+            "docs/deliveries.md says"
         )
 
 

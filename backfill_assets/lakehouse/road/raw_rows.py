@@ -23,7 +23,7 @@ from backfill_assets.domain.files import Encoding, Format
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.landing import FORM, headers_of, raw_schema
+from backfill_assets.lakehouse.road.landing import FORM, INGESTED, headers_of, raw_schema
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import declared_type, spark_type, struct_of
 from backfill_assets.lakehouse.road.tables import files_of_days, is_table, read_days
@@ -201,6 +201,18 @@ def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) 
     for content, kind, rows in _kinds_of_rows(DeltaTable(path), path, days, FORM) if is_table(path) else ():
         if form is None or kind.get(FORM) == form:
             found[content] += rows
+    return found
+
+
+def times_in_raw(path: Path, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
+    """When the rows that raw has of each delivery of these days were read into it, the last of them; read without Spark.
+
+    Raises:
+        SourceError: rows may go while their files stay.
+    """
+    found: dict[FileContent, dt.datetime] = {}
+    for content, kind, _ in _kinds_of_rows(DeltaTable(path), path, days, INGESTED) if is_table(path) else ():
+        found[content] = max(found.get(content, kind[INGESTED]), kind[INGESTED])
     return found
 
 

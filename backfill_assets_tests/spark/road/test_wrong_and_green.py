@@ -343,9 +343,11 @@ def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_misse
     kit.deliver(D1, f"{D1},1,a,10,1.00")
     road.land(kit.spark, "trips", (D1,))
     assert road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
-    file = kit.deliver(D1, f"{D1},1,a,20,1.00")
-    # As by a landing that died before it told the ledger.
-    land(kit.spark, loaded, kit.layout, discover(loaded, kit.layout, [D1]), NOW)
+    # The one that came last is not the first one by fingerprint.
+    for amount in (30, 20):
+        file = kit.deliver(D1, f"{D1},1,a,{amount},1.00")
+        # As by a landing that died before it told the ledger.
+        land(kit.spark, loaded, kit.layout, discover(loaded, kit.layout, [D1]), application.clock.now())
     # The next will make it known, or what lies there instead by then.
     road.require_known("trips", (D1,))
     unknown = file.read_bytes()
@@ -355,12 +357,16 @@ def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_misse
     missed = (
         rf"raw has rows of trips/{D1}.csv \({hashlib.sha256(unknown).hexdigest()[:8]}\) that the ledger does not know"
     )
-    with pytest.raises(SourceError, match=rf"{missed} .*, or put the file back and launch raw of {D1}\."):
+    back = rf"put the file back with this content, which came last there, and launch raw of {D1}\."
+    with pytest.raises(SourceError, match=f"{missed} .*, or {back}"):
         road.stage(kit.spark, "trips", (D1,))
     file.write_bytes(unknown)
     assert [one.rows for one in road.land(kit.spark, "trips", (D1,)).new] == [1]
     assert road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(loaded), "amount") == [(20.0,)]
+    # What it has superseded nobody needs to put back.
+    file.unlink()
+    road.require_known("trips", (D1,))
 
 
 def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:

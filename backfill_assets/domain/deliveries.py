@@ -53,11 +53,13 @@ def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, 
     """The deliveries in force that `source.path` finds no more, on days of which others stand that it finds.
 
     `known` are all of their delivery days. Where it finds none of a day, the files may lie elsewhere by now: these count as ever.
+    A delivery without rows adds nothing, but as the latest file of its day it would take the place of the others.
     """
     path, deliveries = dataset.landing.path, tuple(known)
     standing = (one for one in heads(deliveries).values() if not one.withdrawn)
     found = {one.day for one in standing if fits(path, one.day, one.path)}
-    force = in_force(dataset, deliveries)
+    whole = dataset.staging.deduplicate is Deduplicate.latest_file
+    force = (one for one in in_force(dataset, deliveries) if one.rows or whole)
     return tuple(one for one in force if one.day in found and not fits(path, one.day, one.path))
 
 

@@ -163,6 +163,12 @@ def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(desk:
     def require(*days: dt.date) -> None:
         road(desk).require_raw("sales", days, desk.basis.to_stage("sales", days)[1])
 
+    # Of the files of this test nobody has counted the rows: without one they stand in nobody's way.
+    require(D1, D2)
+    (wrong, _) = desk.world.ledger.deliveries("sales", (D1,))
+    desk.world.ledger.change_deliveries([replace(wrong, rows=1)], Deed.read)
+    raw = pa.table({"_delivery_day": [D1], "id": [1]})
+    write_deltalake(layout(desk.folder).raw_path("sales"), raw, partition_by=["_delivery_day"])
     require(D2)
     remedy = f"take it out: backfill withdraw sales x/{D1}.csv --reason TEXT, or set source.path in dataset.yaml back"
     with pytest.raises(SourceError, match=rf"sales {D1}: x/{D1}\.csv landed under another source\.path .*{remedy}"):

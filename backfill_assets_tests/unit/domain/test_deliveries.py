@@ -132,6 +132,10 @@ def test_what_the_path_finds_no_more_counts_alone_and_not_beside_what_it_finds()
     # Of a day's files the newest alone counts: whether it fits is what matters.
     assert astray("x/{day}/orders*.csv", how="latest_file") == [returns]
     assert astray("x/{day}/returns*.csv", how="latest_file") == []
+    # A marker that the path found before: it adds nothing, but as the newest file of its day it would be all that counts.
+    marked = tuple(replace(one, rows=one.path != returns) for one in known)
+    assert astray("x/{day}/orders*.csv", marked) == []
+    assert astray("x/{day}/orders*.csv", marked, how="latest_file") == [returns]
     for gone, found in ((returns, []), (orders, [])):
         left = tuple(replace(one, withdrawn=one.path == gone) for one in known)
         assert astray("x/{day}/orders*.csv", left) == found

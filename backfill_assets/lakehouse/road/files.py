@@ -88,27 +88,26 @@ def spark_path(path: Path) -> str:
     return "".join("\\" + c if c in _GLOB else c for c in str(path))
 
 
-def columns_in(path: Path, shown: str, declared: Declared) -> tuple[str, ...]:
-    """The columns of a file in their order, where order matters (CSV with a header); else those declared.
+def require_columns(path: Path, shown: str, declared: Declared) -> None:
+    """Refuse a file, `shown` to people, that lacks declared columns or is not whole.
 
-    `shown` names the file in errors. Columns that are not declared may be there; those that are optional may lack.
+    Columns that are not declared may be there; those that are optional may lack.
 
     Raises:
         SourceError: the file lacks declared columns or its whole header, names one twice, has other types (Parquet), ends in zero
             bytes, or cannot be read.
     """
-    names = tuple(declared.columns)
     match declared.format:
         case Format.csv:
             # Without a header it is read by position.
-            names = columns_of(headline(path, shown), shown, declared) if declared.csv.header else names
+            if declared.csv.header:
+                columns_of(headline(path, shown), shown, declared)
             _check_end(path, shown)
         case Format.parquet:
             _check_parquet(path, shown, declared)
         case Format.jsonl:
             _check_keys(path, shown, declared)
             _check_end(path, shown)
-    return names
 
 
 def headline(path: Path, shown: str) -> bytes:
@@ -129,7 +128,10 @@ def columns_of(line: bytes, shown: str, declared: Declared) -> tuple[str, ...]:
     """
     if not line:
         # An export that failed leaves such a file: one without a row has its header.
-        raise SourceError(f"{shown}: it has no header, so it is not whole; deliver it again")
+        raise SourceError(
+            f"{shown}: it has no header, so it is not whole; deliver it again, without rows as a header alone. A file that only "
+            "marks that others are whole is left out by a narrower source.path in dataset.yaml"
+        )
     options = declared.csv
     delimiter = options.delimiter.replace("\\t", "\t")
     text = line.decode(declared.encoding, "replace").replace(delimiter, _SEPARATOR)
@@ -179,16 +181,16 @@ def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
 
 
 def _check_end(path: Path, shown: str) -> None:
-    """Refuse a text file whose last line is zero bytes alone: a crash leaves them in the place of rows.
+    """Refuse a text file whose last line is zero bytes, or these and blanks: a crash leaves them in the place of rows.
 
-    Spark takes such a line for a blank one. Whether an archive is whole its own format tells.
+    Spark takes such a line for a blank one. Blank lines may follow it. Whether an archive is whole its own format tells.
     """
     if path.suffix in _ARCHIVES:
         return
     with read_from(shown), path.open("rb") as file:
         file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-        last = file.read().replace(b"\r", b"\n").rpartition(b"\n")[2]
-    if last and not last.strip(b"\0"):
+        end = file.read().rstrip(_BLANK[1:])
+    if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
         raise SourceError(f"{shown}: it ends in zero bytes, so it is not whole; deliver it again")
 
 

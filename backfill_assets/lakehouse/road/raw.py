@@ -23,7 +23,7 @@ from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.published.durable import keep, kept
-from backfill_assets.lakehouse.road.files import columns_in, read_from, sha256_of
+from backfill_assets.lakehouse.road.files import read_from, require_columns, sha256_of
 from backfill_assets.lakehouse.road.landing import Found, delivered_rows
 from backfill_assets.lakehouse.road.raw_rows import (
     DELIVERY_DAY,
@@ -179,7 +179,7 @@ def land(
     """
     source = loaded.dataset.landing
     for file in files:
-        columns_in(file.file, file.path, source)
+        require_columns(file.file, file.path, source)
     path = layout.raw_path(loaded.name)
     days = sorted({f.day for f in files})
     if is_table(path):

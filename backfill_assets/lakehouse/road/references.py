@@ -12,7 +12,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.files import columns_in, headline, read_from, sha256_of, spark_path
+from backfill_assets.lakehouse.road.files import headline, read_from, require_columns, sha256_of, spark_path
 from backfill_assets.lakehouse.road.landing import headers_of, lines_of
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import struct_of
@@ -65,7 +65,7 @@ def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str)
     Raises:
         SourceError: the file has other columns than declared, or not even a header.
     """
-    columns_in(path, shown, reference)
+    require_columns(path, shown, reference)
     if reference.format is Format.parquet:
         return spark.read.schema(struct_of(reference.columns)).parquet(spark_path(path)).select(*reference.columns)
     headers = headers_of(reference, {headline(path, shown): shown})

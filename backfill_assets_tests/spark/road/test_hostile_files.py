@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import codecs
 import gzip
 import io
 import json
@@ -49,7 +48,7 @@ JSON: Mapping[str, bytes] = {
     "deep": ("[" * 5_000 + "]" * 5_000).encode(),
     "deep_kind": ('{"kind": ' + '{"a": ' * 900 + "1" + "}" * 901).encode(),
     "long": json.dumps({**GOOD, "kind": "x" * 2_000_000}).encode(),
-    "nul": b'{"id": 1, "kind": "a\0b"}\n\0\0\0\n',
+    "nul": b'{"id": 1, "kind": "a\0b"}\n\0\0\0\n{"id": 2}\n',
     "twice": b'{"id": 1, "id": 2, "kind": "a"}',
     "other_types": json.dumps({"day": {}, "id": [1], "kind": {"a": 1}, "amount": "x", "fee": True}).encode(),
     "numbers": b'{"id": 1e999}\n{"id": 99999999999999999999}\n{"amount": NaN}\n{"amount": -1e-999}\n',
@@ -94,9 +93,7 @@ def test_every_broken_file_is_landed_with_its_bad_rows_counted_and_the_good_ones
     assert len(deliveries) == len(files) + 1
     counts = {name: (d.rows, d.corrupt_rows) for name, d in deliveries.items()}
     assert counts[f"trips/{D2}"] == (1, 0)
-    assert {name: counts[name] for name in ("blank", "empty") if name in files} == (
-        {"blank": (0, 0), "empty": (0, 0)} if fmt == "jsonl" else {}
-    )
+    assert fmt == "csv" or counts["blank"] == counts["empty"] == (0, 0)
     assert counts["sql"] == (1, 0)
     assert counts["cut"][1] >= 1
     assert fmt == "jsonl" or counts["more_than_spark_takes"] == (1, 1)
@@ -106,15 +103,11 @@ def test_every_broken_file_is_landed_with_its_bad_rows_counted_and_the_good_ones
     assert kit.land(loaded, D1, D2) == tuple(deliveries.values())
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n \n\n", b"\0" * 4096, codecs.BOM_UTF8], ids=["empty", "blank", "zeros", "byte order mark"]
-)
-def test_a_file_without_its_header_is_refused_for_its_day_and_beside_whole_ones(content: bytes, kit: Kit) -> None:
+def test_a_file_without_its_header_is_refused_for_its_day_and_beside_whole_ones(kit: Kit) -> None:
     loaded = kit.dataset(source=source("csv"))
     kit.deliver(D1, f"{D1},1,a,1.5,2.25", part="-a")
-    file = kit.put(f"trips/{D1}-b.csv", content)
+    file = kit.put(f"trips/{D1}-b.csv", b"")
     refused(kit, loaded, rf"trips/{D1}-b\.csv: it has no header, so it is not whole; deliver it again")
-    assert discover(loaded, kit.layout, [D1, D2])
     file.write_text(HEADER)
     assert [d.rows for d in kit.land(loaded, D1)] == [1, 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import datetime as dt
 import gzip
 import os
@@ -22,7 +23,7 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.domain.files import CsvOptions, Encoding, Format
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.files import Declared, columns_in
+from backfill_assets.lakehouse.road.files import Declared, require_columns
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.raw import delivered_sizes, discover
 from backfill_assets.lakehouse.road.references import reference_fingerprints
@@ -58,7 +59,7 @@ def declared(kind: Format, **csv: object) -> Declared:
 def tried(file: Path, kind: Format, **csv: object) -> None:
     with nothing_written(file.parent), little_read():
         try:
-            columns_in(file, file.name, declared(kind, **csv))
+            require_columns(file, file.name, declared(kind, **csv))
         except SourceError as refusal:
             text = told(refusal)
             showable(text)
@@ -120,7 +121,7 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
     except (pa.ArrowException, ValueError):
         return
     with pytest.raises(SourceError, match=r"^a\.parquet"):
-        columns_in(tmp_path / "a.parquet", "a.parquet", declared(Format.parquet))
+        require_columns(tmp_path / "a.parquet", "a.parquet", declared(Format.parquet))
     tried(tmp_path / "a.parquet", Format.parquet)
 
 
@@ -128,6 +129,9 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
     ("content", "name", "message"),
     [
         (b"", "a.csv", "it has no header, so it is not whole"),
+        (b"\n \n\n", "a.csv", "it has no header, so it is not whole"),
+        (b"\0" * 4096, "a.csv", "it has no header, so it is not whole"),
+        (codecs.BOM_UTF8, "a.csv", "deliver it again, without rows as a header alone"),
         (gzip.compress(b"\n \n"), "a.csv.gz", "it has no header, so it is not whole"),
         (b"," * 600_000, "a.csv", "names 600,001 columns, at most 10,000"),
         (b"a" * (1 << 21), "a.csv", "its header does not end within 1 MiB"),
@@ -139,12 +143,12 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
         (b"trip,\xe2\x80\xaefare\n", "a.csv", r"found trip, \u202efare"),
         (",".join(f"column_{n}" for n in range(9_000)).encode(), "a.csv", "and 8,950 more"),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError) as refused, little_read():
-        columns_in(tmp_path / name, name, declared(Format.csv))
+        require_columns(tmp_path / name, name, declared(Format.csv))
     assert message in told(refused.value)
 
 
@@ -159,13 +163,15 @@ def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, mes
 )
 def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, header: bool, tmp_path: Path) -> None:  # noqa: FBT001
     file = tmp_path / "a"
-    for zeros in (1, 4_096, 1 << 18):
-        file.write_bytes(content + b"\0" * zeros)
+    ends = (b"\0", b"\0" * 4_096, b"\0" * (1 << 18), b"\0\0\n", b"\0\0\r\n \n", b"\0\0 ", b" \0\t\0\r")
+    for end in ends:
+        file.write_bytes(content + end)
         with pytest.raises(SourceError, match=r"^a: it ends in zero bytes, so it is not whole; deliver it again"):
-            columns_in(file, "a", declared(kind, header=header))
-    # Such a line is quarantined.
-    file.write_bytes(content + b"2\0\0")
-    assert columns_in(file, "a", declared(kind, header=header)) == tuple(COLUMNS)
+            require_columns(file, "a", declared(kind, header=header))
+    # Such a line is quarantined; blank ones alone are nothing.
+    for end in (b"2\0\0", b"2\0\0\n", b"\n \r\n"):
+        file.write_bytes(content + end)
+        require_columns(file, "a", declared(kind, header=header))
 
 
 file_names = st.binary(min_size=1, max_size=30) | texts(surrogates=True).map(
@@ -263,7 +269,7 @@ def test_a_file_that_vanishes_while_one_looks_is_found_gone_or_refused(
 def test_a_file_that_is_gone_when_it_is_read_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:
     for kind in (Format.csv, Format.parquet):
         with pytest.raises(SourceError, match=r"^trips/gone: .*deliver it again"):
-            columns_in(layout.sources / "gone", "trips/gone", declared(kind))
+            require_columns(layout.sources / "gone", "trips/gone", declared(kind))
 
 
 GOLDEN = """\

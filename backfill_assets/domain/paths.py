@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -51,6 +52,12 @@ def checked_pattern(value: str) -> str:
     if len(deep) > 1 or any(part != "**" for part in deep):
         raise ValueError("path: ** stands for folders, alone between slashes and only once; write * for characters")
     return value
+
+
+def spelled_out(pattern: str) -> tuple[str, ...]:
+    """The folders that a pattern names before its first wildcard, outermost first, and the file if it has no wildcard."""
+    fixed = itertools.takewhile(lambda part: not _WILD & set(part), PurePosixPath(pattern).parts)
+    return tuple(itertools.accumulate(fixed, "{}/{}".format))
 
 
 def finds_several(pattern: str) -> bool:

@@ -83,7 +83,7 @@ class DeliveryDesk:
         """The deliveries of these delivery days, or of all, and files that have not landed; by day and path.
 
         Raises:
-            SourceError: a file fits two days at once.
+            SourceError: a file fits two days, or is a link to nothing.
         """
         loaded, ledger = self.road.datasets[name], self.road.ledger
         asked = days or self._all_days(name)

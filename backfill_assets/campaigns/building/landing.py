@@ -155,7 +155,7 @@ class Landing:
         are read: a corrected one may have the size and the time of last change of before.
 
         Raises:
-            SourceError: a file fits two days at once.
+            SourceError: a file fits two days, or is a link to nothing.
             LayoutError: a link leads out of the sources folder.
         """
         loaded = self.datasets[name]

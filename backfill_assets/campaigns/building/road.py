@@ -127,7 +127,7 @@ class Road(Landing):
         """Whether readers see what a unit has released of these days, and building them now would bring nothing else.
 
         Raises:
-            SourceError: a file fits two days at once.
+            SourceError: a file fits two days, or is a link to nothing.
             LayoutError: a link leads out of the sources folder.
         """
         if self.datasets[name].dataset.source is not None and self.days_to_land(name, days):

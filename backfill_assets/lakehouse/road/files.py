@@ -78,8 +78,8 @@ def read_from(shown: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceError(
-            f"{visible(shown)}: it was there and cannot be read any more ({error.strerror or error}); see that it is delivered "
-            "whole, under another name until then, and launch again"
+            f"{visible(shown)}: it cannot be read, or not any more ({error.strerror or error}); see that its folders may be read "
+            "and it is delivered whole, under another name until then, and launch again"
         ) from error
 
 

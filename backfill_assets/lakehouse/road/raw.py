@@ -18,7 +18,7 @@ from backfill_assets.domain.deliveries import Place, in_force, place_of
 from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.inputs import lost_days, surplus_days
 from backfill_assets.domain.names import visible
-from backfill_assets.domain.paths import days_of
+from backfill_assets.domain.paths import days_of, spelled_out
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery, FileContent
 from backfill_assets.lakehouse.layout import Layout, below
@@ -81,16 +81,19 @@ def discover(
     is repeated every minute. Whoever lands files passes none.
 
     Raises:
-        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile; or a link leads
-            to nothing.
+        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile; a link leads
+            to nothing; or the file system does not say what is there.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[str, SourceFile] = {}
     prints = {(d.path, d.size, d.delivered_at): d.fingerprint for d in known}
     for day in sorted(set(delivery_days)):
         pattern = loaded.dataset.landing.path.replace("{day}", day.isoformat())
-        # Where the name is spelled out, glob passes over a link to nothing.
-        for path in sorted(layout.sources.glob(pattern)) or [layout.sources / pattern]:
+        with read_from(pattern):
+            paths = sorted(layout.sources.glob(pattern))
+        if not paths:
+            _require_links(layout, pattern)
+        for path in paths:
             relative = path.relative_to(layout.sources).as_posix()
             if _is_temporary(relative) or not _is_file(path, relative):
                 continue
@@ -116,7 +119,7 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
 
     Raises:
         SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and nobody takes
-            files away.
+            files away; or the file system does not say what is there.
     """
     if not layout.sources.is_dir():
         raise SourceError(
@@ -126,9 +129,10 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
     if loaded.dataset.landing.removed_after_landing:
         return
     pattern = loaded.dataset.landing.path
-    for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
-        if not _is_temporary(path.relative_to(layout.sources).as_posix()):
-            return
+    with read_from(pattern):
+        for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
+            if not _is_temporary(path.relative_to(layout.sources).as_posix()):
+                return
     if delivery := next(iter(known()), None):
         raise SourceError(
             f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
@@ -148,15 +152,17 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
     Looks through the sources once, whatever the number of days, and opens no file.
 
     Raises:
-        SourceError: a file vanishes meanwhile.
+        SourceError: a file vanishes meanwhile, or the file system does not say what is there.
     """
     pattern, days = loaded.dataset.landing.path, frozenset(delivery_days)
     sizes: dict[dt.date, int] = {}
-    for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
+    with read_from(pattern):
+        paths = list(layout.sources.glob(pattern.replace("{day}", "????-??-??")))
+    for path in paths:
         relative = path.relative_to(layout.sources).as_posix()
         for day in days.intersection(days_of(pattern, relative)):
-            if not _is_temporary(relative) and path.is_file():
-                with read_from(relative):
+            with read_from(relative):
+                if not _is_temporary(relative) and path.is_file():
                     sizes[day] = sizes.get(day, 0) + path.stat().st_size
     return sizes
 
@@ -305,16 +311,33 @@ def _is_file(path: Path, relative: str) -> bool:
     """Whether there is a file, and no folder, socket or device.
 
     Raises:
-        SourceError: a link leads to nothing; the file may be on a volume that is not mounted.
+        SourceError: it cannot be looked at, or is a link to nothing; the file may be on a volume that is not mounted.
     """
-    if path.is_file():
-        return True
-    if path.is_symlink() and not path.exists():
+    with read_from(relative):
+        if path.is_file():
+            return True
+    _require_target(path, relative)
+    return False
+
+
+def _require_links(layout: Layout, pattern: str) -> None:
+    """Refuse links to nothing among the folders and names that a pattern spells out: glob passes over them.
+
+    Raises:
+        SourceError: there is such a link, or one of them cannot be looked at.
+    """
+    for relative in spelled_out(pattern):
+        _require_target(layout.sources / relative, relative)
+
+
+def _require_target(path: Path, relative: str) -> None:
+    with read_from(relative):
+        to_nothing = path.is_symlink() and not path.exists()
+    if to_nothing:
         raise SourceError(
             f"{visible(relative)}: it is a link, and what it leads to is not there; put that back, such as by mounting its volume, "
             "or remove the link"
         )
-    return False
 
 
 def _source_file(

@@ -25,7 +25,7 @@ from backfill_assets.domain.files import CsvOptions, Encoding, Format
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.files import Declared, require_columns
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
-from backfill_assets.lakehouse.road.raw import delivered_sizes, discover
+from backfill_assets.lakehouse.road.raw import delivered_sizes, discover, require_sources
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets_tests.unit.catalog.kit import YAML, loaded, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import often, texts
@@ -229,6 +229,43 @@ def test_a_link_to_nothing_is_refused_by_name(
         assert discover(one, layout, [DAY + dt.timedelta(1)]) == ()
 
 
+@pytest.mark.parametrize(
+    ("path", "link"),
+    [
+        ("mnt/trips/{day}*.csv", "mnt/trips"),
+        ("mnt/{day}/*.csv", "mnt/2024-01-01"),
+        ("mnt/{day}/all.csv", "mnt/2024-01-01"),
+        ("mnt/{day}/**/a.csv", "mnt/2024-01-01"),
+    ],
+)
+def test_a_folder_that_is_a_link_to_nothing_is_refused_by_name(
+    path: str, link: str, layout: Layout, tmp_path: Path
+) -> None:
+    one = loaded(write_dataset(tmp_path / "datasets", yaml=YAML.replace("trips/{day}.csv", path) + BY_KEY))
+    assert discover(one, layout, [DAY]) == ()
+    (layout.sources / "mnt").mkdir()
+    (layout.sources / link).symlink_to("/unmounted")
+    with pytest.raises(SourceError, match=rf"^{link}: it is a link, and what it leads to is not there"):
+        discover(one, layout, [DAY])
+
+
+def test_what_the_file_system_does_not_let_one_look_at_is_refused_by_name(
+    trips: LoadedDataset, layout: Layout, tmp_path: Path
+) -> None:
+    """As in a folder without permission, which stops nobody who is root: here the name that a link leads to is too long."""
+    spelled_out = loaded(write_dataset(tmp_path / "spelled_out", yaml=YAML))
+    inside = loaded(write_dataset(tmp_path / "inside", yaml=YAML.replace("{day}.csv", "{day}.csv/a")))
+    (layout.sources / "trips" / "2024-01-01.csv").symlink_to("x" * 300)
+    for one in (trips, spelled_out, inside):
+        for look in (discover, delivered_sizes):
+            with pytest.raises(
+                SourceError, match=r"^trips/.*: it cannot be read, or not any more \(File name too long\)"
+            ):
+                look(one, layout, [DAY])
+    with pytest.raises(SourceError, match=r"^trips/.*/a: it cannot be read"):
+        require_sources(inside, layout, tuple)
+
+
 def test_a_warehouse_that_goes_round_in_a_circle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "raw").symlink_to(tmp_path / "raw")
     with pytest.raises(LayoutError, match="is no path below"):
@@ -261,7 +298,7 @@ def test_a_file_that_vanishes_while_one_looks_is_found_gone_or_refused(
             try:
                 seen.add(bool(look()))
             except BackfillError as refusal:
-                assert "trips/2024-01-01.csv: it was there and cannot be read any more" in str(refusal)  # noqa: PT017
+                assert "trips/2024-01-01.csv: it cannot be read, or not any more" in str(refusal)  # noqa: PT017
                 seen.add(True)
     assert seen
 

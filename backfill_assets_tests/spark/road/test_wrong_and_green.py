@@ -488,7 +488,7 @@ SELECT day, id, kind, amount, CAST(sum(fee) AS decimal(12, 2)) AS fee, max(_line
 def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_have_added_it_up(
     kit: Kit, staging: str, *, passed: bool
 ) -> None:
-    """There is no older row of a key left to be replaced by the newer one; of a reference it makes no difference."""
+    """There is no older row of a key left to be replaced by the newer one. A reference that is summed up is taken for that, too."""
     kit.dataset(staging, checks={})
     for part in ("", "-again"):
         kit.deliver(D1, f"{D1},1,a,10,1.00", part=part)

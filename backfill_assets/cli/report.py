@@ -12,7 +12,7 @@ from backfill_assets.application import Application
 from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import errors, say
 from backfill_assets.domain.errors import UnitError
-from backfill_assets.domain.review import as_json
+from backfill_assets.domain.review import review_as_json
 from backfill_assets.orchestration.unit_report import reports_of, tell
 
 
@@ -33,7 +33,7 @@ def report(
         return
     review = application.reviews.of(target)
     if json:
-        print(as_json(review))  # noqa: T201  # for programs, not for rich
+        print(review_as_json(review))  # noqa: T201  # for programs, not for rich
         return
     say(review.judgement.sentence)
     say(shown_path(reports_of(application).write(review, out)))

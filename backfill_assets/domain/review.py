@@ -231,7 +231,7 @@ def as_plain(review: Review) -> dict[str, object]:
     return found | {"batches": _finite(plain(batches))}
 
 
-def as_json(review: Review) -> str:
+def review_as_json(review: Review) -> str:
     """All of it as JSON text."""
     return json.dumps(as_plain(review), ensure_ascii=False, allow_nan=False)
 

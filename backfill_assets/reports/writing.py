@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from backfill_assets.domain.errors import LayoutError
 from backfill_assets.domain.metrics import Metrics
-from backfill_assets.domain.review import Review, as_json
+from backfill_assets.domain.review import Review, review_as_json
 from backfill_assets.reports.folder import JSON, UNFINISHED
 from backfill_assets.reports.page import render_index, render_review
 
@@ -39,7 +39,7 @@ class Reports:
             LayoutError: the folder cannot be written to.
         """
         home = folder or self.folder / _plain(review.unit)
-        page, text = render_review(review), as_json(review)
+        page, text = render_review(review), review_as_json(review)
         _write(home / JSON, text)
         return _write(home / PAGE, page)
 

@@ -27,7 +27,7 @@ from backfill_assets.domain.metrics import (
     SecondsPerPartition,
     Watermark,
 )
-from backfill_assets.domain.review import Outcome, Review, as_json, as_plain
+from backfill_assets.domain.review import Outcome, Review, review_as_json, as_plain
 from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import UnitState
 from backfill_assets.reports import words
@@ -107,7 +107,7 @@ def test_the_verdict_stands_on_top_in_one_sentence(wish: Wish, outcome: Outcome,
 
 def test_the_page_says_what_the_json_says() -> None:
     review, _, page = shown(SMALL)
-    found = json.loads(as_json(review))
+    found = json.loads(review_as_json(review))
     text = re.sub(r"\s+", " ", page.text)
     assert found["judgement"]["sentence"] in text
     assert found["evidence"] in text
@@ -256,7 +256,7 @@ def test_figures_that_are_no_numbers_are_not_drawn_and_do_not_stop_the_page() ->
         points
     )
     assert spread_chart(broken) is None
-    assert '"NaN"' in as_json(review)
+    assert '"NaN"' in review_as_json(review)
     assert "<h1>" in render_review(review)
 
 
@@ -276,7 +276,7 @@ def test_page_and_json_lie_in_the_units_folder_whole(tmp_path: Path) -> None:
     reports = Reports(tmp_path / "reports", "https://reports.example.org/all/")
     path = reports.write(review)
     assert path == tmp_path / "reports" / review.unit / "index.html"
-    assert json.loads((path.parent / "review.json").read_text()) == json.loads(as_json(review))
+    assert json.loads((path.parent / "review.json").read_text()) == json.loads(review_as_json(review))
     assert sorted(p.name for p in path.parent.iterdir()) == ["index.html", "review.json"]
     assert reports.address(path) == f"https://reports.example.org/all/{review.unit}/index.html"
     assert Reports(tmp_path / "reports").address(path) == ""

@@ -14,30 +14,32 @@ from backfill_assets.domain.specification import Specification
 
 def dataset_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of dataset.yaml, made from the model that loads it."""
-    return _schema(Dataset, "dataset.yaml")
+    return schema_of(Dataset, "dataset.yaml")
 
 
 def specification_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a backfill specification, made from the model that loads it."""
-    return _schema(Specification, "backfill specification")
+    return schema_of(Specification, "backfill specification")
 
 
 def schema_text() -> str:
     """The schema as it is stored in docs/dataset.schema.json."""
-    return _text(dataset_schema())
+    return schema_as_text(dataset_schema())
 
 
 def specification_schema_text() -> str:
     """The schema as it is stored in docs/backfill.schema.json."""
-    return _text(specification_schema())
+    return schema_as_text(specification_schema())
 
 
-def _schema(model: type[BaseModel], title: str) -> dict[str, Any]:
+def schema_of(model: type[BaseModel], title: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a model."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tight(model.model_json_schema())}
     return {**schema, "title": title}
 
 
-def _text(schema: Mapping[str, Any]) -> str:
+def schema_as_text(schema: Mapping[str, Any]) -> str:
+    """A schema as it is stored in docs/."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

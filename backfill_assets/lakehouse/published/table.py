@@ -27,6 +27,7 @@ from backfill_assets.lakehouse.published.reading import (
     read_manifest,
     shadow_files,
 )
+from backfill_assets.lakehouse.published.schema import Types
 
 RELEASES = "_releases"
 
@@ -59,7 +60,7 @@ class DeltaPublishedTable:
         """The newest version; -1 while there is no table."""
         return self._open().version() if self.exists() else -1
 
-    def types(self) -> schema.Types:
+    def types(self) -> Types:
         """The types of the table's columns, in its order; empty while there is no table."""
         return schema.table_types(self._open()) if self.exists() else {}
 
@@ -225,7 +226,7 @@ class DeltaPublishedTable:
     def _open(self) -> DeltaTable:
         return open_table(self._root)
 
-    def _create(self, declared: schema.Types) -> None:
+    def _create(self, declared: Types) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
             str(self._root),
@@ -236,7 +237,7 @@ class DeltaPublishedTable:
             commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "create"}),
         )
 
-    def _require_shadow(self, folder: str, declared: schema.Types) -> None:
+    def _require_shadow(self, folder: str, declared: Types) -> None:
         found = log.read_shadow(self._root / files.shadow_folder(folder))
         if found is None:
             return
@@ -277,7 +278,7 @@ class DeltaPublishedTable:
         preconditions.require_new_files(manifest, active)
         preconditions.require_files_on_disk(manifest, self._root)
 
-    def _require_written(self, folder: str, published: schema.Types) -> None:
+    def _require_written(self, folder: str, published: Types) -> None:
         if log.shadow_log_folder(self._root / files.shadow_folder(folder)) is None:
             raise PreconditionError(f"shadow {folder}: expected its log, found none; build these days again")
         self._require_shadow(folder, published)

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.errors import ModelError, SourceError
-from backfill_assets.lakehouse.road import StagedCounts, stage, staging, vacuum_staging
+from backfill_assets.lakehouse.road import StagedCounts, stage, vacuum_staging
+from backfill_assets.lakehouse.road import staging as staging_module
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import digests_by_day
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
@@ -189,7 +190,7 @@ def test_rows_of_other_days_are_counted_while_days_are_written(kit: Kit, monkeyp
     def read_again(*_: object) -> None:
         raise AssertionError("Spark has not said that there is none")
 
-    monkeypatch.setattr(staging, "_outside_by_day", read_again)
+    monkeypatch.setattr(staging_module, "_outside_by_day", read_again)
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.deliver(D2, f"{D2},1,a,1,1")

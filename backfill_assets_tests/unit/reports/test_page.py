@@ -27,7 +27,7 @@ from backfill_assets.domain.metrics import (
     SecondsPerPartition,
     Watermark,
 )
-from backfill_assets.domain.review import Outcome, Review, review_as_json, as_plain
+from backfill_assets.domain.review import Outcome, Review, as_plain, review_as_json
 from backfill_assets.domain.series import Point, Series
 from backfill_assets.domain.units import UnitState
 from backfill_assets.reports import words

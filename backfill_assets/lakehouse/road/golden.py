@@ -74,7 +74,7 @@ def golden_fingerprints(
     for name, golden in loaded.dataset.golden.items():
         if golden.file is None and golden.table is None:
             continue
-        place = _place(loaded, layout, name)
+        place = golden_place(loaded, layout, name)
         if golden.file is not None:
             with read_from(f"the file of golden source {name}"):
                 held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(place))
@@ -85,7 +85,7 @@ def golden_fingerprints(
                 held = held_by_day(place, column, days)
             except (DeltaError, OSError, ValueError) as error:
                 raise SourceError(
-                    f"{_key(loaded, name)}: {golden.table} is no whole Delta table: {in_one_line(error)}; "
+                    f"{golden_key(loaded, name)}: {golden.table} is no whole Delta table: {in_one_line(error)}; "
                     "see that it is delivered whole"
                 ) from error
         for day in days:
@@ -106,7 +106,7 @@ def golden_counts(
     tables = _tables(spark, loaded, layout, shadow) if loaded.dataset.golden else {}
     partition = loaded.dataset.partition_column
     for name in loaded.dataset.golden:
-        with renamed(SourceError, _key(loaded, name), also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
+        with renamed(SourceError, golden_key(loaded, name), also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
             theirs, ours = _sides(spark, loaded, layout, name, (tables, shadow.days))
             # As on the other side: of a key that occurs twice here and once there, one row is missing there.
             rows = matched(theirs, ours, _shape(loaded, name), numbered=True)
@@ -138,11 +138,18 @@ def golden_samples(
     return {key: tuple(rows) for key, rows in found.items()}
 
 
-def _key(loaded: LoadedDataset, name: str, *path: str) -> str:
+def golden_key(loaded: LoadedDataset, name: str, *path: str) -> str:
+    """Where a golden source is declared, for messages: the file and the key."""
     return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('golden', name, *path))}"
 
 
-def _place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+    """The file of a golden source, or the folder of its Delta table.
+
+    Raises:
+        SourceError: it is not there.
+        LayoutError: a link leads out of the sources folder.
+    """
     golden = loaded.dataset.golden[name]
     if golden.file is not None:
         path = layout.source_file(golden.file.path)
@@ -153,7 +160,7 @@ def _place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
         what, key, there = "Delta table", "table", is_table(path)
     if not there:
         raise SourceError(
-            f"{_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
+            f"{golden_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
             f"put it there, or correct golden.{name}.{key}"
         )
     return path
@@ -182,17 +189,17 @@ def _sides(
     own: dict[str, DataFrame] = {}
     if golden.file is not None:
         relative = golden.file.path
-        own[name] = read_file(spark, golden.file, _place(loaded, layout, name), f"golden.{name}.file: {relative}")
+        own[name] = read_file(spark, golden.file, golden_place(loaded, layout, name), f"golden.{name}.file: {relative}")
     elif golden.table is not None:
-        own[name] = read_table(spark, _place(loaded, layout, name))
+        own[name] = read_table(spark, golden_place(loaded, layout, name))
     known = {**others, **own}
-    theirs = own[name] if golden.sql is None else _queried(spark, golden.sql, known, _key(loaded, name, "sql"))
+    theirs = own[name] if golden.sql is None else _queried(spark, golden.sql, known, golden_key(loaded, name, "sql"))
     ours = tables[loaded.name]
     if golden.ours is not None:
-        ours = _queried(spark, golden.ours, tables, _key(loaded, name, "ours"))
-    _require_columns(theirs, loaded, golden, _key(loaded, name, *(["sql"] if golden.sql else [])))
-    _require_columns(ours, loaded, golden, _key(loaded, name, "ours"))
-    theirs, ours = _alike(theirs, ours, golden, _key(loaded, name, "columns"))
+        ours = _queried(spark, golden.ours, tables, golden_key(loaded, name, "ours"))
+    _require_columns(theirs, loaded, golden, golden_key(loaded, name, *(["sql"] if golden.sql else [])))
+    _require_columns(ours, loaded, golden, golden_key(loaded, name, "ours"))
+    theirs, ours = _alike(theirs, ours, golden, golden_key(loaded, name, "columns"))
     chosen = in_days(loaded.dataset.partition_column, days)
     return theirs.where(chosen), ours.where(chosen)
 

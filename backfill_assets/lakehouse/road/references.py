@@ -24,7 +24,7 @@ def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str
     Raises:
         SourceError: a file is missing, or vanishes meanwhile.
     """
-    return {name: _fingerprint(_file(loaded, layout, name), name) for name in loaded.dataset.references}
+    return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in loaded.dataset.references}
 
 
 def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
@@ -36,7 +36,7 @@ def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
         SourceError: a file is missing or has other columns than declared.
     """
     return {
-        name: read_file(spark, reference, _file(loaded, layout, name), reference.path)
+        name: read_file(spark, reference, reference_file(loaded, layout, name), reference.path)
         for name, reference in loaded.dataset.references.items()
     }
 
@@ -46,7 +46,13 @@ def _fingerprint(file: Path, name: str) -> str:
         return sha256_of(file)
 
 
-def _file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+    """The file of a reference.
+
+    Raises:
+        SourceError: it is not there.
+        LayoutError: a link leads out of the sources folder.
+    """
     relative = loaded.dataset.references[name].path
     path = layout.source_file(relative)
     if not path.is_file():

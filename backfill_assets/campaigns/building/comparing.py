@@ -13,7 +13,8 @@ from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judge_rows import broken_promises, promised_rows, unnamed_changes
 from backfill_assets.domain.null_shares import NullRise
 from backfill_assets.domain.seams import Seam
-from backfill_assets.domain.verdict import CheckKind, Row
+from backfill_assets.domain.verdict import CheckKind
+from backfill_assets.domain.verdict import Row as SampleRow
 from backfill_assets.lakehouse.road import RowDifferences
 
 
@@ -41,7 +42,7 @@ def compared_days(
 
 def sampled_rows(
     dataset: Dataset, contract: Contract, rows: RowDifferences, evidence: Sequence[DayEvidence]
-) -> Mapping[tuple[str, dt.date], tuple[Row, ...]]:
+) -> Mapping[tuple[str, dt.date], tuple[SampleRow, ...]]:
     """Some of the changed rows behind the failed verdicts about rows, by check and day."""
     kinds = {check.name: check.kind for check in checks_of(dataset)}
     wanted: dict[tuple[str, str], list[dt.date]] = {}

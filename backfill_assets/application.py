@@ -42,12 +42,13 @@ from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
 from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.dataset import Dataset, Publication
-from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.specification import Execution
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleasesTable
+from backfill_assets.lakehouse.published import DeltaReleasesTable
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import (
     SparkConsumers,
     SparkFingerprints,
@@ -123,7 +124,7 @@ class Application:
         return self._tables_of(self.datasets)
 
     def _tables_of(self, datasets: Mapping[str, LoadedDataset]) -> Mapping[str, PublishedTable]:
-        return {n: DeltaPublishedTable(self.layout, d.dataset, self.clock) for n, d in datasets.items()}
+        return {n: PublishedTable(self.layout, d.dataset, self.clock) for n, d in datasets.items()}
 
     @cached_property
     def basis(self) -> CurrentBasis:

@@ -14,8 +14,7 @@ from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.health import Lock
 from backfill_assets.domain.proof_ports import ProofLedger
-from backfill_assets.domain.release import DataFile, Manifest, ReleaseState, TableCommit
-from backfill_assets.domain.retention import StoredFile
+from backfill_assets.domain.release import Manifest, ReleaseState
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.work import (
     Attempt,
@@ -230,88 +229,3 @@ class ReleaseLedger(Protocol):
 
 class Ledger(UnitLedger, WorkLedger, ReleaseLedger, CampaignLedger, ProofLedger, Protocol):
     """The control state, whole."""
-
-
-class PublishedTable(Protocol):
-    """A published Delta table, which only release commits change."""
-
-    @property
-    def keep_for(self) -> dt.timedelta:
-        """How long a release stays restorable."""
-        ...
-
-    def exists(self) -> bool:
-        """Whether the table has been created."""
-        ...
-
-    def version(self) -> int:
-        """The newest version; -1 while there is no table."""
-        ...
-
-    def types(self) -> Mapping[str, str]:
-        """The types of the table's columns, as dataset.yaml names them; empty while there is no table."""
-        ...
-
-    def active(self, days: Collection[dt.date] | None = None) -> Mapping[dt.date, tuple[DataFile, ...]]:
-        """The files that readers see at the newest version, by day."""
-        ...
-
-    def at(self, version: int) -> Mapping[dt.date, tuple[DataFile, ...]]:
-        """The files that a reader of an older version opens, by day; `TimeTravelError` if the log has forgotten it."""
-        ...
-
-    def shadow_files(self, folder: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[DataFile, ...]]:
-        """The active files of a shadow, safe from a power cut from now on; their paths are relative to the published table."""
-        ...
-
-    def prepare(self, shadow_folder: str) -> None:
-        """Create the table with a shadow's schema, or add the columns that it lacks; refuses any other difference."""
-        ...
-
-    def commit(self, manifest: Manifest, base_version: int) -> int:
-        """Verify all (`PreconditionError` says what lacks) and commit on `base_version`, or `TableMovedError`; the new version."""
-        ...
-
-    def committed(self, release: str) -> int | None:
-        """The version in which a release was committed, if it was."""
-        ...
-
-    def set_aside_torn(self) -> bool:
-        """Put the newest commit aside if a power cut has left only a part of it; whether it was so."""
-        ...
-
-    def missing_files(self, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """Those of the files that are not on disk with their size."""
-        ...
-
-    def unreleasable(self, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """Those of shadows' files that are missing in that way, or of which the shadow's log cannot be read."""
-        ...
-
-    def removed_since(self, moment: dt.datetime) -> frozenset[str]:
-        """Paths of the files that left the table at `moment` or later: a reader may still be on a version with them."""
-        ...
-
-    def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
-        """The commits that the table's log still knows, newest first; all, or not more than `most`."""
-        ...
-
-    def store_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest beside the table, whole or not at all."""
-        ...
-
-    def manifests(self) -> tuple[Manifest, ...]:
-        """All manifests stored beside the table."""
-        ...
-
-    def seal(self, folder: str) -> None:
-        """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
-        ...
-
-    def stored_files(self) -> tuple[StoredFile, ...]:
-        """Every file under `_shadow/`."""
-        ...
-
-    def delete(self, paths: Iterable[str]) -> None:
-        """Remove files under `_shadow/` and the folders that this leaves empty."""
-        ...

@@ -16,7 +16,7 @@ from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.domain.dataset import Dataset, Upstream
 from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.clocks import START
 
 DAY = dt.date(2026, 1, 1)
@@ -122,9 +122,7 @@ def manifest(release: str, swaps: Sequence[DaySwap], **changes: object) -> Manif
     return Manifest(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def publish(
-    table: DeltaPublishedTable, folder: str, days: Sequence[dt.date], release: str, unit: str = "u"
-) -> Manifest:
+def publish(table: PublishedTable, folder: str, days: Sequence[dt.date], release: str, unit: str = "u") -> Manifest:
     """Prepare and commit a shadow's days, as the use case does."""
     table.prepare(folder)
     active, new = table.active(days), table.shadow_files(folder, days)

@@ -50,7 +50,7 @@ from backfill_assets.domain.specification import Notice, Specification
 from backfill_assets.domain.units import Launch, ReleaseMode, Unit
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
-from backfill_assets.lakehouse.published import DeltaPublishedTable, DeltaReleasesTable
+from backfill_assets.lakehouse.published import DeltaReleasesTable, PublishedTable
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger import LockPace, SqlLedger
 from backfill_assets.reports.folder import ReportFolder
@@ -96,7 +96,7 @@ class World:
         self.events: EventLog | None = None
         self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
         self.homes = {name: layout(folder).published_path(name) for name in names}
-        self.tables = {name: DeltaPublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
+        self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = TableFingerprints(self.homes)
         self.ledger: SqlLedger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
         self.data_releases = DataReleases(self.ledger, DeltaReleasesTable(layout(folder)))

@@ -22,7 +22,7 @@ from pyspark.sql.functions import col, lit
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import ARROW, dataset, day, layout, publish
@@ -55,7 +55,7 @@ def published(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactor
         rows = rows.select([col(c).cast(SPARK_TYPES.get(t, t)).alias(c) for c, t in ALL.items()])
         writer = rows.repartition("day").write.format("delta").partitionBy("day").mode("append")
         writer.save(str(home / "_shadow" / "u" / "1"))
-    table = DeltaPublishedTable(layout(folder), dataset(columns=TYPES), FixedClock())
+    table = PublishedTable(layout(folder), dataset(columns=TYPES), FixedClock())
     publish(table, "_shadow/u/1", DAYS, "r")
     table.seal("_shadow/u/1")
     return home
@@ -141,10 +141,8 @@ def test_spark_reads_the_published_table_after_a_column_was_added(spark: SparkSe
         )
         rows.write.format("delta").partitionBy("day").save(str(home / f"_shadow/u/{attempt}"))
     columns = {"id": "long", "day": "date", "amount": "long"}
-    publish(
-        DeltaPublishedTable(layout(tmp_path), dataset(columns=columns), FixedClock()), "_shadow/u/1", [day(0)], "r_1"
-    )
-    wider = DeltaPublishedTable(layout(tmp_path), dataset(columns={**columns, "delay": "string"}), FixedClock())
+    publish(PublishedTable(layout(tmp_path), dataset(columns=columns), FixedClock()), "_shadow/u/1", [day(0)], "r_1")
+    wider = PublishedTable(layout(tmp_path), dataset(columns={**columns, "delay": "string"}), FixedClock())
     before = spark.read.format("delta").load(str(home)).count()
     publish(wider, "_shadow/u/2", [day(0)], "r_2")
     after = spark.read.format("delta").load(str(home)).select("delay").toArrow()["delay"].to_pylist()

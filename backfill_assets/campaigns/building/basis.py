@@ -22,11 +22,12 @@ from backfill_assets.domain.inputs import (
     staged_inputs,
 )
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content, Delivery
 from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 

@@ -24,11 +24,11 @@ from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState, UpstreamState
-from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.verdict import Row, Verdict
 from backfill_assets.domain.work import Attempt, StagedDay
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import (
     Audit,
     Question,

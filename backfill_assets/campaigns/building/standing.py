@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.ports import PublishedTable, ReleaseLedger
+from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.lakehouse.published.table import PublishedTable
 
 
 def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:

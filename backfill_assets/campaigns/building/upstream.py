@@ -13,10 +13,11 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError, SourceError
-from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays
 
 Days = tuple[dt.date, ...]

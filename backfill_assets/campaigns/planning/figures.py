@@ -11,9 +11,10 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.plan import Days
-from backfill_assets.domain.ports import PublishedTable, WorkLedger
+from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.release import DataFile
 from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import delivered_sizes
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.deliveries import in_force
-from backfill_assets.domain.ports import PublishedTable, WorkLedger
+from backfill_assets.domain.ports import WorkLedger
+from backfill_assets.lakehouse.published.table import PublishedTable
 
 
 @dataclass(frozen=True)

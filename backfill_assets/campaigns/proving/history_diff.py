@@ -16,8 +16,9 @@ from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import ModelError, ProofError, SourceError
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
-from backfill_assets.domain.ports import Ids, Ledger, PublishedTable
+from backfill_assets.domain.ports import Ids, Ledger
 from backfill_assets.domain.proof_ports import Histories, Sampled
+from backfill_assets.lakehouse.published.table import PublishedTable
 
 _CONFIGURED = Recomputation("as configured", {})
 

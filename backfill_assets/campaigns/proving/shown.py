@@ -13,13 +13,14 @@ from typing import Final
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.measurement import ROW_COUNT, Figures
-from backfill_assets.domain.ports import Ledger, PublishedTable
+from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, layout_digest
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.review import DayState
 from backfill_assets.domain.series import Surroundings
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.lakehouse.published.table import PublishedTable
 
 CONTEXT: Final = dt.timedelta(days=60)
 """How far before and after a unit's days its neighbours are shown: enough steps to tell a usual one."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import TimeTravelError
-from backfill_assets.domain.ports import PublishedTable, ReleaseLedger
+from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.retention import EXTRA, restorable_until
+from backfill_assets.lakehouse.published.table import PublishedTable
 
 
 @dataclass(frozen=True)

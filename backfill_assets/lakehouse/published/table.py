@@ -32,7 +32,7 @@ from backfill_assets.lakehouse.published.schema import Types
 RELEASES = "_releases"
 
 
-class DeltaPublishedTable:
+class PublishedTable:
     """The port `PublishedTable` for one dataset, on a Delta table below the warehouse."""
 
     def __init__(self, layout: Layout, dataset: Dataset, clock: Clock, sync: durable.Sync = durable.sync) -> None:

@@ -15,10 +15,10 @@ from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.domain.errors import BackfillError, LedgerError, ReadBackError
 from backfill_assets.domain.health import Mend
-from backfill_assets.domain.ports import PublishedTable
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
-from backfill_assets.lakehouse.published import DeltaPublishedTable, durable
+from backfill_assets.lakehouse.published import durable
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -64,7 +64,7 @@ def test_an_error_after_the_commit_never_gives_up_what_readers_see(
 ) -> None:
     unit = ready(world, command)
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaPublishedTable, "_read_back", _too_many_files)
+        patch.setattr(PublishedTable, "_read_back", _too_many_files)
         told.injected(f"too many open files while a {command} reads back what it has committed")
         with pytest.raises(ReadBackError, match=r"may be committed.*backfill reconcile") as refused:
             say(world, command, unit)
@@ -178,7 +178,7 @@ def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told
             done = found.ledger.releases("sales", states={ReleaseState.finalized})
             counted.append(release in {r.manifest.release for r in done})
 
-    found.tables["sales"] = DeltaPublishedTable(layout(found.folder), found.datasets["sales"], found.clock, sync)
+    found.tables["sales"] = PublishedTable(layout(found.folder), found.datasets["sales"], found.clock, sync)
     more = "" if kept else ", and the ledger is lost"
     told.injected(f"a {command} died before anybody knew its commit to be on the disk{more}")
     assert found.reconcile().run()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.domain.errors import EvidenceError, PreconditionError
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -56,9 +56,7 @@ class Disk:
         self._home = world.homes["sales"]
         self._safe = {self._state(path) for path in self._files()}
         self.dies_at: Callable[[Path], bool] = lambda _path: False
-        world.tables["sales"] = DeltaPublishedTable(
-            layout(world.folder), world.datasets["sales"], world.clock, self.sync
-        )
+        world.tables["sales"] = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, self.sync)
 
     def sync(self, path: Path) -> None:
         if self.dies_at(path):

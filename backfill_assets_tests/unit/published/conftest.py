@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import dataset, layout
 
@@ -21,5 +21,5 @@ def clock() -> FixedClock:
 
 
 @pytest.fixture
-def table(tmp_path: Path, clock: FixedClock) -> DeltaPublishedTable:
-    return DeltaPublishedTable(layout(tmp_path), dataset(), clock)
+def table(tmp_path: Path, clock: FixedClock) -> PublishedTable:
+    return PublishedTable(layout(tmp_path), dataset(), clock)

@@ -11,7 +11,7 @@ from deltalake.schema import PrimitiveType
 
 from backfill_assets.domain.errors import PreconditionError, TableMovedError
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import (
     actions,
@@ -31,7 +31,7 @@ DAYS = [day(0), day(1), day(2)]
 
 
 @pytest.fixture
-def published(table: DeltaPublishedTable, home: Path) -> DeltaPublishedTable:
+def published(table: PublishedTable, home: Path) -> PublishedTable:
     """Three days published, and a second shadow for them."""
     write_shadow(home, SHADOW, rows_of({d: [10, 20] for d in DAYS}))
     publish(table, SHADOW, DAYS, "r_first")
@@ -39,7 +39,7 @@ def published(table: DeltaPublishedTable, home: Path) -> DeltaPublishedTable:
     return table
 
 
-def planned(table: DeltaPublishedTable, release: str = "r_second") -> Manifest:
+def planned(table: PublishedTable, release: str = "r_second") -> Manifest:
     active, new = table.active(DAYS), table.shadow_files("_shadow/u/2", DAYS)
     return manifest(release, [DaySwap(d, active[d], new[d]) for d in DAYS])
 
@@ -48,7 +48,7 @@ def with_day(plan: Manifest, swap: DaySwap) -> Manifest:
     return replace(plan, days=tuple(swap if s.day == swap.day else s for s in plan.days))
 
 
-def refused(table: DeltaPublishedTable, plan: Manifest, match: str) -> None:
+def refused(table: PublishedTable, plan: Manifest, match: str) -> None:
     version = table.version()
     with pytest.raises(PreconditionError, match=match):
         table.commit(plan, version)
@@ -56,14 +56,14 @@ def refused(table: DeltaPublishedTable, plan: Manifest, match: str) -> None:
     assert table.committed(plan.release) is None
 
 
-def test_a_release_swaps_all_days_in_one_commit(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_release_swaps_all_days_in_one_commit(published: PublishedTable, home: Path) -> None:
     before = published.version()
     assert published.commit(planned(published), before) == before + 1
     assert content(home) == {d: [30] for d in DAYS}
     assert published.committed("r_second") == before + 1
 
 
-def test_the_commit_says_what_it_is(published: DeltaPublishedTable, home: Path) -> None:
+def test_the_commit_says_what_it_is(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     version = published.commit(plan, published.version())
     entry = DeltaTable(home).history(1)[0]
@@ -73,27 +73,27 @@ def test_the_commit_says_what_it_is(published: DeltaPublishedTable, home: Path) 
     assert (newest.version, newest.release, newest.manifest) == (version, "r_second", plan.hash)
 
 
-def test_committing_a_release_again_changes_nothing(published: DeltaPublishedTable) -> None:
+def test_committing_a_release_again_changes_nothing(published: PublishedTable) -> None:
     plan = planned(published)
     version = published.commit(plan, published.version())
     assert published.commit(plan, published.version()) == version
     assert published.version() == version
 
 
-def test_days_without_data_make_a_release_too(published: DeltaPublishedTable, home: Path) -> None:
+def test_days_without_data_make_a_release_too(published: PublishedTable, home: Path) -> None:
     plan = manifest("r_empty", [DaySwap(day(7), (), ())])
     assert published.commit(plan, published.version()) == published.version()
     assert published.committed("r_empty") == published.version()
     assert content(home) == {d: [10, 20] for d in DAYS}
 
 
-def test_a_day_that_has_no_data_any_more_is_emptied(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_day_that_has_no_data_any_more_is_emptied(published: PublishedTable, home: Path) -> None:
     plan = manifest("r_less", [DaySwap(day(1), published.active()[day(1)], ())])
     published.commit(plan, published.version())
     assert content(home) == {day(0): [10, 20], day(2): [10, 20]}
 
 
-def test_a_table_that_moved_is_refused_even_where_other_days_moved(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_table_that_moved_is_refused_even_where_other_days_moved(published: PublishedTable, home: Path) -> None:
     plan, base = planned(published), published.version()
     write_deltalake(home, rows_of({day(9): [1]}), mode="append")
     with pytest.raises(TableMovedError, match=f"expected version {base}, found {base + 1}"):
@@ -101,7 +101,7 @@ def test_a_table_that_moved_is_refused_even_where_other_days_moved(published: De
 
 
 def test_a_commit_in_the_very_last_moment_is_refused(
-    published: DeltaPublishedTable, home: Path, clock: FixedClock, tmp_path: Path
+    published: PublishedTable, home: Path, clock: FixedClock, tmp_path: Path
 ) -> None:
     class Racing(FixedClock):
         """The adapter asks for the time right before it commits."""
@@ -110,13 +110,13 @@ def test_a_commit_in_the_very_last_moment_is_refused(
             write_deltalake(home, rows_of({day(9): [1]}), mode="append")
             return super().now()
 
-    racing = DeltaPublishedTable(layout(tmp_path), dataset(), Racing())
+    racing = PublishedTable(layout(tmp_path), dataset(), Racing())
     with pytest.raises(TableMovedError):
         racing.commit(planned(published), published.version())
     assert published.committed("r_second") is None
 
 
-def test_a_late_row_in_a_day_of_the_release_is_named(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_late_row_in_a_day_of_the_release_is_named(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     write_deltalake(home, rows_of({day(1): [99]}), mode="append")
     version = published.version()
@@ -125,20 +125,20 @@ def test_a_late_row_in_a_day_of_the_release_is_named(published: DeltaPublishedTa
     assert "2026-01-01" not in str(refusal.value).replace("day=2026-01-01", "")
 
 
-def test_a_file_that_is_gone_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_file_that_is_gone_is_refused(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     (home / plan.added[0].path).unlink()
     refused(published, plan, "missing or altered")
 
 
-def test_a_file_of_another_size_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_file_of_another_size_is_refused(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     with (home / plan.added[0].path).open("ab") as out:
         out.write(b"x")
     refused(published, plan, "missing or altered")
 
 
-def test_a_file_behind_a_link_is_refused(published: DeltaPublishedTable, home: Path, tmp_path: Path) -> None:
+def test_a_file_behind_a_link_is_refused(published: PublishedTable, home: Path, tmp_path: Path) -> None:
     plan = planned(published)
     path = home / plan.added[0].path
     path.rename(tmp_path / "elsewhere.parquet")
@@ -146,7 +146,7 @@ def test_a_file_behind_a_link_is_refused(published: DeltaPublishedTable, home: P
     refused(published, plan, "missing or altered")
 
 
-def test_a_folder_behind_a_link_is_refused(published: DeltaPublishedTable, home: Path, tmp_path: Path) -> None:
+def test_a_folder_behind_a_link_is_refused(published: PublishedTable, home: Path, tmp_path: Path) -> None:
     plan = planned(published)
     folder = (home / plan.added[0].path).parent
     folder.rename(tmp_path / "elsewhere")
@@ -155,40 +155,40 @@ def test_a_folder_behind_a_link_is_refused(published: DeltaPublishedTable, home:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "_shadow/u/../../x.parquet", "_shadow/u/1/a%20b.parquet", ""])
-def test_a_path_that_leads_elsewhere_is_refused(published: DeltaPublishedTable, path: str) -> None:
+def test_a_path_that_leads_elsewhere_is_refused(published: PublishedTable, path: str) -> None:
     plan = planned(published)
     swap = plan.days[0]
     refused(published, with_day(plan, replace(swap, add=(replace(swap.add[0], path=path),))), "plain relative path")
 
 
-def test_a_file_of_another_unit_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_file_of_another_unit_is_refused(published: PublishedTable) -> None:
     refused(published, replace(planned(published), unit="other"), "expected a file of the unit")
 
 
-def test_a_file_that_readers_see_already_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_file_that_readers_see_already_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     refused(published, with_day(plan, replace(plan.days[0], add=plan.days[0].remove)), "it is active already")
 
 
-def test_a_file_that_is_added_twice_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_file_that_is_added_twice_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     swap = plan.days[0]
     refused(published, with_day(plan, replace(swap, add=(*swap.add, *swap.add))), "it is added twice")
 
 
-def test_removing_less_than_the_day_holds_is_refused(published: DeltaPublishedTable) -> None:
+def test_removing_less_than_the_day_holds_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     refused(published, with_day(plan, replace(plan.days[0], remove=())), "expected no file, found day=|_shadow")
 
 
-def test_removing_a_file_that_is_not_there_is_refused(published: DeltaPublishedTable) -> None:
+def test_removing_a_file_that_is_not_there_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     swap = plan.days[0]
     stranger = replace(swap.remove[0], path=f"{SHADOW}/stranger.parquet")
     refused(published, with_day(plan, replace(swap, remove=(*swap.remove, stranger))), "stranger.parquet")
 
 
-def test_a_file_of_another_day_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_file_of_another_day_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     swap = plan.days[0]
     refused(
@@ -196,35 +196,35 @@ def test_a_file_of_another_day_is_refused(published: DeltaPublishedTable) -> Non
     )
 
 
-def test_a_day_that_is_swapped_twice_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_day_that_is_swapped_twice_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     refused(published, replace(plan, days=(*plan.days, plan.days[0])), "2026-01-01 twice")
 
 
-def test_a_release_without_a_day_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_release_without_a_day_is_refused(published: PublishedTable) -> None:
     with pytest.raises(PreconditionError, match="at least one day"):
         published.commit(manifest("r_none", []), published.version())
 
 
-def test_a_manifest_of_another_dataset_is_refused(published: DeltaPublishedTable) -> None:
+def test_a_manifest_of_another_dataset_is_refused(published: PublishedTable) -> None:
     refused(
         published, replace(planned(published), dataset="orders"), "expected a manifest of sales, found one of orders"
     )
 
 
-def test_a_shadow_without_log_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_shadow_without_log_is_refused(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     (home / "_shadow/u/2/_delta_log").rename(home / "elsewhere_log")
     refused(published, plan, "expected its log, found none")
 
 
-def test_a_wider_shadow_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_wider_shadow_is_refused(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     DeltaTable(home / "_shadow/u/2").alter.add_columns([Field("extra", PrimitiveType("string"))])
     refused(published, plan, "column extra: expected no such column, found string")
 
 
-def test_a_shadow_with_deletion_vectors_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_shadow_with_deletion_vectors_is_refused(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     log = home / "_shadow/u/2/_delta_log/00000000000000000000.json"
     features = '"readerFeatures":["deletionVectors"],"writerFeatures":["deletionVectors"]'
@@ -234,7 +234,7 @@ def test_a_shadow_with_deletion_vectors_is_refused(published: DeltaPublishedTabl
     refused(published, plan, "found deletionVectors")
 
 
-def test_a_shadow_with_column_mapping_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_shadow_with_column_mapping_is_refused(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     log = home / "_shadow/u/2/_delta_log/00000000000000000000.json"
     text = log.read_text()
@@ -243,7 +243,7 @@ def test_a_shadow_with_column_mapping_is_refused(published: DeltaPublishedTable,
     refused(published, plan, "found columnMapping")
 
 
-def test_a_published_table_with_deletion_vectors_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_published_table_with_deletion_vectors_is_refused(published: PublishedTable, home: Path) -> None:
     from deltalake import TableFeatures
 
     plan = planned(published)
@@ -251,7 +251,7 @@ def test_a_published_table_with_deletion_vectors_is_refused(published: DeltaPubl
     refused(published, plan, "published table .* found deletionVectors")
 
 
-def test_a_published_table_with_a_constraint_is_refused(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_published_table_with_a_constraint_is_refused(published: PublishedTable, home: Path) -> None:
     """Of the rows that a release swaps in none was ever held against it."""
     plan = planned(published)
     DeltaTable(home).alter.add_constraint({"small": "amount < 25"})
@@ -272,7 +272,7 @@ def test_a_published_table_with_a_constraint_is_refused(published: DeltaPublishe
     ],
 )
 def test_a_published_table_with_a_rule_for_a_column_is_refused(
-    published: DeltaPublishedTable, home: Path, change: dict[str, object], found: str
+    published: PublishedTable, home: Path, change: dict[str, object], found: str
 ) -> None:
     plan = planned(published)
     (metadata,) = actions(home, 0, "metaData")
@@ -284,12 +284,12 @@ def test_a_published_table_with_a_rule_for_a_column_is_refused(
     refused(published, plan, f"published table .*, found {found};")
 
 
-def test_a_table_that_was_never_prepared_is_refused(table: DeltaPublishedTable, home: Path) -> None:
+def test_a_table_that_was_never_prepared_is_refused(table: PublishedTable, home: Path) -> None:
     with pytest.raises(PreconditionError, match="prepare it first"):
         table.commit(manifest("r", [DaySwap(day(0), (), ())]), -1)
 
 
-def test_a_rollback_is_the_same_commit_the_other_way_round(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_rollback_is_the_same_commit_the_other_way_round(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     published.commit(plan, published.version())
     back = [DaySwap(s.day, s.add, s.remove) for s in plan.days[:2]]
@@ -298,7 +298,7 @@ def test_a_rollback_is_the_same_commit_the_other_way_round(published: DeltaPubli
     assert content(home) == {day(0): [10, 20], day(1): [10, 20], day(2): [30]}
 
 
-def test_a_release_is_still_known_after_the_log_was_cleaned_up(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_release_is_still_known_after_the_log_was_cleaned_up(published: PublishedTable, home: Path) -> None:
     version = published.commit(planned(published), published.version())
     DeltaTable(home).create_checkpoint()
     for commit in (home / "_delta_log").glob("*.json"):
@@ -309,7 +309,7 @@ def test_a_release_is_still_known_after_the_log_was_cleaned_up(published: DeltaP
     assert only(published.active()[day(0)]).path.startswith("_shadow/u/2/")
 
 
-def test_statistics_are_the_shadows_own_counts(published: DeltaPublishedTable, home: Path) -> None:
+def test_statistics_are_the_shadows_own_counts(published: PublishedTable, home: Path) -> None:
     version = published.commit(planned(published), published.version())
     shadow = {f"_shadow/u/2/{a['path']}": json.loads(str(a["stats"])) for a in actions(home / "_shadow/u/2", 0, "add")}
     for added in actions(home, version, "add"):
@@ -319,9 +319,7 @@ def test_statistics_are_the_shadows_own_counts(published: DeltaPublishedTable, h
     assert {only(files).stats for files in published.active().values()} == texts
 
 
-def test_a_table_put_back_from_a_backup_is_read_anew(
-    published: DeltaPublishedTable, home: Path, tmp_path: Path
-) -> None:
+def test_a_table_put_back_from_a_backup_is_read_anew(published: PublishedTable, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, tmp_path / "backup")
     published.commit(planned(published), published.version())
     seen, version = published.active(), published.version()
@@ -334,7 +332,7 @@ def test_a_table_put_back_from_a_backup_is_read_anew(
     assert content(home) == {d: [40, 50] for d in DAYS}
 
 
-def test_a_table_that_was_made_anew_is_read_anew(published: DeltaPublishedTable, home: Path) -> None:
+def test_a_table_that_was_made_anew_is_read_anew(published: PublishedTable, home: Path) -> None:
     before, version = published.active(), published.version()
     shutil.rmtree(home / "_delta_log")
     publish(published, "_shadow/u/2", DAYS, "r_first")

@@ -9,7 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 from backfill_assets.domain.errors import InvalidNameError, LayoutError, PreconditionError
 from backfill_assets.domain.release import DaySwap
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.tables import content, day, manifest, only, publish, rows_of, write_shadow
 
 SHADOW = "_shadow/u/1"
@@ -49,7 +49,7 @@ def test_a_source_file_lies_below_the_sources(tmp_path: Path, path: str) -> None
         Layout(tmp_path / "w", tmp_path / "s").source_file(path)
 
 
-def test_a_sealed_shadow_is_no_table_any_more(table: DeltaPublishedTable, shadow: Path) -> None:
+def test_a_sealed_shadow_is_no_table_any_more(table: PublishedTable, shadow: Path) -> None:
     before = table.shadow_files(SHADOW, [day(0)])
     table.seal(SHADOW)
     table.seal(SHADOW)
@@ -60,7 +60,7 @@ def test_a_sealed_shadow_is_no_table_any_more(table: DeltaPublishedTable, shadow
 
 
 def test_a_straggler_that_writes_after_the_sealing_is_not_listened_to(
-    table: DeltaPublishedTable, home: Path, shadow: Path
+    table: PublishedTable, home: Path, shadow: Path
 ) -> None:
     before = table.shadow_files(SHADOW, [day(0)])
     table.seal(SHADOW)
@@ -69,20 +69,18 @@ def test_a_straggler_that_writes_after_the_sealing_is_not_listened_to(
     assert table.shadow_files(SHADOW, [day(0)]) == before
 
 
-def test_sealing_what_was_never_written_is_fine(table: DeltaPublishedTable) -> None:
+def test_sealing_what_was_never_written_is_fine(table: PublishedTable) -> None:
     table.seal("_shadow/u/7")
 
 
-def test_a_shadow_with_gaps_in_its_log_is_refused(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
+def test_a_shadow_with_gaps_in_its_log_is_refused(table: PublishedTable, home: Path, shadow: Path) -> None:
     write_shadow(home, SHADOW, rows_of({day(2): [3]}))
     (shadow / "_delta_log" / f"{0:020}.json").unlink()
     with pytest.raises(PreconditionError, match=r"expected the commits 0 to 1, found \[1\]"):
         table.shadow_files(SHADOW, [day(2)])
 
 
-def test_files_that_the_shadow_itself_removed_are_not_listed(
-    table: DeltaPublishedTable, home: Path, shadow: Path
-) -> None:
+def test_files_that_the_shadow_itself_removed_are_not_listed(table: PublishedTable, home: Path, shadow: Path) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(shadow, rows_of({day(0): [5]}), mode="overwrite", predicate="day = '2026-01-01'")
@@ -90,7 +88,7 @@ def test_files_that_the_shadow_itself_removed_are_not_listed(
     assert content(home) == {day(0): [5], day(1): [2]}
 
 
-def test_deleting_removes_empty_folders_and_nothing_else(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
+def test_deleting_removes_empty_folders_and_nothing_else(table: PublishedTable, home: Path, shadow: Path) -> None:
     write_shadow(home, "_shadow/u/2", rows_of({day(0): [9]}))
     mine = [f.path for f in table.stored_files() if f.path.startswith(f"{SHADOW}/")]
     table.delete(mine)
@@ -103,7 +101,7 @@ def test_deleting_removes_empty_folders_and_nothing_else(table: DeltaPublishedTa
     "path", ["_delta_log/x.json", "_releases/r.json", "_shadow/../_delta_log/x", "../x", "/etc/x", "_shadow", "day=1/x"]
 )
 def test_only_files_below_the_shadow_folder_are_deleted(
-    table: DeltaPublishedTable, home: Path, shadow: Path, path: str
+    table: PublishedTable, home: Path, shadow: Path, path: str
 ) -> None:
     mine = only(table.shadow_files(SHADOW, [day(0)])[day(0)]).path
     with pytest.raises(PreconditionError):
@@ -111,9 +109,7 @@ def test_only_files_below_the_shadow_folder_are_deleted(
     assert (home / mine).exists()
 
 
-def test_a_link_is_neither_listed_nor_deleted(
-    table: DeltaPublishedTable, home: Path, shadow: Path, tmp_path: Path
-) -> None:
+def test_a_link_is_neither_listed_nor_deleted(table: PublishedTable, home: Path, shadow: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "x.parquet").write_text("theirs")
     (home / "_shadow" / "link").symlink_to(tmp_path / "theirs")
@@ -126,7 +122,7 @@ def test_a_link_is_neither_listed_nor_deleted(
     assert (tmp_path / "theirs" / "x.parquet").read_text() == "theirs"
 
 
-def test_a_manifest_comes_back_as_it_was(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
+def test_a_manifest_comes_back_as_it_was(table: PublishedTable, home: Path, shadow: Path) -> None:
     done = publish(table, SHADOW, [day(0), day(1)], "r_1")
     other = manifest("r_2", [DaySwap(day(3), (), ())], reason="Größe")
     table.store_manifest(done)
@@ -137,14 +133,14 @@ def test_a_manifest_comes_back_as_it_was(table: DeltaPublishedTable, home: Path,
     assert sorted(p.name for p in (home / "_releases").iterdir()) == ["r_1.json", "r_2.json"]
 
 
-def test_a_damaged_manifest_is_named(table: DeltaPublishedTable, home: Path) -> None:
+def test_a_damaged_manifest_is_named(table: PublishedTable, home: Path) -> None:
     table.store_manifest(manifest("r_1", [DaySwap(day(3), (), ())]))
     (home / "_releases" / "r_1.json").write_text("{")
     with pytest.raises(PreconditionError, match=r"r_1\.json"):
         table.manifests()
 
 
-def test_what_left_the_table_is_known_for_a_while(table: DeltaPublishedTable, home: Path, shadow: Path) -> None:
+def test_what_left_the_table_is_known_for_a_while(table: PublishedTable, home: Path, shadow: Path) -> None:
     from datetime import timedelta
 
     from backfill_assets_tests.harness.clocks import START

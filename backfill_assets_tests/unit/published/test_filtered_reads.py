@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.domain.release import DaySwap
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets.lakehouse.published.stats import published_stats
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import (
@@ -49,7 +49,7 @@ ALL_TYPES = {**TYPES, "recalculated_at": "timestamp"}
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every_type")
-    table = DeltaPublishedTable(layout(folder), dataset(columns=TYPES), FixedClock())
+    table = PublishedTable(layout(folder), dataset(columns=TYPES), FixedClock())
     home = layout(folder).published_path("sales")
     write_shadow(home, "_shadow/u/1", every_type())
     publish(table, "_shadow/u/1", [day(i) for i in range(12)], "r")
@@ -134,7 +134,7 @@ def test_no_statistics_stay_no_statistics() -> None:
     assert published_stats("") == published_stats("{}") == ""
 
 
-def test_a_file_without_statistics_costs_the_others_nothing(table: DeltaPublishedTable, home: Path) -> None:
+def test_a_file_without_statistics_costs_the_others_nothing(table: PublishedTable, home: Path) -> None:
     write_shadow(home, "_shadow/u/1", rows_of({day(0): [1], day(1): [2, 3]}))
     table.prepare("_shadow/u/1")
     new = table.shadow_files("_shadow/u/1", [day(0), day(1)])

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.domain.errors import PreconditionError
 from backfill_assets.domain.release import CommitKind, DaySwap, ReleaseKind
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import content, dataset, day, layout, publish, rows_of, write_shadow
 
@@ -22,12 +22,12 @@ def columns(home: Path) -> dict[str, str]:
     return {f["name"]: f["type"] for f in fields}
 
 
-def other(tmp_path: Path, types: dict[str, str], *dropped: str) -> DeltaPublishedTable:
+def other(tmp_path: Path, types: dict[str, str], *dropped: str) -> PublishedTable:
     declared = dataset(columns=types).model_copy(update={"dropped_columns": dropped})
-    return DeltaPublishedTable(layout(tmp_path), declared, FixedClock())
+    return PublishedTable(layout(tmp_path), declared, FixedClock())
 
 
-def test_the_table_has_the_declared_order_whatever_the_shadows(table: DeltaPublishedTable, home: Path) -> None:
+def test_the_table_has_the_declared_order_whatever_the_shadows(table: PublishedTable, home: Path) -> None:
     shuffled = ["unit", "amount", "day", "code_version", "id", "recalculated_at"]
     write_shadow(home, SHADOW, rows_of({day(0): [1]}).select(shuffled))
     table.prepare(SHADOW)
@@ -36,7 +36,7 @@ def test_the_table_has_the_declared_order_whatever_the_shadows(table: DeltaPubli
     assert content(home) == {day(0): [1]}
 
 
-def test_the_log_outlives_every_rollback_window(table: DeltaPublishedTable, home: Path) -> None:
+def test_the_log_outlives_every_rollback_window(table: PublishedTable, home: Path) -> None:
     table.prepare(SHADOW)
     seconds = 37 * 24 * 3600
     configuration = DeltaTable(home).metadata().configuration
@@ -45,11 +45,11 @@ def test_the_log_outlives_every_rollback_window(table: DeltaPublishedTable, home
 
 
 def test_a_longer_retention_reaches_the_log_with_the_next_release_and_a_shorter_one_does_not(
-    table: DeltaPublishedTable, home: Path, tmp_path: Path
+    table: PublishedTable, home: Path, tmp_path: Path
 ) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1]}))
     publish(table, SHADOW, [day(0)], "r_1")
-    longer = DeltaPublishedTable(layout(tmp_path), dataset(keep_for="90d"), FixedClock())
+    longer = PublishedTable(layout(tmp_path), dataset(keep_for="90d"), FixedClock())
     longer.prepare(SHADOW)
     kept = dict.fromkeys(
         ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), f"interval {97 * 24 * 3600} seconds"
@@ -63,7 +63,7 @@ def test_a_longer_retention_reaches_the_log_with_the_next_release_and_a_shorter_
     assert longer.version() == version
 
 
-def test_what_somebody_lets_the_log_keep_longer_stays(table: DeltaPublishedTable, home: Path) -> None:
+def test_what_somebody_lets_the_log_keep_longer_stays(table: PublishedTable, home: Path) -> None:
     table.prepare(SHADOW)
     by_hand = {
         "delta.logRetentionDuration": "interval 60 weeks",
@@ -76,7 +76,7 @@ def test_what_somebody_lets_the_log_keep_longer_stays(table: DeltaPublishedTable
     assert configuration["delta.deletedFileRetentionDuration"] == f"interval {37 * 24 * 3600} seconds"
 
 
-def test_preparing_again_changes_nothing(table: DeltaPublishedTable, home: Path) -> None:
+def test_preparing_again_changes_nothing(table: PublishedTable, home: Path) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1]}))
     table.prepare(SHADOW)
     table.prepare(SHADOW)
@@ -84,7 +84,7 @@ def test_preparing_again_changes_nothing(table: DeltaPublishedTable, home: Path)
     assert table.history()[0].kind is CommitKind.schema
 
 
-def test_a_new_column_is_added_and_reads_null_before(table: DeltaPublishedTable, home: Path, tmp_path: Path) -> None:
+def test_a_new_column_is_added_and_reads_null_before(table: PublishedTable, home: Path, tmp_path: Path) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1], day(1): [2]}))
     publish(table, SHADOW, [day(0), day(1)], "r_1")
     wider = other(tmp_path, {"id": "long", "day": "date", "amount": "long", "delay": "string"})
@@ -104,7 +104,7 @@ def test_a_new_column_is_added_and_reads_null_before(table: DeltaPublishedTable,
     ],
 )
 def test_removed_and_retyped_columns_are_refused(
-    table: DeltaPublishedTable, tmp_path: Path, types: dict[str, str], match: str
+    table: PublishedTable, tmp_path: Path, types: dict[str, str], match: str
 ) -> None:
     table.prepare(SHADOW)
     with pytest.raises(PreconditionError, match=match):
@@ -113,7 +113,7 @@ def test_removed_and_retyped_columns_are_refused(
 
 
 def test_a_column_that_nothing_fills_any_more_reads_null_on_new_days_and_returns_with_a_rollback(
-    table: DeltaPublishedTable, home: Path, tmp_path: Path
+    table: PublishedTable, home: Path, tmp_path: Path
 ) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1], day(1): [2]}))
     publish(table, SHADOW, [day(0), day(1)], "r_1")
@@ -132,19 +132,19 @@ def test_a_column_that_nothing_fills_any_more_reads_null_on_new_days_and_returns
     assert amounts() == [(day(0), False), (day(1), False)]
 
 
-def test_a_shadow_that_is_not_as_declared_is_refused(table: DeltaPublishedTable, home: Path) -> None:
+def test_a_shadow_that_is_not_as_declared_is_refused(table: PublishedTable, home: Path) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1]}).drop_columns(["amount"]))
     with pytest.raises(PreconditionError, match="column amount: expected long, found no such column"):
         table.prepare(SHADOW)
     assert not table.exists()
 
 
-def test_another_partitioning_is_refused(table: DeltaPublishedTable, home: Path) -> None:
+def test_another_partitioning_is_refused(table: PublishedTable, home: Path) -> None:
     write_deltalake(home, rows_of({day(0): [1]}), partition_by=["unit"])
     with pytest.raises(PreconditionError, match="partitioned by column day, found unit"):
         table.prepare(SHADOW)
 
 
-def test_a_folder_that_is_no_shadow_is_refused(table: DeltaPublishedTable) -> None:
+def test_a_folder_that_is_no_shadow_is_refused(table: PublishedTable) -> None:
     with pytest.raises(PreconditionError, match="is no shadow"):
         table.prepare("_shadow/../../raw/sales")

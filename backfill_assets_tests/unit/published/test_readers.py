@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
 from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError
-from backfill_assets.lakehouse.published import DeltaPublishedTable
+from backfill_assets.lakehouse.published import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import dataset, day, layout, publish, write_shadow
 from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes
@@ -239,7 +239,7 @@ def every_type_published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every_type")
     home = layout(folder).published_path("sales")
     write_shadow(home, "_shadow/u/1", every_type())
-    publish(DeltaPublishedTable(layout(folder), dataset(columns=TYPES), FixedClock()), "_shadow/u/1", EVERY_DAY, "r")
+    publish(PublishedTable(layout(folder), dataset(columns=TYPES), FixedClock()), "_shadow/u/1", EVERY_DAY, "r")
     return home
 
 

@@ -42,7 +42,6 @@ from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
 from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.dataset import Dataset, Publication
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.specification import Execution
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
@@ -59,6 +58,7 @@ from backfill_assets.lakehouse.road import (
 )
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger import ledger_clock, open_ledger
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets.reports.folder import ReportFolder
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock, TimedIds

@@ -14,7 +14,6 @@ from backfill_assets.domain.days import format_days, slices
 from backfill_assets.domain.errors import LeaseLostError, LedgerError, UnitError
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.findings import DayFindings
-from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt, AttemptState, Content, Work
@@ -35,7 +34,7 @@ _PAGE = 1000
 _AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lease_until")
 
 
-class WorkRows(DeliveryRows, WorkLedger):
+class WorkRows(DeliveryRows):
     """The work of the ledger."""
 
     def start_attempt(self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta) -> Attempt:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from sqlalchemy import Column, ColumnElement, Connection, func, insert, select, true, update
 
 from backfill_assets.domain.campaign import Approval, Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.domain.campaign_ports import CampaignLedger
 from backfill_assets.domain.errors import ApprovalError, CampaignError
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.units import shown_days
@@ -24,7 +23,7 @@ _JOURNAL = campaign_journal
 _APPROVALS = approvals
 
 
-class CampaignRows(Rows, CampaignLedger):
+class CampaignRows(Rows):
     """The campaigns of the ledger."""
 
     def add_campaign(self, campaign: Campaign, entry: JournalEntry) -> Campaign:

@@ -21,14 +21,14 @@ from backfill_assets.ledger.database import BUSY_SECONDS, Database, has_table, p
 from backfill_assets.ledger.host import Host, this_host
 from backfill_assets.ledger.locks import DEFAULT_PACE, LockPace
 from backfill_assets.ledger.schema import meta
-from backfill_assets.ledger.sql_ledger import SqlLedger
+from backfill_assets.ledger.sql_ledger import Ledger
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the migration that is running in module globals: one at a time in each process.
 _ALEMBIC: Final = threading.Lock()
 
 
-def open_ledger(url: str, clock: Clock, host: Host | None = None, lock_pace: LockPace = DEFAULT_PACE) -> SqlLedger:
+def open_ledger(url: str, clock: Clock, host: Host | None = None, lock_pace: LockPace = DEFAULT_PACE) -> Ledger:
     """Open the ledger at a SQLAlchemy URL; creates a fresh one, migrates an older one.
 
     `host` is this machine unless given. One ledger object serves all threads of a process; a forked child
@@ -38,7 +38,7 @@ def open_ledger(url: str, clock: Clock, host: Host | None = None, lock_pace: Loc
         LedgerError: the ledger cannot be reached, is newer than this code, or a SQLite file of another host.
     """
     database = _prepared(url, host or this_host(), adopt=False)
-    return SqlLedger(database, clock, lock_pace)
+    return Ledger(database, clock, lock_pace)
 
 
 def adopt_host(url: str, host: Host | None = None) -> None:

@@ -14,7 +14,6 @@ from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.comparison import DayComparison
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.proof_ports import ProofLedger
 from backfill_assets.ledger.attempts import living
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.proof_schema import certificates, comparisons
@@ -24,7 +23,7 @@ _COMPARISONS = comparisons
 _CERTIFICATES = certificates
 
 
-class ProofRows(Rows, ProofLedger):
+class ProofRows(Rows):
     """The proof of the ledger."""
 
     def add_comparisons(self, attempt: int, comparisons: Iterable[DayComparison]) -> None:

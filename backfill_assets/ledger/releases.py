@@ -11,7 +11,6 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, t
 from backfill_assets.domain.days import slices
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.health import Lock
-from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.times import corrected
 from backfill_assets.domain.units import UnitState
@@ -25,7 +24,7 @@ from backfill_assets.ledger.units import holds_on, load_unit, set_state
 _TABLE = releases
 
 
-class ReleaseRows(Rows, ReleaseLedger):
+class ReleaseRows(Rows):
     """The releases of the ledger."""
 
     def intend(self, manifest: Manifest) -> None:

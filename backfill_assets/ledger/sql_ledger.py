@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.ledger.attempts import WorkRows
 from backfill_assets.ledger.campaigns import CampaignRows
 from backfill_assets.ledger.proof import ProofRows
@@ -10,7 +9,7 @@ from backfill_assets.ledger.releases import ReleaseRows
 from backfill_assets.ledger.units import UnitRows
 
 
-class SqlLedger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows, Ledger):
+class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
     """The control state on SQLite or Postgres; every method is one transaction. Made by `open_ledger`."""
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from backfill_assets.domain.dataset import LateData
 from backfill_assets.domain.days import format_days, slices
 from backfill_assets.domain.errors import ClaimedDaysError, UnitError
 from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.ports import UnitLedger
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.times import AHEAD
 from backfill_assets.domain.units import (
@@ -34,7 +33,7 @@ from backfill_assets.ledger.rows import Rows
 from backfill_assets.ledger.schema import attempts, claims, holds, releases, unit_days, units
 
 
-class UnitRows(Rows, UnitLedger):
+class UnitRows(Rows):
     """The units of the ledger."""
 
     def assign(self, launch: Launch, proposal: Unit) -> Unit:

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 
 from backfill_assets.domain.errors import BackfillError
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @contextlib.contextmanager

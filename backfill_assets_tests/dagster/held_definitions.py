@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from backfill_assets.application import Application
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, stand

@@ -13,14 +13,14 @@ from pathlib import Path
 from sqlalchemy import create_engine, make_url, text
 
 from backfill_assets.domain.ports import Clock
-from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, LockPace, open_ledger
 from backfill_assets.ledger.locks import DEFAULT_PACE
 from backfill_assets.system import SystemClock
 
 _TEMPLATE = "empty_ledger"
 
 
-def opened_ledger(url: str, clock: Clock, lock_pace: LockPace = DEFAULT_PACE) -> SqlLedger:
+def opened_ledger(url: str, clock: Clock, lock_pace: LockPace = DEFAULT_PACE) -> Ledger:
     """Open a ledger; a SQLite file that does not exist yet begins as a copy of an empty one."""
     path = make_url(url).database
     if url.startswith("sqlite:") and path is not None:

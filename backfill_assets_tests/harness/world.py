@@ -52,7 +52,7 @@ from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.published import DeltaReleasesTable, PublishedTable
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
-from backfill_assets.ledger import LockPace, SqlLedger
+from backfill_assets.ledger import Ledger, LockPace
 from backfill_assets.reports.folder import ReportFolder
 from backfill_assets_tests.harness.actors import (
     CountedIds,
@@ -98,7 +98,7 @@ class World:
         self.homes = {name: layout(folder).published_path(name) for name in names}
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = TableFingerprints(self.homes)
-        self.ledger: SqlLedger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
+        self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
         self.data_releases = DataReleases(self.ledger, DeltaReleasesTable(layout(folder)))
         self.post: Notices = Post()
         self.previews = Previews()

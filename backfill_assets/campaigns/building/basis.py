@@ -22,7 +22,6 @@ from backfill_assets.domain.inputs import (
     staged_inputs,
 )
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content, Delivery
@@ -30,6 +29,7 @@ from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _ByDay = Mapping[dt.date, tuple[Delivery, ...]]
 _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]

@@ -15,7 +15,7 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order, out_of_path, place_of
 from backfill_assets.domain.errors import SourceError
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
@@ -30,6 +30,7 @@ from backfill_assets.lakehouse.road import (
     require_sources,
     rows_in_raw,
 )
+from backfill_assets.ledger.sql_ledger import Ledger
 
 Days = tuple[dt.date, ...]
 _AHEAD: Final = dt.timedelta(days=366)

@@ -16,13 +16,14 @@ from backfill_assets.domain.deliveries import heads
 from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
 from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.metrics import gaps_of
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import SourceFile, discover
+from backfill_assets.ledger.sql_ledger import Ledger
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]

@@ -13,11 +13,11 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.domain.measurement import Figures, Side
 from backfill_assets.domain.null_shares import SPAN, Files, NullRise, null_rises
-from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.seams import Seam, places, seams
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road import Sides, published_figures
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _SPAN: Final = 28
 """How many days on either side tell which steps are usual: four weeks."""
@@ -29,7 +29,7 @@ Days = tuple[dt.date, ...]
 class Neighbours:
     """Finds seams and risen shares of nulls between the days of a batch and those around it."""
 
-    ledger: WorkLedger
+    ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
     layout: Layout
 

@@ -12,10 +12,10 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.lineage import release_groups, upstream_first, upstreams_of
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import Hold
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _Need = dict[str, set[dt.date]]
 

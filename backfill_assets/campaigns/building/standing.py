@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
@@ -33,7 +33,7 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
 
 
 def published_among(
-    ledger: ReleaseLedger, table: PublishedTable, dataset: str, days: Collection[dt.date]
+    ledger: Ledger, table: PublishedTable, dataset: str, days: Collection[dt.date]
 ) -> frozenset[dt.date]:
     """Those of the days that are published: readers see rows of them, or a release said that they have none."""
     active = table.active(days) if days and table.exists() else {}

@@ -13,12 +13,12 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import EvidenceError, SourceError
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays
+from backfill_assets.ledger.sql_ledger import Ledger
 
 Days = tuple[dt.date, ...]
 _EMPTY: Final = layout_digest(())

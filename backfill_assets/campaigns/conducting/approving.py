@@ -13,9 +13,10 @@ from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.domain.approval import Roles, approver_of, require_another
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, EvidenceError
-from backfill_assets.domain.ports import Clock, Identity, Ledger
+from backfill_assets.domain.ports import Clock, Identity
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.domain.work import LOCK_WAIT
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

@@ -13,9 +13,9 @@ from backfill_assets.campaigns.releasing.survey import Survey, refusal
 from backfill_assets.domain.campaign import Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import DataFile
 from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _LAUNCHED = frozenset(Phase) - {Phase.planned}
 

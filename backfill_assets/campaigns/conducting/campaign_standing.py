@@ -17,9 +17,9 @@ from backfill_assets.domain.campaign import Action, Campaign, CampaignState, Jou
 from backfill_assets.domain.certificate import Certificate
 from backfill_assets.domain.evidence import DatasetDay, DayFault, Fault
 from backfill_assets.domain.gate import Decision, Traffic, admit
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

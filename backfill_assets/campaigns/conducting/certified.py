@@ -8,13 +8,11 @@ from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.certificate import Certificate, standing_certificates
 from backfill_assets.domain.evidence import DatasetDay, DayEvidence
 from backfill_assets.domain.expectations import Certification
-from backfill_assets.domain.proof_ports import ProofLedger
 from backfill_assets.domain.units import Unit
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
-def certificates_of(
-    ledger: ProofLedger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]
-) -> Mapping[str, Certificate]:
+def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:
     """By dataset the certificate that counts for this evidence of a unit, passed or not."""
     return standing_certificates(ledger.certificates(unit=unit), evidence)
 

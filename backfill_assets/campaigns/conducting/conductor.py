@@ -22,10 +22,11 @@ from backfill_assets.domain.days import ONE_DAY, format_days
 from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.gate import Admitted, Halts
 from backfill_assets.domain.names import number_of
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.units import UNIT_TAG, UnitState, shown_days
 from backfill_assets.domain.work import LOCK_WAIT
+from backfill_assets.ledger.sql_ledger import Ledger
 
 Tell = Callable[[Campaign, Notice, str], None]
 """Sends a notice, if the specification asks for it; never fails."""

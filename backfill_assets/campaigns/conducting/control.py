@@ -25,10 +25,11 @@ from backfill_assets.domain.campaign import (
 from backfill_assets.domain.errors import CampaignError, SpecificationError
 from backfill_assets.domain.evidence import DayFault
 from backfill_assets.domain.plan import Days, Plan
-from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger
+from backfill_assets.domain.ports import Clock, Identity, Ids
 from backfill_assets.domain.specification import Notice, Specification
 from backfill_assets.domain.units import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.work import LOCK_WAIT
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
 _OVER = {

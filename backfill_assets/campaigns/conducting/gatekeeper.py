@@ -13,8 +13,9 @@ from backfill_assets.catalog import Catalog
 from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.campaign_ports import LiveRuns
 from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.work import LOCK_WAIT, Attempt, AttemptState, Work
+from backfill_assets.ledger.sql_ledger import Ledger
 
 REFUSED: Final = "refused"
 """Key of the detail of an entry `waits`: the batch that a run was told to halt the campaign over."""

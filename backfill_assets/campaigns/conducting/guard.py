@@ -15,10 +15,11 @@ from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.durations import format_duration
 from backfill_assets.domain.errors import ApprovalError, RollbackError
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import Manifest, ReleaseKind, plan_rollback
 from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

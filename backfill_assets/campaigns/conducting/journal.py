@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backfill_assets.domain.campaign import NOTES, JournalEntry
-from backfill_assets.domain.ports import Ledger
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 def last_step(ledger: Ledger, campaign_id: str) -> JournalEntry | None:

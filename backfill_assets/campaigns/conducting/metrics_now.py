@@ -22,11 +22,12 @@ from backfill_assets.domain.metrics import (
     dataset_metrics,
     days_done,
 )
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import Attempt
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

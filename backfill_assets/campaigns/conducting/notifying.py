@@ -8,9 +8,10 @@ from typing import Final
 
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
 from backfill_assets.domain.errors import BackfillError, NoticeError
-from backfill_assets.domain.ports import Clock, Identity, Ledger
+from backfill_assets.domain.ports import Clock, Identity
 from backfill_assets.domain.reader_ports import Notices
 from backfill_assets.domain.specification import Notice
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _LOG: Final = logging.getLogger(__name__)
 _LONGEST: Final = 1000

@@ -17,9 +17,10 @@ from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.times import is_ahead
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""

@@ -13,11 +13,11 @@ from backfill_assets.domain.health_ports import WrittenReports
 from backfill_assets.domain.inputs import lost_days, surplus_days
 from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.retention import StoredFile
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 REPORTS = "reports"
 """Stands for the folder of reports where a table's folder is named otherwise."""

@@ -10,7 +10,6 @@ from functools import cached_property
 from backfill_assets.campaigns.releasing.steps import taken_back, unit_or_none
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import (
     CommitKind,
     DataFile,
@@ -24,6 +23,7 @@ from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 RECONCILE = "run: backfill reconcile"
 _BACKUP = "restore _releases/ from a backup"

@@ -11,11 +11,11 @@ from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.plan import Days
-from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.domain.release import DataFile
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road import delivered_sizes
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Figures:
 class FigureReader:
     """Reads figures; each source is asked once, whatever the number of days."""
 
-    ledger: WorkLedger
+    ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
     layout: Layout

@@ -19,13 +19,14 @@ from backfill_assets.domain.errors import SpecificationError
 from backfill_assets.domain.estimate import Cut, Price, Rate, estimate_left, rates_of
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.plan import SHOWN_DIGITS, Days, Estimate, Plan, PlannedDataset, batches, choose_canaries
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.specification import Layer, Specification
 from backfill_assets.domain.steps import steps
 from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.files import write_whole
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from backfill_assets.catalog import LoadedDataset
 from backfill_assets.domain.deliveries import in_force
-from backfill_assets.domain.ports import WorkLedger
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)
 class Workload:
     """Sizes of what days are built from and compared with."""
 
-    ledger: WorkLedger
+    ledger: Ledger
     datasets: Mapping[str, LoadedDataset]
     tables: Mapping[str, PublishedTable]
 

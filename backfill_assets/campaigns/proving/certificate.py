@@ -28,10 +28,11 @@ from backfill_assets.domain.days import format_days
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import ProofError
 from backfill_assets.domain.execution import Execution
-from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger
+from backfill_assets.domain.ports import Clock, Identity, Ids
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
 from backfill_assets.domain.release import layout_digest
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SETTINGS: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}

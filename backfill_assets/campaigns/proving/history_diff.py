@@ -16,9 +16,10 @@ from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.errors import ModelError, ProofError, SourceError
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
-from backfill_assets.domain.ports import Ids, Ledger
+from backfill_assets.domain.ports import Ids
 from backfill_assets.domain.proof_ports import Histories, Sampled
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _CONFIGURED = Recomputation("as configured", {})
 

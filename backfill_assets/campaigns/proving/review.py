@@ -47,7 +47,7 @@ from backfill_assets.domain.levels import (
     of_unloaded,
     of_verdicts,
 )
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay, RowTotals
 from backfill_assets.domain.seams import Seam
@@ -55,6 +55,7 @@ from backfill_assets.domain.series import Series, series_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Final
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.measurement import ROW_COUNT, Figures
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, layout_digest
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.review import DayState
@@ -21,6 +20,7 @@ from backfill_assets.domain.series import Surroundings
 from backfill_assets.domain.units import Unit
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 CONTEXT: Final = dt.timedelta(days=60)
 """How far before and after a unit's days its neighbours are shown: enough steps to tell a usual one."""

@@ -14,9 +14,9 @@ from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.inputs import force_by_day
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.plan import choose_canaries
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 Days = tuple[dt.date, ...]
 SAMPLED: Final = 3

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.domain.days import format_days
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.proof_ports import Recomputations
 from backfill_assets.domain.release import ReleaseState, layout_digest
 from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 _Layouts = Mapping[dt.date, str]
 

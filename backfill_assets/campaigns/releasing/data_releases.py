@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.data_releases import by_name, differing, is_of, projection
-from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.reader_ports import ReleasesTable
 from backfill_assets.domain.work import LOCK_WAIT
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class DataReleases:
     them; a repair compares the `whole` table with them.
     """
 
-    ledger: ReleaseLedger
+    ledger: Ledger
     table: ReleasesTable
     wait: dt.timedelta = LOCK_WAIT
     whole: bool = False

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.reader_ports import Previews
 from backfill_assets.domain.units import Unit, UnitState
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.errors import LedgerError, PreconditionError
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 class RepairKind(StrEnum):

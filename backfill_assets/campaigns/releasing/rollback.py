@@ -23,7 +23,7 @@ from backfill_assets.campaigns.releasing.steps import (
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import ReadBackError, RollbackError, TableMovedError
-from backfill_assets.domain.ports import Clock, Identity, Ids, Ledger
+from backfill_assets.domain.ports import Clock, Identity, Ids
 from backfill_assets.domain.release import (
     DataFile,
     DaySwap,
@@ -36,6 +36,7 @@ from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

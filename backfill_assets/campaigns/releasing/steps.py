@@ -8,11 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from backfill_assets.domain.errors import DatasetError, TableMovedError, UnitError
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.domain.work import ReleaseRecord, holds_of
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 Checkpoint = Callable[[str], None]
 """Called with the name of the step just done; tests of crashes end the process there."""

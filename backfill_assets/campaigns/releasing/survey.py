@@ -21,10 +21,10 @@ from backfill_assets.domain.evidence import (
 )
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.names import in_words
-from backfill_assets.domain.ports import Ledger
 from backfill_assets.domain.release import DataFile, DaySwap, layout_digest
 from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 

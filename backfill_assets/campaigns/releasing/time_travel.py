@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import TimeTravelError
-from backfill_assets.domain.ports import ReleaseLedger
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.retention import EXTRA, restorable_until
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ReleasedVersion:
 class TimeTravel:
     """Finds the version that a release made, for readers who want the table as it was then."""
 
-    ledger: ReleaseLedger
+    ledger: Ledger
     tables: Mapping[str, PublishedTable]
 
     def to_release(self, dataset: str, release: str) -> ReleasedVersion:

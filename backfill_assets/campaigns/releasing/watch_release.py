@@ -13,13 +13,14 @@ from backfill_assets.domain.consumers import Moments, Watched, expects_change, w
 from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.days import format_days
 from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError
-from backfill_assets.domain.ports import Clock, Ledger
+from backfill_assets.domain.ports import Clock
 from backfill_assets.domain.reader_ports import ConsumerQueries
 from backfill_assets.domain.release import ReleaseKind
 from backfill_assets.domain.retention import restorable_until
 from backfill_assets.domain.specification import Notice
 from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.ledger.sql_ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, open_ledger
 from backfill_assets_tests.harness import ledgers, postgres
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import NOON
@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ledger(url: str, clock: FixedClock) -> Iterator[SqlLedger]:
+def ledger(url: str, clock: FixedClock) -> Iterator[Ledger]:
     ledger = open_ledger(url, clock)
     yield ledger
     ledger.close()

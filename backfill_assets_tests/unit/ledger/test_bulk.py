@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import StagedDay
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
     NOON,
@@ -51,7 +51,7 @@ def statements() -> Iterator[Callable[[], int]]:
 
 
 def test_ten_thousand_days_are_assigned_attempted_proven_and_released_in_few_statements(
-    ledger: SqlLedger, statements: Callable[[], int]
+    ledger: Ledger, statements: Callable[[], int]
 ) -> None:
     unit = ledger.assign(a_launch(MANY), a_unit(MANY))
     assert unit.targets["flights"] == MANY
@@ -67,7 +67,7 @@ def test_ten_thousand_days_are_assigned_attempted_proven_and_released_in_few_sta
     assert statements() < 100
 
 
-def test_questions_about_ten_thousand_days_are_one_statement(ledger: SqlLedger, statements: Callable[[], int]) -> None:
+def test_questions_about_ten_thousand_days_are_one_statement(ledger: Ledger, statements: Callable[[], int]) -> None:
     ledger.add_deliveries([a_delivery(day, f"{day}.csv") for day in MANY])
     ledger.add_staged([StagedDay("flights", day, "i", "c") for day in MANY])
     ledger.hold([a_hold(day) for day in MANY])

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.errors import CampaignError
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, a_plan, an_entry
@@ -31,7 +31,7 @@ knobs = st.builds(Knobs, st.integers(1, 4), st.integers(1, 31))
 class CampaignsAndJournals(RuleBasedStateMachine):
     """Operators with fresh and with stale knowledge act in any order; the model is a dictionary and a list for each."""
 
-    ledger: SqlLedger
+    ledger: Ledger
     folder: Path
 
     @initialize()

@@ -12,7 +12,7 @@ import pytest
 
 from backfill_assets.domain.campaign import Action, Campaign, Phase
 from backfill_assets.domain.errors import CampaignError
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger, opened_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_entry
@@ -58,7 +58,7 @@ for turn in range(turns):
 class Race:
     """What was left behind, and what each process was told, by turn and user."""
 
-    ledger: SqlLedger
+    ledger: Ledger
     told: dict[int, dict[str, str]]
 
 
@@ -99,7 +99,7 @@ def test_each_process_that_lost_was_told_who_won(race: Race) -> None:
             assert f"({entry})" in refusal
 
 
-def test_of_threads_that_turn_knobs_at_once_exactly_one_wins(ledger: SqlLedger) -> None:
+def test_of_threads_that_turn_knobs_at_once_exactly_one_wins(ledger: Ledger) -> None:
     seen = ledger.add_campaign(a_campaign(), an_entry(Action.planned))
     start = Barrier(6)
 
@@ -119,7 +119,7 @@ def test_of_threads_that_turn_knobs_at_once_exactly_one_wins(ledger: SqlLedger) 
     assert all(f"(set by user-{winner} at" in refusal for number, refusal in enumerate(told) if number != winner)
 
 
-def test_of_a_launch_and_a_new_plan_at_once_one_wins(ledger: SqlLedger) -> None:
+def test_of_a_launch_and_a_new_plan_at_once_one_wins(ledger: Ledger) -> None:
     """Whoever launches has seen the plan that is launched."""
     for turn in range(6):
         seen = ledger.add_campaign(a_campaign(f"race-{turn}"), an_entry(Action.planned, campaign=f"race-{turn}"))

@@ -1,4 +1,4 @@
-"""Campaigns, their journal and approvals: the contract of `CampaignLedger`."""
+"""Campaigns, their journal and approvals: the contract of `Ledger`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from backfill_assets.domain.campaign import Action, Knobs, Phase
 from backfill_assets.domain.errors import ApprovalError, CampaignError, UnitError
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import (
     a_campaign,
@@ -29,11 +29,11 @@ LATER = NOON + dt.timedelta(hours=1)
 
 
 @pytest.fixture
-def unit(ledger: SqlLedger) -> str:
+def unit(ledger: Ledger) -> str:
     return ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9))).id
 
 
-def test_a_campaign_comes_back_as_it_was_stored(url: str, ledger: SqlLedger, clock: FixedClock) -> None:
+def test_a_campaign_comes_back_as_it_was_stored(url: str, ledger: Ledger, clock: FixedClock) -> None:
     added = ledger.add_campaign(a_campaign(), PLANNED)
     assert added == a_campaign()
     again = open_ledger(url, clock)
@@ -44,7 +44,7 @@ def test_a_campaign_comes_back_as_it_was_stored(url: str, ledger: SqlLedger, clo
     assert found.specification.hash == a_campaign().specification.hash
 
 
-def test_campaigns_come_newest_first(ledger: SqlLedger) -> None:
+def test_campaigns_come_newest_first(ledger: Ledger) -> None:
     assert ledger.campaigns() == ()
     old, new = a_campaign("fix-1"), a_campaign("fix-2", created_at=LATER)
     for campaign in (new, old):
@@ -52,7 +52,7 @@ def test_campaigns_come_newest_first(ledger: SqlLedger) -> None:
     assert ledger.campaigns() == (new, old)
 
 
-def test_an_unknown_campaign_is_answered_with_those_that_there_are(ledger: SqlLedger) -> None:
+def test_an_unknown_campaign_is_answered_with_those_that_there_are(ledger: Ledger) -> None:
     with pytest.raises(CampaignError, match=r"no campaign 'fix-1'; there is none yet; see: backfill list"):
         ledger.campaign("fix-1")
     ledger.add_campaign(a_campaign("fix-2"), an_entry(Action.planned, campaign="fix-2"))
@@ -67,7 +67,7 @@ def test_an_unknown_campaign_is_answered_with_those_that_there_are(ledger: SqlLe
             ask()
 
 
-def test_a_planned_campaign_may_be_planned_again_and_the_old_plan_cannot_be_launched(ledger: SqlLedger) -> None:
+def test_a_planned_campaign_may_be_planned_again_and_the_old_plan_cannot_be_launched(ledger: Ledger) -> None:
     first = ledger.add_campaign(a_campaign(), PLANNED)
     other = a_specification(owner="somebody-else")
     plan = a_plan(other, march(2, 4), code="0ther")
@@ -81,7 +81,7 @@ def test_a_planned_campaign_may_be_planned_again_and_the_old_plan_cannot_be_laun
     assert [e.by for e in ledger.journal("fix-1")] == ["ada", "dora"]
 
 
-def test_a_launched_campaign_is_not_planned_again(ledger: SqlLedger) -> None:
+def test_a_launched_campaign_is_not_planned_again(ledger: Ledger) -> None:
     planned = ledger.add_campaign(a_campaign(), PLANNED)
     launched = ledger.change_campaign(replace(planned, phase=Phase.running), {Phase.planned}, LAUNCHED)
     ledger.note(an_entry(Action.notified, "webhook"))
@@ -94,7 +94,7 @@ def test_a_launched_campaign_is_not_planned_again(ledger: SqlLedger) -> None:
     assert ledger.campaign("fix-1") == launched
 
 
-def test_a_change_is_stored_with_its_entry_and_a_new_revision(ledger: SqlLedger, unit: str) -> None:
+def test_a_change_is_stored_with_its_entry_and_a_new_revision(ledger: Ledger, unit: str) -> None:
     planned = ledger.add_campaign(a_campaign(), PLANNED)
     assert ledger.campaign_of(unit) is None
     launched = replace(planned, phase=Phase.canary, unit=unit, canary_only=True)
@@ -108,7 +108,7 @@ def test_a_change_is_stored_with_its_entry_and_a_new_revision(ledger: SqlLedger,
     assert ledger.campaign_of("") is None
 
 
-def test_a_plan_made_again_is_stored_with_the_change(ledger: SqlLedger) -> None:
+def test_a_plan_made_again_is_stored_with_the_change(ledger: Ledger) -> None:
     stopped = ledger.add_campaign(a_campaign(), PLANNED)
     mended = replace(stopped, phase=Phase.running, plan=a_plan(stopped.specification, code="mended"))
     changed = ledger.change_campaign(mended, {Phase.planned}, an_entry(Action.resumed))
@@ -116,7 +116,7 @@ def test_a_plan_made_again_is_stored_with_the_change(ledger: SqlLedger) -> None:
     assert changed.plan == mended.plan != stopped.plan
 
 
-def test_a_change_in_the_wrong_phase_says_who_brought_the_campaign_there(ledger: SqlLedger) -> None:
+def test_a_change_in_the_wrong_phase_says_who_brought_the_campaign_there(ledger: Ledger) -> None:
     planned = ledger.add_campaign(a_campaign(), PLANNED)
     paused = ledger.change_campaign(replace(planned, phase=Phase.paused), {Phase.planned}, PAUSED)
     # Neither turned knobs nor a note have brought it there.
@@ -130,7 +130,7 @@ def test_a_change_in_the_wrong_phase_says_who_brought_the_campaign_there(ledger:
     assert [e.action for e in ledger.journal("fix-1")] == [Action.planned, Action.paused, Action.set, Action.notified]
 
 
-def test_of_two_who_saw_the_same_campaign_the_second_is_told_what_the_first_did(ledger: SqlLedger) -> None:
+def test_of_two_who_saw_the_same_campaign_the_second_is_told_what_the_first_did(ledger: Ledger) -> None:
     seen = ledger.add_campaign(a_campaign(), PLANNED)
     turned = an_entry(Action.set, "dora", "the night is quiet", max_concurrency=4)
     ledger.change_campaign(seen.turned(max_concurrency=4), {Phase.planned}, turned)
@@ -143,7 +143,7 @@ def test_of_two_who_saw_the_same_campaign_the_second_is_told_what_the_first_did(
     assert ledger.journal("fix-1")[1].detail == {"max_concurrency": 4}
 
 
-def test_a_change_with_an_unknown_unit_or_a_foreign_entry_leaves_nothing(ledger: SqlLedger) -> None:
+def test_a_change_with_an_unknown_unit_or_a_foreign_entry_leaves_nothing(ledger: Ledger) -> None:
     planned = ledger.add_campaign(a_campaign(), PLANNED)
     with pytest.raises(UnitError, match="there is no unit 'u_x'"):
         ledger.change_campaign(replace(planned, unit="u_x"), {Phase.planned}, LAUNCHED)
@@ -155,7 +155,7 @@ def test_a_change_with_an_unknown_unit_or_a_foreign_entry_leaves_nothing(ledger:
     assert ledger.journal("fix-1") == (PLANNED,)
 
 
-def test_the_journal_keeps_the_order_of_writing_and_every_detail(ledger: SqlLedger) -> None:
+def test_the_journal_keeps_the_order_of_writing_and_every_detail(ledger: Ledger) -> None:
     ledger.add_campaign(a_campaign(), PLANNED)
     detail = {"before": {"max_concurrency": 2}, "days": ["2013-03-01"], "cost": 1.25, "note": "größer", "none": None}
     notes = [an_entry(Action.notified, f"by-{n}", **detail) for n in range(3)]
@@ -165,7 +165,7 @@ def test_the_journal_keeps_the_order_of_writing_and_every_detail(ledger: SqlLedg
     assert ledger.campaign("fix-1").revision == 0
 
 
-def test_every_approval_is_kept_with_its_days(ledger: SqlLedger, unit: str) -> None:
+def test_every_approval_is_kept_with_its_days(ledger: Ledger, unit: str) -> None:
     assert ledger.approvals(unit) == ()
     first, delta = an_approval(march(1, 9)), an_approval(march(3, 4), seen="b" * 64)
     for approval in (first, delta):
@@ -174,7 +174,7 @@ def test_every_approval_is_kept_with_its_days(ledger: SqlLedger, unit: str) -> N
     assert ledger.approvals("u_other") == ()
 
 
-def test_an_approval_of_no_days_or_of_foreign_ones_is_refused(ledger: SqlLedger, unit: str) -> None:
+def test_an_approval_of_no_days_or_of_foreign_ones_is_refused(ledger: Ledger, unit: str) -> None:
     with pytest.raises(
         ApprovalError, match=r"names flights 2013-03-10; approve days that it holds: flights 2013-03-01"
     ):
@@ -189,7 +189,7 @@ def test_an_approval_of_no_days_or_of_foreign_ones_is_refused(ledger: SqlLedger,
 @pytest.mark.parametrize("table", ["campaign_journal", "approvals", "approval_days"])
 @pytest.mark.parametrize("change", ["DELETE FROM {}", "UPDATE {} SET evidence = 'f'"])
 def test_the_database_itself_refuses_to_rewrite_history(
-    url: str, ledger: SqlLedger, unit: str, table: str, change: str
+    url: str, ledger: Ledger, unit: str, table: str, change: str
 ) -> None:
     ledger.add_campaign(a_campaign(), PLANNED)
     ledger.approve(an_approval(march(1)))

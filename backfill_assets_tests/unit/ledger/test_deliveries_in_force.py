@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from backfill_assets.domain.deliveries import Deed, DeliveryEntry, Place, heads, in_force
 from backfill_assets.domain.work import Delivery
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.supplier import D7, D8, D9, Act, Supplier, acts, merged, print_of
 from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
@@ -27,7 +27,7 @@ _EXAMPLES = itertools.count()
 class Stored:
     """A book in a real ledger, under a name of its own."""
 
-    def __init__(self, ledger: SqlLedger, name: str) -> None:
+    def __init__(self, ledger: Ledger, name: str) -> None:
         self._ledger, self._name = ledger, name
 
     def add(self, found: Sequence[Delivery], seen: Mapping[Place, int]) -> None:
@@ -42,7 +42,7 @@ class Stored:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts)
-def test_a_ledger_says_what_the_sources_say_whatever_happens(ledger: SqlLedger, story: list[Act]) -> None:
+def test_a_ledger_says_what_the_sources_say_whatever_happens(ledger: Ledger, story: list[Act]) -> None:
     described = dataset(source=PLAIN["source"] | {"late_days": 2}, staging=BY_KEY)
     supplier = Supplier(described, Stored(ledger, f"trips_{next(_EXAMPLES)}"))
     for act in story:
@@ -53,7 +53,7 @@ def test_a_ledger_says_what_the_sources_say_whatever_happens(ledger: SqlLedger, 
     assert merged(force) == supplier.model.rows()
 
 
-def test_runs_that_land_at_once_make_one_record_each_and_different_numbers(ledger: SqlLedger) -> None:
+def test_runs_that_land_at_once_make_one_record_each_and_different_numbers(ledger: Ledger) -> None:
     found = [a_delivery(DAY, f"{i}.csv", f"{i}" * 64) for i in range(8)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: ledger.add_deliveries([found[i % 8], found[(i + 1) % 8]], {}), range(16)))
@@ -62,7 +62,7 @@ def test_runs_that_land_at_once_make_one_record_each_and_different_numbers(ledge
     assert len({one.order for one in known} - {0}) == len(known)
 
 
-def test_what_happens_to_a_delivery_is_written_down_once(ledger: SqlLedger, clock: FixedClock) -> None:
+def test_what_happens_to_a_delivery_is_written_down_once(ledger: Ledger, clock: FixedClock) -> None:
     first, wrong = a_delivery(DAY, fingerprint="a" * 64), a_delivery(DAY, fingerprint="b" * 64)
     ledger.add_deliveries([first])
     ledger.add_deliveries([wrong])
@@ -92,7 +92,7 @@ def test_what_happens_to_a_delivery_is_written_down_once(ledger: SqlLedger, cloc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["UPDATE delivery_journal SET reason = 'x'", "DELETE FROM delivery_journal"])
-def test_nothing_that_was_written_down_of_a_delivery_can_be_changed(ledger: SqlLedger, url: str, change: str) -> None:
+def test_nothing_that_was_written_down_of_a_delivery_can_be_changed(ledger: Ledger, url: str, change: str) -> None:
     ledger.add_deliveries([a_delivery(DAY)])
     ledger.change_deliveries([a_delivery(DAY)], Deed.withdrawn, "ada", "wrong file")
     engine = create_engine(url)

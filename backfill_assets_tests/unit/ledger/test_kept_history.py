@@ -17,7 +17,7 @@ from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import LedgerLogin, SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, LedgerLogin, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate
@@ -41,7 +41,7 @@ KEPT = {
 
 
 @pytest.fixture
-def engine(url: str, ledger: SqlLedger, clock: FixedClock) -> Iterator[Engine]:
+def engine(url: str, ledger: Ledger, clock: FixedClock) -> Iterator[Engine]:
     """Somebody's own way into a ledger with a committed release, an intent and one that was given up."""
     unit = ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9)))
     attempt = ledger.start_attempt(unit.id, "flights", march(1), "r_1", LEASE)
@@ -63,7 +63,7 @@ def run(engine: Engine, statement: str) -> None:
 @pytest.mark.parametrize("release", ["rel_1", "rel_2", "rel_3"])
 @pytest.mark.parametrize("column", sorted(KEPT))
 def test_nothing_that_was_stored_of_a_release_can_be_changed(
-    engine: Engine, ledger: SqlLedger, release: str, column: str
+    engine: Engine, ledger: Ledger, release: str, column: str
 ) -> None:
     before = ledger.releases()
     with pytest.raises(DBAPIError, match="releases is append-only"):
@@ -85,7 +85,7 @@ def test_nothing_that_was_stored_of_a_release_can_be_changed(
     ],
     ids=range(8),
 )
-def test_no_release_is_taken_back_and_no_evidence_rewritten(engine: Engine, ledger: SqlLedger, change: str) -> None:
+def test_no_release_is_taken_back_and_no_evidence_rewritten(engine: Engine, ledger: Ledger, change: str) -> None:
     before, evidence = ledger.releases(), ledger.evidence("u_b_1")
     with pytest.raises(DBAPIError, match="is append-only"):
         run(engine, change)
@@ -93,7 +93,7 @@ def test_no_release_is_taken_back_and_no_evidence_rewritten(engine: Engine, ledg
 
 
 def test_an_intent_still_becomes_true_or_is_given_up_and_what_was_given_up_becomes_true(
-    engine: Engine, ledger: SqlLedger, clock: FixedClock
+    engine: Engine, ledger: Ledger, clock: FixedClock
 ) -> None:
     ledger.finalize("rel_3", 4, clock.now(), UnitState.published)
     ledger.abandon("rel_2")
@@ -231,7 +231,7 @@ APPEND_ONLY = (
 
 
 @pytest.fixture
-def full(engine: Engine, ledger: SqlLedger) -> Engine:
+def full(engine: Engine, ledger: Ledger) -> Engine:
     """The same way into a ledger that holds something in each table that is append-only."""
     ledger.add_campaign(a_campaign(), an_entry(Action.planned))
     ledger.approve(an_approval(march(1)))
@@ -341,7 +341,7 @@ def test_an_upsert_rewrites_no_history_on_postgres_either(full: Engine, table: s
 
 
 @pytest.mark.parametrize("column", ["after_release", "after_entry"])
-def test_no_approval_comes_after_what_has_not_happened(full: Engine, ledger: SqlLedger, column: str) -> None:
+def test_no_approval_comes_after_what_has_not_happened(full: Engine, ledger: Ledger, column: str) -> None:
     (known,) = ledger.approvals("u_b_1")
     assert (known.after_release, known.after_entry) == (3, 1)
     statement = (
@@ -394,7 +394,7 @@ def past_the_triggers(engine: Engine, statement: str) -> None:
     ],
     ids=range(4),
 )
-def test_evidence_that_is_not_as_it_was_recorded_is_altered(engine: Engine, ledger: SqlLedger, change: str) -> None:
+def test_evidence_that_is_not_as_it_was_recorded_is_altered(engine: Engine, ledger: Ledger, change: str) -> None:
     ((target, recorded),) = ledger.evidence("u_b_1").items()
     assert not recorded.altered
     past_the_triggers(engine, f"UPDATE evidence SET {change}")
@@ -404,7 +404,7 @@ def test_evidence_that_is_not_as_it_was_recorded_is_altered(engine: Engine, ledg
     assert (found == target) == ("day" not in change)
 
 
-def test_what_is_no_evidence_is_refused_by_name(engine: Engine, ledger: SqlLedger) -> None:
+def test_what_is_no_evidence_is_refused_by_name(engine: Engine, ledger: Ledger) -> None:
     past_the_triggers(engine, "UPDATE evidence SET body = '{}'")
     with pytest.raises(LedgerError, match=r"evidence 1 of unit u_b_1, flights 2013-03-01, cannot be read: .* backup"):
         ledger.evidence("u_b_1")

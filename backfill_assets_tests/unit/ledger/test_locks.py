@@ -14,7 +14,7 @@ import pytest
 
 from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.work import LOCK_WAIT
-from backfill_assets.ledger import LockPace, SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, LockPace, open_ledger
 from backfill_assets.ledger.locks import DEFAULT_PACE
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.waiting import wait_for
@@ -43,7 +43,7 @@ with open_ledger(sys.argv[1], FixedClock(NOON)).lock("table", dt.timedelta(0)):
 
 
 @pytest.fixture
-def other(url: str, ledger: SqlLedger, clock: FixedClock) -> Iterator[SqlLedger]:
+def other(url: str, ledger: Ledger, clock: FixedClock) -> Iterator[Ledger]:
     other = open_ledger(url, clock, lock_pace=EAGER)
     yield other
     other.close()
@@ -53,7 +53,7 @@ def test_who_waits_for_a_lock_outlives_a_holder_that_was_killed() -> None:
     assert DEFAULT_PACE.lease + DEFAULT_PACE.renew < LOCK_WAIT
 
 
-def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: Ledger, other: Ledger) -> None:
     with (
         ledger.lock("table", AT_ONCE),
         pytest.raises(LedgerError, match=rf"'table': held by .+:{os.getpid()}"),
@@ -64,7 +64,7 @@ def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: SqlL
         pass
 
 
-def test_locks_are_listed_as_long_as_somebody_holds_them(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_locks_are_listed_as_long_as_somebody_holds_them(ledger: Ledger, other: Ledger) -> None:
     assert ledger.locks() == ()
     with ledger.lock("b", AT_ONCE), ledger.lock("a", AT_ONCE):
         assert [lock.name for lock in other.locks()] == ["a", "b"]
@@ -72,12 +72,12 @@ def test_locks_are_listed_as_long_as_somebody_holds_them(ledger: SqlLedger, othe
     assert other.locks() == ()
 
 
-def test_locks_of_different_names_do_not_meet(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_locks_of_different_names_do_not_meet(ledger: Ledger, other: Ledger) -> None:
     with ledger.lock("one", AT_ONCE), other.lock("two", AT_ONCE):
         pass
 
 
-def test_tokens_grow_for_ever_by_name(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_tokens_grow_for_ever_by_name(ledger: Ledger, other: Ledger) -> None:
     tokens = []
     for holder in (ledger, other, ledger):
         with holder.lock("table", AT_ONCE) as token:
@@ -87,14 +87,14 @@ def test_tokens_grow_for_ever_by_name(ledger: SqlLedger, other: SqlLedger) -> No
     assert tokens == [1, 2, 3]
 
 
-def test_the_lock_is_released_when_its_body_fails(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_the_lock_is_released_when_its_body_fails(ledger: Ledger, other: Ledger) -> None:
     with pytest.raises(ZeroDivisionError), ledger.lock("table", AT_ONCE):
         raise ZeroDivisionError
     with other.lock("table", AT_ONCE) as token:
         assert token == 2
 
 
-def test_a_waiting_holder_gets_the_lock_when_it_is_released(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_a_waiting_holder_gets_the_lock_when_it_is_released(ledger: Ledger, other: Ledger) -> None:
     with ExitStack() as first:
         first.enter_context(ledger.lock("table", AT_ONCE))
         got = []
@@ -112,9 +112,7 @@ def test_a_waiting_holder_gets_the_lock_when_it_is_released(ledger: SqlLedger, o
     assert got == [2]
 
 
-def test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over(
-    url: str, ledger: SqlLedger, clock: FixedClock
-) -> None:
+def test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over(url: str, ledger: Ledger, clock: FixedClock) -> None:
     dead = subprocess.run([sys.executable, "-c", DIES_HOLDING, url], capture_output=True, text=True, check=False)
     assert dead.returncode == 9, dead.stderr
     clock.advance(59 * SECOND)
@@ -126,7 +124,7 @@ def test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over(
 
 
 def test_a_holder_that_lives_keeps_its_lock_beyond_the_first_lease(
-    ledger: SqlLedger, other: SqlLedger, clock: FixedClock
+    ledger: Ledger, other: Ledger, clock: FixedClock
 ) -> None:
     with other.lock("table", AT_ONCE):
         for _ in range(4):
@@ -137,7 +135,7 @@ def test_a_holder_that_lives_keeps_its_lock_beyond_the_first_lease(
 
 
 def test_a_holder_that_lost_its_lock_does_not_release_it_for_the_new_one(
-    url: str, ledger: SqlLedger, other: SqlLedger, clock: FixedClock
+    url: str, ledger: Ledger, other: Ledger, clock: FixedClock
 ) -> None:
     with ExitStack() as late, ExitStack() as slow:
         slow.enter_context(ledger.lock("table", AT_ONCE))
@@ -150,7 +148,7 @@ def test_a_holder_that_lost_its_lock_does_not_release_it_for_the_new_one(
         third.close()
 
 
-def test_nothing_waits_for_a_transaction_while_a_lock_is_held(ledger: SqlLedger, other: SqlLedger) -> None:
+def test_nothing_waits_for_a_transaction_while_a_lock_is_held(ledger: Ledger, other: Ledger) -> None:
     with ledger.lock("table", AT_ONCE):
         other.hold([])
         assert other.units() == ()

@@ -17,7 +17,7 @@ from backfill_assets.domain.deliveries import Deed
 from backfill_assets.domain.errors import CampaignError
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, open_ledger
 from backfill_assets.ledger.opening import MIGRATIONS
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told
@@ -56,14 +56,14 @@ class Campaigns(NamedTuple):
     of_unit: Campaign | None
 
     @classmethod
-    def held_by(cls, ledger: SqlLedger) -> Campaigns:
+    def held_by(cls, ledger: Ledger) -> Campaigns:
         found = ledger.campaigns()
         journals = tuple(ledger.journal(campaign.id) for campaign in found)
         return cls(found, journals, ledger.approvals("u_b_2"), ledger.campaign_of("u_b_2"))
 
 
 @pytest.fixture
-def filled(tmp_path: Path, clock: FixedClock) -> SqlLedger:
+def filled(tmp_path: Path, clock: FixedClock) -> Ledger:
     """A ledger of now that holds something in each table of before."""
     ledger = open_ledger(f"sqlite:///{tmp_path}/filled/ledger.db", clock)
     for by, days in (("b_1", march(1, 9)), ("b_2", march(11, 12))):
@@ -85,7 +85,7 @@ def filled(tmp_path: Path, clock: FixedClock) -> SqlLedger:
     return ledger
 
 
-def fill_campaigns(ledger: SqlLedger) -> None:
+def fill_campaigns(ledger: Ledger) -> None:
     """One campaign that was launched, turned, paused and twice approved, and one that is only planned."""
     planned = ledger.add_campaign(a_campaign(OLD), an_entry(Action.planned, campaign=OLD))
     launched = replace(planned, phase=Phase.running, unit="u_b_2", canary_only=True)
@@ -102,7 +102,7 @@ def fill_campaigns(ledger: SqlLedger) -> None:
     ledger.add_campaign(a_campaign(PLANNED), an_entry(Action.planned, campaign=PLANNED))
 
 
-def laid_out_as_before(url: str, filled: SqlLedger, revision: str) -> None:
+def laid_out_as_before(url: str, filled: Ledger, revision: str) -> None:
     """Bring a database to a revision and copy into it what that one knows of."""
     engine, source = create_engine(url), filled._database.engine  # noqa: SLF001  # rows as they are
     config = Config()
@@ -141,13 +141,13 @@ def revision(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def old_url(tmp_path: Path, url: str, filled: SqlLedger, revision: str) -> str:
+def old_url(tmp_path: Path, url: str, filled: Ledger, revision: str) -> str:
     (tmp_path / "state").mkdir(exist_ok=True)
     laid_out_as_before(url, filled, revision)
     return url
 
 
-def test_the_filled_ledger_holds_something_in_every_table(filled: SqlLedger) -> None:
+def test_the_filled_ledger_holds_something_in_every_table(filled: Ledger) -> None:
     tables, engine = MetaData(), filled._database.engine  # noqa: SLF001  # rows as they are
     tables.reflect(engine)
     with engine.connect() as connection:
@@ -161,7 +161,7 @@ def test_the_filled_ledger_holds_something_in_every_table(filled: SqlLedger) -> 
 
 @pytest.mark.faults
 def test_an_old_ledger_goes_up_and_keeps_what_it_held(
-    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: FixedClock
+    told: Told, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
     told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
@@ -184,7 +184,7 @@ def test_an_old_ledger_goes_up_and_keeps_what_it_held(
 
 @pytest.mark.faults
 def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
-    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: FixedClock
+    told: Told, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
     told.injected(f"a ledger of revision {revision}, with campaigns where it knew them")
     ledger = open_ledger(old_url, clock)
@@ -197,7 +197,7 @@ def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
 
 @pytest.mark.faults
 def test_an_old_ledger_keeps_its_comparisons_and_certificates(
-    told: Told, old_url: str, revision: str, filled: SqlLedger, clock: FixedClock
+    told: Told, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
     told.injected(f"a ledger of revision {revision}, with comparisons and certificates where it knew them")
     ledger = open_ledger(old_url, clock)

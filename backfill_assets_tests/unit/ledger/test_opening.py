@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
 from backfill_assets.domain.errors import LedgerError
-from backfill_assets.ledger import Host, SqlLedger, adopt_host, open_ledger, this_host
+from backfill_assets.ledger import Host, Ledger, adopt_host, open_ledger, this_host
 from backfill_assets.ledger.schema import metadata
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told
@@ -26,7 +26,7 @@ def migrated() -> bool:
     return False
 
 
-def test_migrations_lead_to_exactly_the_declared_tables(url: str, ledger: SqlLedger) -> None:
+def test_migrations_lead_to_exactly_the_declared_tables(url: str, ledger: Ledger) -> None:
     engine = create_engine(url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
@@ -42,7 +42,7 @@ def test_the_numbers_of_attempts_are_never_given_twice_by_sqlite(sqlite_url: str
     assert {name for name, sql in tables.items() if "AUTOINCREMENT" in str(sql)} >= {"attempts", "evidence"}
 
 
-def test_a_ledger_opened_again_keeps_what_it_held(url: str, ledger: SqlLedger, clock: FixedClock) -> None:
+def test_a_ledger_opened_again_keeps_what_it_held(url: str, ledger: Ledger, clock: FixedClock) -> None:
     ledger.assign(a_launch(march(1)), a_unit(march(1)))
     again = open_ledger(url, clock)
     assert again.units() == ledger.units() != ()
@@ -59,7 +59,7 @@ def test_sqlite_runs_with_its_write_ahead_log_and_foreign_keys(sqlite_url: str, 
     assert pragmas == {"journal_mode": "wal", "foreign_keys": 1}
 
 
-def test_a_ledger_migrated_by_newer_code_is_refused(url: str, ledger: SqlLedger, clock: FixedClock) -> None:
+def test_a_ledger_migrated_by_newer_code_is_refused(url: str, ledger: Ledger, clock: FixedClock) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -146,7 +146,7 @@ def test_a_percent_sign_in_the_folder_does_no_harm(tmp_path: Path, clock: FixedC
     assert (tmp_path / "100%" / "ledger.db").exists()
 
 
-def test_a_failure_in_the_middle_of_a_write_leaves_nothing(ledger: SqlLedger) -> None:
+def test_a_failure_in_the_middle_of_a_write_leaves_nothing(ledger: Ledger) -> None:
     broken = a_hold(march(2)[0])
     object.__setattr__(broken, "reason", None)
     with pytest.raises(LedgerError, match="holds"):

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import replace
 
 from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate
 from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest, a_unit, march
@@ -14,7 +14,7 @@ from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest
 YEARS, HOUR = dt.timedelta(days=3653), dt.timedelta(hours=1)
 
 
-def test_the_certificate_that_was_stored_last_comes_first(ledger: SqlLedger) -> None:
+def test_the_certificate_that_was_stored_last_comes_first(ledger: Ledger) -> None:
     ahead = replace(a_certificate(march(1), name="c_ahead"), disagreements=(), touched=(), at=NOON + YEARS)
     failed, behind = a_certificate(march(1), name="c_failed"), replace(a_certificate(march(1)), at=NOON - YEARS)
     for one in (ahead, failed, behind, failed):
@@ -23,7 +23,7 @@ def test_the_certificate_that_was_stored_last_comes_first(ledger: SqlLedger) -> 
 
 
 def test_the_release_that_was_stored_last_comes_first_and_no_window_ends_too_early_or_never(
-    ledger: SqlLedger, clock: FixedClock
+    ledger: Ledger, clock: FixedClock
 ) -> None:
     ledger.assign(a_launch(march(1)), a_unit(march(1)))
     times = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from backfill_assets.domain.errors import ClaimedDaysError
-from backfill_assets.ledger import SqlLedger, open_ledger
+from backfill_assets.ledger import Ledger, open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import new_database
 from backfill_assets_tests.unit.ledger.processes import together
@@ -56,7 +56,7 @@ for _ in range(turns):
 class Race:
     """What was left behind, and what each process said, by kind."""
 
-    ledger: SqlLedger
+    ledger: Ledger
     counted: int
     printed: tuple[tuple[tuple[str, ...], ...], ...]
 
@@ -102,7 +102,7 @@ def test_a_lock_has_one_holder_at_a_time_and_every_token_once(race: Race) -> Non
     assert sorted(tokens) == list(range(1, TURNS * PROCESSES + 1))
 
 
-def test_threads_share_one_ledger(ledger: SqlLedger) -> None:
+def test_threads_share_one_ledger(ledger: Ledger) -> None:
     def launch(number: int) -> str:
         by = f"b_{number % 4}"
         days = march(1 + number % 4)

@@ -1,4 +1,4 @@
-"""Releases: the contract of `ReleaseLedger` (locks have a file of their own)."""
+"""Releases: the contract of `Ledger` (locks have a file of their own)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from backfill_assets.domain.errors import UnitError
 from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest, a_unit, march
 
 LATER = NOON + dt.timedelta(minutes=5)
 
 
 @pytest.fixture
-def unit(ledger: SqlLedger) -> str:
+def unit(ledger: Ledger) -> str:
     return ledger.assign(a_launch(march(1, 4)), a_unit(march(1, 4))).id
 
 
-def test_a_release_is_intended_and_then_true_and_its_unit_moves_with_it(ledger: SqlLedger, unit: str) -> None:
+def test_a_release_is_intended_and_then_true_and_its_unit_moves_with_it(ledger: Ledger, unit: str) -> None:
     manifest = a_manifest("r_1", march(1, 4))
     ledger.intend(manifest)
     assert ledger.release("r_1") == ReleaseRecord(manifest, ReleaseState.intent)
@@ -32,7 +32,7 @@ def test_a_release_is_intended_and_then_true_and_its_unit_moves_with_it(ledger: 
     assert ledger.claims("flights", march(1, 4)) == {}
 
 
-def test_finalizing_again_changes_nothing_even_when_the_unit_went_on(ledger: SqlLedger, unit: str) -> None:
+def test_finalizing_again_changes_nothing_even_when_the_unit_went_on(ledger: Ledger, unit: str) -> None:
     ledger.intend(a_manifest("r_1", march(1, 4)))
     ledger.finalize("r_1", 7, LATER, UnitState.published)
     ledger.move(unit, {UnitState.published}, UnitState.rolled_back)
@@ -41,7 +41,7 @@ def test_finalizing_again_changes_nothing_even_when_the_unit_went_on(ledger: Sql
     assert ledger.unit(unit).state is UnitState.rolled_back
 
 
-def test_the_same_intent_again_changes_nothing_and_another_is_refused(ledger: SqlLedger) -> None:
+def test_the_same_intent_again_changes_nothing_and_another_is_refused(ledger: Ledger) -> None:
     ledger.intend(a_manifest("r_1", march(1)))
     ledger.intend(a_manifest("r_1", march(1)))
     with pytest.raises(UnitError, match="another manifest"):
@@ -49,7 +49,7 @@ def test_the_same_intent_again_changes_nothing_and_another_is_refused(ledger: Sq
     assert len(ledger.releases()) == 1
 
 
-def test_an_abandoned_intent_is_not_taken_up_again_but_a_commit_makes_it_true(ledger: SqlLedger, unit: str) -> None:
+def test_an_abandoned_intent_is_not_taken_up_again_but_a_commit_makes_it_true(ledger: Ledger, unit: str) -> None:
     ledger.intend(a_manifest("r_1", march(1)))
     ledger.abandon("r_1")
     ledger.abandon("r_1")
@@ -61,20 +61,20 @@ def test_an_abandoned_intent_is_not_taken_up_again_but_a_commit_makes_it_true(le
     assert ledger.unit(unit).state is UnitState.published
 
 
-def test_a_committed_release_is_not_abandoned(ledger: SqlLedger) -> None:
+def test_a_committed_release_is_not_abandoned(ledger: Ledger) -> None:
     ledger.intend(a_manifest("r_1", march(1)))
     ledger.finalize("r_1", 3, LATER, UnitState.published)
     with pytest.raises(UnitError, match="backfill rollback r_1"):
         ledger.abandon("r_1")
 
 
-def test_a_release_of_a_unit_that_the_ledger_lost_can_be_recorded(ledger: SqlLedger) -> None:
+def test_a_release_of_a_unit_that_the_ledger_lost_can_be_recorded(ledger: Ledger) -> None:
     ledger.intend(a_manifest("r_1", march(1), unit="u_lost"))
     ledger.finalize("r_1", 3, LATER, UnitState.published)
     assert ledger.releases(unit="u_lost")[0].version == 3
 
 
-def test_an_unknown_release_is_refused_with_the_newest_there_are(ledger: SqlLedger) -> None:
+def test_an_unknown_release_is_refused_with_the_newest_there_are(ledger: Ledger) -> None:
     with pytest.raises(UnitError, match="there is none yet"):
         ledger.release("r_x")
     for i in range(7):
@@ -88,7 +88,7 @@ def test_an_unknown_release_is_refused_with_the_newest_there_are(ledger: SqlLedg
             refused()
 
 
-def test_releases_are_listed_newest_first_by_dataset_and_unit(ledger: SqlLedger) -> None:
+def test_releases_are_listed_newest_first_by_dataset_and_unit(ledger: Ledger) -> None:
     ledger.intend(a_manifest("r_ahead", march(1), created_at=LATER))
     ledger.intend(a_manifest("r_a", march(1)))
     ledger.intend(a_manifest("r_b", march(1), unit="u_2"))
@@ -100,7 +100,7 @@ def test_releases_are_listed_newest_first_by_dataset_and_unit(ledger: SqlLedger)
 
 
 def test_releases_are_listed_by_state_and_how_they_stand_is_known_without_their_manifests(
-    ledger: SqlLedger, unit: str
+    ledger: Ledger, unit: str
 ) -> None:
     ledger.intend(a_manifest("r_done", march(1, 4)))
     ledger.finalize("r_done", 7, LATER, UnitState.published)

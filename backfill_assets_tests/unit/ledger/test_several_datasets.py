@@ -11,7 +11,7 @@ from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError
 from backfill_assets.domain.release import DataFile, layout_digest
 from backfill_assets.domain.units import Launch
 from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content, Hold
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_launch, a_unit, march, some_evidence
 
 BOTH = {"flights": march(1, 2), "capacity": march(1, 2)}
@@ -21,31 +21,31 @@ def _launch(targets: dict[str, tuple[dt.date, ...]], by: str, *, live: bool = Fa
     return Launch({name: frozenset(days) for name, days in targets.items()}, by, live=live)
 
 
-def test_a_launch_of_two_datasets_claims_the_days_of_both(ledger: SqlLedger) -> None:
+def test_a_launch_of_two_datasets_claims_the_days_of_both(ledger: Ledger) -> None:
     unit = ledger.assign(_launch(BOTH, "b_1"), a_unit((), targets=BOTH))
     assert ledger.claims("flights", march(1, 9)) == dict.fromkeys(march(1, 2), unit.id)
     assert ledger.claims("capacity", march(1, 9)) == dict.fromkeys(march(1, 2), unit.id)
 
 
-def test_a_launch_of_one_of_the_datasets_goes_on_with_the_unit(ledger: SqlLedger) -> None:
+def test_a_launch_of_one_of_the_datasets_goes_on_with_the_unit(ledger: Ledger) -> None:
     unit = ledger.assign(_launch(BOTH, "b_1"), a_unit((), targets=BOTH))
     assert ledger.assign(a_launch(march(2), "b_2"), a_unit(march(2), "b_2")).id == unit.id
 
 
-def test_a_launch_of_which_one_dataset_is_claimed_is_refused_before_anything_is_opened(ledger: SqlLedger) -> None:
+def test_a_launch_of_which_one_dataset_is_claimed_is_refused_before_anything_is_opened(ledger: Ledger) -> None:
     unit = ledger.assign(a_launch(march(1, 2)), a_unit(march(1, 2)))
     with pytest.raises(ClaimedDaysError, match=rf"{unit.id} \(flights 2013-03-01.*unclaimed are capacity 2013-03-01"):
         ledger.assign(_launch(BOTH, "b_2"), a_unit((), "b_2", targets=BOTH))
     assert [u.id for u in ledger.units()] == [unit.id]
 
 
-def test_a_live_run_waits_if_any_of_its_datasets_is_on_hold(ledger: SqlLedger) -> None:
+def test_a_live_run_waits_if_any_of_its_datasets_is_on_hold(ledger: Ledger) -> None:
     ledger.hold([Hold(("capacity", march(1)[0]), "rejected", "ada", NOON)])
     with pytest.raises(HeldDaysError, match="capacity 2013-03-01"):
         ledger.assign(_launch(BOTH, "r_1", live=True), a_unit((), "r_1", targets=BOTH, live=True))
 
 
-def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: SqlLedger) -> None:
+def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: Ledger) -> None:
     (date,) = march(1)
     unit = ledger.assign(a_launch((date,)), a_unit((date,)))
     layouts = []
@@ -68,7 +68,7 @@ def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: SqlLedge
 
 
 def test_what_was_measured_in_files_of_somebody_else_is_known_and_changes_nothing_that_is_known(
-    ledger: SqlLedger,
+    ledger: Ledger,
 ) -> None:
     first, second = march(1, 2)
     ledger.add_contents(
@@ -80,7 +80,7 @@ def test_what_was_measured_in_files_of_somebody_else_is_known_and_changes_nothin
     ledger.add_contents("flights", {})
 
 
-def test_evidence_may_be_asked_for_by_dataset_and_days(ledger: SqlLedger) -> None:
+def test_evidence_may_be_asked_for_by_dataset_and_days(ledger: Ledger) -> None:
     days = march(1, 3)
     unit = ledger.assign(a_launch(days), a_unit(days))
     attempt = ledger.start_attempt(unit.id, "flights", days, "run_1", LEASE)

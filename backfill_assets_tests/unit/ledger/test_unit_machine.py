@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from backfill_assets.domain.dataset import LateData
 from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_hold, a_launch, a_manifest, a_unit, march
@@ -27,7 +27,7 @@ states = st.sampled_from(UnitState)
 class UnitsAndClaims(RuleBasedStateMachine):
     """Launches, moves, holds and releases in any order."""
 
-    ledger: SqlLedger
+    ledger: Ledger
     folder: Path
 
     @initialize()

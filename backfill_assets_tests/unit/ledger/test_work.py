@@ -1,4 +1,4 @@
-"""Deliveries, staged days, attempts and evidence: the contract of `WorkLedger`."""
+"""Deliveries, staged days, attempts and evidence: the contract of `Ledger`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.units import UnitState
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.domain.work import AttemptState, StagedDay, Work
-from backfill_assets.ledger import SqlLedger
+from backfill_assets.ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
@@ -31,11 +31,11 @@ from backfill_assets_tests.unit.ledger.samples import (
 
 
 @pytest.fixture
-def unit(ledger: SqlLedger) -> str:
+def unit(ledger: Ledger) -> str:
     return ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9))).id
 
 
-def test_a_delivery_is_recorded_once(ledger: SqlLedger) -> None:
+def test_a_delivery_is_recorded_once(ledger: Ledger) -> None:
     first = a_delivery(march(1)[0])
     ledger.add_deliveries([first, a_delivery(march(2)[0], "two.csv")])
     ledger.add_deliveries([replace(first, rows=99), replace(first, fingerprint="e" * 64)])
@@ -46,7 +46,7 @@ def test_a_delivery_is_recorded_once(ledger: SqlLedger) -> None:
     assert ledger.deliveries("orders", march(1)) == ()
 
 
-def test_a_delivery_that_is_read_again_keeps_all_but_its_counts_and_its_reading(ledger: SqlLedger) -> None:
+def test_a_delivery_that_is_read_again_keeps_all_but_its_counts_and_its_reading(ledger: Ledger) -> None:
     ledger.add_deliveries([a_delivery(march(1)[0]), a_delivery(march(1)[0], "two.csv")])
     first, other = ledger.deliveries("flights", march(1))
     again = replace(first, rows=4, corrupt_rows=2, reading="lines 1")
@@ -55,7 +55,7 @@ def test_a_delivery_that_is_read_again_keeps_all_but_its_counts_and_its_reading(
     assert ledger.deliveries("flights", march(1)) == (replace(again, landings=2), other)
 
 
-def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledger: SqlLedger) -> None:
+def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledger: Ledger) -> None:
     late = replace(a_delivery(march(1)[0], "late.csv"), landed_at=NOON + LEASE)
     days = [a_delivery(day, f"{day}.csv") for day in march(1, 4)]
     ledger.add_deliveries([late, *days])
@@ -64,7 +64,7 @@ def test_deliveries_come_in_order_of_landing_and_only_of_the_days_asked_for(ledg
     assert ledger.deliveries("flights", []) == ()
 
 
-def test_a_staged_day_replaces_what_was_known(ledger: SqlLedger) -> None:
+def test_a_staged_day_replaces_what_was_known(ledger: Ledger) -> None:
     old, new = (StagedDay("flights", march(1)[0], digest, "code", n) for n, digest in enumerate(("a", "b")))
     other = StagedDay("flights", march(2)[0], "a", "code")
     ledger.add_staged([old, other])
@@ -74,7 +74,7 @@ def test_a_staged_day_replaces_what_was_known(ledger: SqlLedger) -> None:
     assert ledger.staged("flights", []) == {}
 
 
-def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str, clock: FixedClock) -> None:
+def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: Ledger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", (*march(2), *march(1)), "r_1", LEASE)
     assert (attempt.days, attempt.state) == (march(1, 2), AttemptState.running)
     assert (attempt.started_at, attempt.lease_until) == (NOON, NOON + LEASE)
@@ -91,7 +91,7 @@ def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: SqlLedger, unit: str
     assert ledger.attempts(run="r_2") == ()
 
 
-def test_an_ended_attempt_tells_when_and_what_it_took(ledger: SqlLedger, unit: str, clock: FixedClock) -> None:
+def test_an_ended_attempt_tells_when_and_what_it_took(ledger: Ledger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE)
     assert ledger.attempts() == (attempt,)
     clock.advance(20 * SECOND)
@@ -104,7 +104,7 @@ def test_an_ended_attempt_tells_when_and_what_it_took(ledger: SqlLedger, unit: s
     assert ledger.attempts() == (ended,)
 
 
-def test_an_attempt_ends_in_an_end_state_only(ledger: SqlLedger, unit: str) -> None:
+def test_an_attempt_ends_in_an_end_state_only(ledger: Ledger, unit: str) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
     with pytest.raises(UnitError, match="cannot end as running"):
         ledger.end_attempt(attempt.number, AttemptState.running)
@@ -112,7 +112,7 @@ def test_an_attempt_ends_in_an_end_state_only(ledger: SqlLedger, unit: str) -> N
     assert [a.state for a in ledger.attempts()] == [AttemptState.running]
 
 
-def test_a_retry_of_a_run_makes_its_older_attempt_lost(ledger: SqlLedger, unit: str) -> None:
+def test_a_retry_of_a_run_makes_its_older_attempt_lost(ledger: Ledger, unit: str) -> None:
     old = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE)
     new = ledger.start_attempt(unit, "flights", march(5, 6), "r_1", LEASE)
     assert new.number > old.number
@@ -124,7 +124,7 @@ def test_a_retry_of_a_run_makes_its_older_attempt_lost(ledger: SqlLedger, unit: 
         ledger.add_evidence(old.number, [some_evidence(unit, old.number, march(1)[0])])
 
 
-def test_the_newest_attempt_owns_its_days(ledger: SqlLedger, unit: str) -> None:
+def test_the_newest_attempt_owns_its_days(ledger: Ledger, unit: str) -> None:
     old = ledger.start_attempt(unit, "flights", (*march(1), *march(3)), "r_1", LEASE)
     ledger.start_attempt(unit, "flights", march(2), "r_2", LEASE)
     assert len(ledger.attempts(unit, AttemptState.running)) == 2
@@ -134,7 +134,7 @@ def test_the_newest_attempt_owns_its_days(ledger: SqlLedger, unit: str) -> None:
         ledger.add_evidence(old.number, [some_evidence(unit, old.number, march(1)[0])])
 
 
-def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: SqlLedger, unit: str) -> None:
+def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: Ledger, unit: str) -> None:
     with pytest.raises(UnitError, match="attempt only its own days"):
         ledger.start_attempt(unit, "flights", march(9, 10), "r_1", LEASE)
     with pytest.raises(UnitError, match="attempt only its own days"):
@@ -147,14 +147,14 @@ def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: Sq
     assert ledger.attempts() == ()
 
 
-def test_attempts_end_with_their_unit(ledger: SqlLedger, unit: str, clock: FixedClock) -> None:
+def test_attempts_end_with_their_unit(ledger: Ledger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
     clock.advance(20 * SECOND)
     ledger.move(unit, {UnitState.open}, UnitState.discarded)
     assert ledger.attempts() == (replace(attempt, state=AttemptState.lost, ended_at=clock.now()),)
 
 
-def test_the_newest_evidence_of_a_day_counts(ledger: SqlLedger, unit: str) -> None:
+def test_the_newest_evidence_of_a_day_counts(ledger: Ledger, unit: str) -> None:
     first = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE).number
     ledger.add_evidence(first, [some_evidence(unit, first, day) for day in march(1, 2)])
     second = ledger.start_attempt(unit, "flights", march(2), "r_2", LEASE).number
@@ -166,9 +166,7 @@ def test_the_newest_evidence_of_a_day_counts(ledger: SqlLedger, unit: str) -> No
     assert ledger.evidence("u_other") == {}
 
 
-def test_evidence_after_the_lease_is_refused_until_it_is_renewed(
-    ledger: SqlLedger, unit: str, clock: FixedClock
-) -> None:
+def test_evidence_after_the_lease_is_refused_until_it_is_renewed(ledger: Ledger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE)
     evidence = [some_evidence(unit, attempt.number, march(1)[0])]
     clock.advance(LEASE)
@@ -181,7 +179,7 @@ def test_evidence_after_the_lease_is_refused_until_it_is_renewed(
     assert len(ledger.evidence(unit)) == 1
 
 
-def test_evidence_of_an_ended_or_unknown_attempt_is_refused(ledger: SqlLedger, unit: str) -> None:
+def test_evidence_of_an_ended_or_unknown_attempt_is_refused(ledger: Ledger, unit: str) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE).number
     ledger.end_attempt(attempt, AttemptState.failed)
     with pytest.raises(LeaseLostError, match="it is failed"):
@@ -193,9 +191,7 @@ def test_evidence_of_an_ended_or_unknown_attempt_is_refused(ledger: SqlLedger, u
 @pytest.mark.parametrize(
     "other", [{"unit": "u_other"}, {"attempt": 99}, {"dataset": "orders"}, {"day": dt.date(2013, 3, 2)}]
 )
-def test_evidence_that_is_not_the_attempts_own_is_refused(
-    ledger: SqlLedger, unit: str, other: dict[str, object]
-) -> None:
+def test_evidence_that_is_not_the_attempts_own_is_refused(ledger: Ledger, unit: str, other: dict[str, object]) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE).number
     own = some_evidence(unit, attempt, march(1)[0])
     with pytest.raises(UnitError, match="does not belong"):
@@ -212,7 +208,7 @@ def judged(evidence: DayEvidence, **verdicts: tuple[bool, bool]) -> DayEvidence:
     return replace(evidence, verdicts=tuple(made))
 
 
-def test_findings_are_the_few_figures_of_the_evidence_that_counts(ledger: SqlLedger, unit: str) -> None:
+def test_findings_are_the_few_figures_of_the_evidence_that_counts(ledger: Ledger, unit: str) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1, 4), "r_1", LEASE)
     one, two, three, four = (some_evidence(unit, attempt.number, day) for day in march(1, 4))
     golden = Compared(golden={"finance": GoldenCounts(1, 2, 3, 100)})
@@ -229,7 +225,7 @@ def test_findings_are_the_few_figures_of_the_evidence_that_counts(ledger: SqlLed
     }
 
 
-def test_findings_of_each_day_are_those_of_the_unit_named_for_it(ledger: SqlLedger, unit: str) -> None:
+def test_findings_of_each_day_are_those_of_the_unit_named_for_it(ledger: Ledger, unit: str) -> None:
     other = ledger.assign(a_launch(march(10), "b_2"), a_unit(march(10), "b_2")).id
     for name, days in ((unit, march(1, 2)), (other, march(10))):
         attempt = ledger.start_attempt(name, "flights", days, f"r_{name}", LEASE)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import NoReturn
 
 import typer
 
@@ -29,9 +24,7 @@ from backfill_assets.cli import (
     status,
     units,
 )
-from backfill_assets.cli.failures import noted, require_text
-from backfill_assets.cli.output import collect_rarely, refuse
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.cli.failures import run_command
 
 app = typer.Typer(
     name="backfill",
@@ -57,24 +50,5 @@ app.command("list")(campaigns.list_campaigns)
 
 
 def main() -> None:
-    """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1.
-
-    So is what went wrong otherwise; its trace stands in `errors.log` of the state folder.
-    """
-    # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
-    signal.signal(signal.SIGTERM, _leave)
-    collect_rarely()
-    try:
-        require_text(sys.argv[1:])
-        app()
-    except BackfillError as error:
-        refuse("refused", str(error))
-        sys.exit(1)
-    except Exception as error:  # noqa: BLE001  # a trace is for those who mend it, and what it quotes may be a secret
-        refuse("failed", noted(error, os.environ))
-        sys.exit(1)
-
-
-def _leave(signum: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise SystemExit(128 + signum)
+    """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
+    run_command(app)

@@ -1,15 +1,19 @@
-"""What commands do with values that are no text, and with failures that nobody has foreseen."""
+"""How commands end: refusals and unexpected failures become one message, and no secret gets into it."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from backfill_assets.cli.output import collect_rarely, refuse
 from backfill_assets.domain.errors import ArgumentError, BackfillError
 from backfill_assets.domain.names import visible
 from backfill_assets.settings import Settings
@@ -20,6 +24,25 @@ _SHORTEST: Final = 4
 _LONGEST: Final = 300
 _SECRET_NAMES: Final = re.compile(r"url|token|password|secret|webhook|credential|key", re.IGNORECASE)
 _IN_URL: Final = re.compile(r"[=:@/;?&]+")
+
+
+def run_command(command: Callable[[], object]) -> None:
+    """Run what reads the command line; what it refuses is said in one message, without a stack trace, with exit code 1.
+
+    So is what went wrong otherwise; its trace stands in `errors.log` of the state folder.
+    """
+    # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
+    signal.signal(signal.SIGTERM, _leave)
+    collect_rarely()
+    try:
+        require_text(sys.argv[1:])
+        command()
+    except BackfillError as error:
+        refuse("refused", str(error))
+        sys.exit(1)
+    except Exception as error:  # noqa: BLE001  # a trace is for those who mend it, and what it quotes may be a secret
+        refuse("failed", noted(error, os.environ))
+        sys.exit(1)
 
 
 def require_text(words: Sequence[str]) -> None:
@@ -55,6 +78,11 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
 def without_secrets_of(environ: Mapping[str, str], text: str) -> str:
     """The text without any secret of `environ`: drivers of databases quote the URL that they cannot use."""
     return _without(tuple(_secrets(environ)), text)
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + signum)
 
 
 def _append(log: Path, text: str) -> None:

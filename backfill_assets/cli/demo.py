@@ -11,7 +11,7 @@ def demo(
     months: Annotated[int, typer.Option(help="How many months of 2013 to land and build.", min=3, max=12)] = 12,
 ) -> None:
     """Land real flights, build their history with a bug in it, correct the model, backfill, publish, and show it all."""
-    from backfill_assets.demo.run import run_demo  # loads Dagster and the demo's data
+    from demo.run import run_demo  # loads Dagster and the demo's data
 
     run_demo(months)
 
@@ -22,6 +22,6 @@ def demo_campaign(
     ] = 0.01,
 ) -> None:
     """Play a campaign over 18 months of daily sales, command by command, from its specification to its clean-up."""
-    from backfill_assets.demo.campaign import run_campaign_demo  # loads Dagster
+    from demo.campaign import run_campaign_demo  # loads Dagster
 
     run_campaign_demo(scale)

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 import backfill_assets
 from backfill_assets.catalog import load_folder
-from backfill_assets.demo.orders import generate_orders, land_orders
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.deliveries import received
 from backfill_assets.lakehouse.layout import Layout
@@ -20,6 +19,7 @@ from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.tables import read_table
 from benchmarks.floor import run_floor
 from benchmarks.installation import DATASET, BenchmarkError
+from demo.orders import generate_orders, land_orders
 
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

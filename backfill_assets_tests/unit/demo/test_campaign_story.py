@@ -18,9 +18,13 @@ import backfill_assets
 from backfill_assets.catalog import load_folder
 from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits, read_specification
 from backfill_assets.cli.app import app
-from backfill_assets.demo.campaign_figures import Sales, by_month, differing, published_sales
-from backfill_assets.demo.campaign_models import DATASET, UPSTREAM, Version, put_datasets, put_version
-from backfill_assets.demo.campaign_specification import (
+from backfill_assets.domain.contract import Change, parse_change
+from backfill_assets.domain.days import day_range
+from backfill_assets.domain.specification import Specification
+from backfill_assets.domain.windows import parse_window
+from demo.campaign_figures import Sales, by_month, differing, published_sales
+from demo.campaign_models import DATASET, UPSTREAM, Version, put_datasets, put_version
+from demo.campaign_specification import (
     BANDS,
     CAMPAIGN,
     FIRST,
@@ -33,11 +37,7 @@ from backfill_assets.demo.campaign_specification import (
     replaced,
     windows,
 )
-from backfill_assets.demo.orders import generate_orders
-from backfill_assets.domain.contract import Change, parse_change
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.specification import Specification
-from backfill_assets.domain.windows import parse_window
+from demo.orders import generate_orders
 
 SHIPPED = Path(backfill_assets.__file__).parent / "datasets"
 BACKFILLS = Path(backfill_assets.__file__).parents[1] / "backfills"

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.demo.sources import SHIPPED, compose
+from demo.sources import SHIPPED, compose
 
 DATASET: Final = "daily_sales"
 UPSTREAM: Final = "order_items"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
-from backfill_assets.demo.campaign_figures import Sales, by_month, differing, published_sales
-from backfill_assets.demo.campaign_models import DATASET, UPSTREAM, Version, difference, put_version
-from backfill_assets.demo.campaign_specification import (
+from backfill_assets.domain.days import ONE_DAY, day_range, format_days
+from demo.campaign_figures import Sales, by_month, differing, published_sales
+from demo.campaign_models import DATASET, UPSTREAM, Version, difference, put_version
+from demo.campaign_specification import (
     APPROVER,
     CAMPAIGN,
     FIRST,
@@ -24,12 +25,11 @@ from backfill_assets.demo.campaign_specification import (
     drafting,
     replaced,
 )
-from backfill_assets.demo.campaign_stage import Stage, tell
-from backfill_assets.demo.campaign_work import build_history, pause_on_the_way, run_live_day
-from backfill_assets.demo.daemon import running_daemon
-from backfill_assets.demo.orders import generate_orders, land_orders
-from backfill_assets.demo.run import Watch
-from backfill_assets.domain.days import ONE_DAY, day_range, format_days
+from demo.campaign_stage import Stage, tell
+from demo.campaign_work import build_history, pause_on_the_way, run_live_day
+from demo.daemon import running_daemon
+from demo.orders import generate_orders, land_orders
+from demo.run import Watch
 
 LIVE = LAST + ONE_DAY
 """The day that the live pipeline publishes in between."""

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say, table
-from backfill_assets.demo.daemon import refuse_second_daemon, running_daemon
-from backfill_assets.demo.figures import Figures, published_figures
-from backfill_assets.demo.follow import follow
-from backfill_assets.demo.sources import compose_as_it_was, land_flights
 from backfill_assets.domain.days import day_range, format_days
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.names import op_name
+from demo.daemon import refuse_second_daemon, running_daemon
+from demo.figures import Figures, published_figures
+from demo.follow import follow
+from demo.sources import compose_as_it_was, land_flights
 
 DATASET = "flights"
 REDELIVERED = tuple(dt.date(2013, 3, day) for day in (11, 12, 13, 14))

@@ -13,12 +13,12 @@ import pytest
 
 import backfill_assets
 from backfill_assets.catalog import load_folder
-from backfill_assets.demo import orders
-from backfill_assets.demo.orders import FIRST, LAST, generate_orders, land_orders
-from backfill_assets.demo.sources import LandingReport
 from backfill_assets.domain.days import day_range
 from backfill_assets.domain.errors import InvalidDayError, SourceError
 from backfill_assets.lakehouse.road.files import require_columns
+from demo import orders
+from demo.orders import FIRST, LAST, generate_orders, land_orders
+from demo.sources import LandingReport
 
 pytestmark = pytest.mark.slow
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import dagster as dg
 
 from backfill_assets.cli.output import console, say
-from backfill_assets.demo.campaign_models import DATASET, UPSTREAM
-from backfill_assets.demo.campaign_specification import CAMPAIGN, StoryError
-from backfill_assets.demo.campaign_stage import Stage, show_command, tell
-from backfill_assets.demo.follow import follow
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.campaign_desk import DagsterBackfills
 from backfill_assets.orchestration.names import keys_of, layers_of
+from demo.campaign_models import DATASET, UPSTREAM
+from demo.campaign_specification import CAMPAIGN, StoryError
+from demo.campaign_stage import Stage, show_command, tell
+from demo.follow import follow
 
 _LOOK_SECONDS = 0.5
 _LONGEST_SECONDS = 900

@@ -6,9 +6,9 @@ import datetime as dt
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from backfill_assets.demo.campaign_models import DATASET
 from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.windows import parse_window
+from demo.campaign_models import DATASET
 
 CAMPAIGN: Final = "tax-in-daily-sales-1995"
 FIRST, LAST = dt.date(1995, 1, 1), dt.date(1996, 6, 30)

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say
-from backfill_assets.demo.campaign_models import put_datasets
-from backfill_assets.demo.campaign_specification import APPROVER, StoryError
-from backfill_assets.demo.daemon import refuse_second_daemon
 from backfill_assets.system import SystemUser
+from demo.campaign_models import put_datasets
+from demo.campaign_specification import APPROVER, StoryError
+from demo.daemon import refuse_second_daemon
 
 _FOREIGN = (
     "BACKFILL_ASSETS_WEBSERVER",

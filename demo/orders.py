@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backfill_assets.demo.sources import LandingReport, put_file
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.errors import InvalidDayError, SourceError
+from demo.sources import LandingReport, put_file
 
 GENERATOR: Final = "tpchgen-cli"
 FIRST, LAST = dt.date(1992, 1, 1), dt.date(1998, 8, 2)

@@ -12,11 +12,11 @@ import pytest
 
 import backfill_assets
 from backfill_assets.catalog import load_folder
-from backfill_assets.demo import sources as demo_sources
-from backfill_assets.demo.sources import LandingReport, compose_as_it_was, land_flights
 from backfill_assets.domain.checks_config import Severity
 from backfill_assets.domain.dataset import Deduplicate
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, SourceError
+from demo import sources as demo_sources
+from demo.sources import LandingReport, compose_as_it_was, land_flights
 
 FIRST, LAST = dt.date(2013, 3, 10), dt.date(2013, 3, 12)
 FLIGHTS = Path(backfill_assets.__file__).parent / "datasets" / "flights"

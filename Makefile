@@ -64,10 +64,10 @@ java: ## Say what is missing, if Java is
 	fi
 
 demo: setup ## Run the main job on real flights: build, break, correct, backfill, publish
-	@PYTHONPATH=$(CURDIR) $(BIN)/backfill demo $(ARGS)
+	@$(BIN)/python -m demo $(ARGS)
 
 demo-campaign: setup ## Play a campaign over 18 months of sales, from its specification to its clean-up
-	@PYTHONPATH=$(CURDIR) $(BIN)/backfill demo-campaign $(ARGS)
+	@$(BIN)/python -m demo campaign $(ARGS)
 
 dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="--port 3001")
 	@mkdir -p "$$BACKFILL_ASSETS_DAGSTER_STATE"

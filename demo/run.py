@@ -76,7 +76,7 @@ def run_demo(months: int) -> None:
 
 
 def _default_home() -> None:
-    # `make demo` sets both; a plain `backfill demo` in the project's folder should not ask for more.
+    # `make demo` sets both; a plain `python -m demo` should not ask for more.
     os.environ.setdefault("DAGSTER_HOME", str(Path.cwd()))
     state = os.environ.setdefault("BACKFILL_ASSETS_STATE", str(Path.cwd() / ".state"))
     os.environ.setdefault("BACKFILL_ASSETS_DAGSTER_STATE", str(Path(state) / "dagster"))

@@ -10,7 +10,6 @@ from backfill_assets.cli import (
     campaign_release,
     campaigns,
     deliveries,
-    demo,
     drafts,
     engine,
     examination,
@@ -40,7 +39,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     releases.rollback, releases.reconcile, releases.sweep, examination.doctor, drafts.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
     campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history,
-    proof.prove, proof.diff_history, report.report, demo.demo, demo.demo_campaign,
+    proof.prove, proof.diff_history, report.report,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)

@@ -16,7 +16,7 @@ import typer
 
 from backfill_assets.cli.app import app, main
 
-NEEDS_SPARK = frozenset({"spark start", "spark stop", "sql", "demo", "demo-campaign"})
+NEEDS_SPARK = frozenset({"spark start", "spark stop", "sql"})
 """What would start or stop a server before it looks at its arguments, or takes none."""
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from backfill_assets.domain.days import ONE_DAY
 from backfill_assets.domain.errors import InvalidDayError, SourceError
-from demo.sources import LandingReport, put_file
+from demo.sources import REMEDY, LandingReport, put_file
 
 GENERATOR: Final = "tpchgen-cli"
 FIRST, LAST = dt.date(1992, 1, 1), dt.date(1998, 8, 2)
@@ -90,7 +90,7 @@ def _generator() -> str:
     beside = Path(sys.executable).with_name(GENERATOR)
     found = str(beside) if beside.is_file() else shutil.which(GENERATOR)
     if found is None:
-        raise SourceError(f"{GENERATOR}, which makes the orders, is missing; install backfill-assets[demo]")
+        raise SourceError(f"{GENERATOR}, which makes the orders, is missing; {REMEDY}")
     return found
 
 

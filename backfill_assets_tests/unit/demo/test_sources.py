@@ -82,12 +82,12 @@ def test_days_without_data_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_demo_extra_the_refusal_says_what_to_install(
+def test_without_the_package_with_the_flights_the_refusal_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_sources, "PACKAGE", "nycflights_that_nobody_installed")
     assert importlib.util.find_spec(demo_sources.PACKAGE) is None
-    with pytest.raises(SourceError, match=r"install backfill-assets\[demo\]"):
+    with pytest.raises(SourceError, match=r"pip install --editable '\.\[dev\]'"):
         land_flights(tmp_path, FIRST, LAST)
 
 

@@ -19,8 +19,8 @@ from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
 from backfill_assets.orchestration.reporting import report_rollback
-from backfill_assets.orchestration.storage import batched_events
 from backfill_assets.orchestration.unit_report import tell
+from dagster_batched_events import batched_events
 
 _PLAIN: Mapping[object, Any] = {str: dg.String, int: dg.Int, bool: dg.Bool}
 ConfigT = TypeVar("ConfigT", bound=dg.Config)

@@ -26,7 +26,7 @@ from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import work_tag
 from backfill_assets.orchestration.leases import kept_lease
 from backfill_assets.orchestration.names import asset_key
-from backfill_assets.orchestration.storage import batched_events
+from dagster_batched_events import batched_events
 
 _LOOK_SECONDS = 2.0
 Days = tuple[dt.date, ...]

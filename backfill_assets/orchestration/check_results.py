@@ -11,7 +11,7 @@ from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.verdict import Verdict
 from backfill_assets.orchestration.materializations import last_materializations
 from backfill_assets.orchestration.names import asset_key
-from backfill_assets.orchestration.storage import batched_events
+from dagster_batched_events import batched_events
 
 
 def evaluations(

@@ -26,7 +26,7 @@ from backfill_assets.orchestration.release_assets import (
     rolled_back_events,
 )
 from backfill_assets.orchestration.run_processes import ended_process
-from backfill_assets.orchestration.storage import batched_events
+from dagster_batched_events import batched_events
 
 _log = logging.getLogger(__name__)
 _STARTED = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]

@@ -25,7 +25,7 @@ from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_figures import release_figures
 from backfill_assets.orchestration.report_links import Metadata, report_metadata
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
-from backfill_assets.orchestration.storage import batched_events
+from dagster_batched_events import batched_events
 
 RELEASE_METADATA = "release"
 _UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed, Fault.upstream_moved})

@@ -14,7 +14,7 @@ from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Release
 from backfill_assets.campaigns.releasing.rollback import RolledBack
 from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import release_metadata, released_events, rolled_back_events
-from backfill_assets.orchestration.storage import batched_events
+from dagster_batched_events import batched_events
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dagster._core.execution.backfill import PartitionBackfill
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._serdes import ConfigurableClassData
 
-from backfill_assets.orchestration.storage import BatchedSqliteStorage
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, stand
+from dagster_batched_events import BatchedSqliteStorage
 
 BEFORE, AFTER = "before_add_backfill", "after_add_backfill"
 

@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from backfill_assets.system import SystemClock
-from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, open_instance
 from backfill_assets_tests.unit.orchestration.house import House
+from event_lab import batched_sqlite, open_instance
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from backfill_assets.orchestration.materializations import last_metadata
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.campaigns.events import KeptEvents
-from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, open_instance
 from backfill_assets_tests.unit.orchestration.house import House
+from event_lab import batched_sqlite, open_instance
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
 

@@ -19,11 +19,11 @@ import yaml
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.events import DagsterEvent
 
-from backfill_assets.orchestration.storage import BatchedSqliteEventLogStorage, batched_events
-from backfill_assets.orchestration.storage import batches as batches_module
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.unit.orchestration.event_lab import (
+from dagster_batched_events import BatchedSqliteEventLogStorage, batched_events
+from dagster_batched_events import batches as batches_module
+from event_lab import (
     CHECKS,
     DAYS,
     KEY,
@@ -88,7 +88,7 @@ def test_a_run_shows_the_same_as_in_dagsters_own_storage(tmp_path: Path, fail_on
 
 
 def test_a_run_shows_the_same_in_postgres(tmp_path: Path, postgres_url: str) -> None:
-    from backfill_assets.orchestration.storage.postgres import BatchedPostgresEventLogStorage
+    from dagster_batched_events.postgres import BatchedPostgresEventLogStorage
 
     stock_config = {"postgres": {"postgres_url": postgres_url}}
     shown = []
@@ -277,7 +277,7 @@ def test_two_processes_write_at_once(home: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "backfill_assets_tests.unit.orchestration.event_lab",
+        "event_lab",
         str(home),
         MONTH[0],
         MONTH[-1],

@@ -19,12 +19,12 @@ import sqlalchemy as sa
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
-from backfill_assets.orchestration.storage import BatchedEvents, BatchedSqliteEventLogStorage, batched_events
-from backfill_assets.orchestration.storage import batches as batches_module
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.orchestration.event_lab import (
+from dagster_batched_events import BatchedEvents, BatchedSqliteEventLogStorage, batched_events
+from dagster_batched_events import batches as batches_module
+from event_lab import (
     DAYS,
     SHADOW,
     batched_postgres,
@@ -42,8 +42,8 @@ MONTH = DAYS.get_partition_keys()[:9]
 KILLED = """
 import os, signal, sys
 import dagster as dg
-from backfill_assets.orchestration.storage import BatchedEvents, batched_events
-from backfill_assets_tests.unit.orchestration.event_lab import judged
+from dagster_batched_events import BatchedEvents, batched_events
+from event_lab import judged
 
 instance = dg.DagsterInstance.from_config(sys.argv[1])
 with batched_events(instance):

@@ -21,7 +21,7 @@ from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.tags import BACKFILL_ID_TAG, WILL_RETRY_TAG
 from sqlalchemy import Connection
 
-from backfill_assets.orchestration.storage.check_rows import Row, evaluated_row, planned_rows, upsert
+from dagster_batched_events.check_rows import Row, evaluated_row, planned_rows, upsert
 
 BATCH_VARIABLE = "DAGSTER_EVENT_BATCH_SIZE"
 """Dagster's own switch: above 0 it hands materializations and planned events to the storage in batches of this size."""

@@ -15,7 +15,7 @@ from dagster._core.execution.asset_backfill import backfill_runs_are_complete
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._core.storage.tags import BACKFILL_ID_TAG, WILL_RETRY_TAG
 
-from backfill_assets_tests.unit.orchestration.event_lab import batched_sqlite, stock_sqlite
+from event_lab import batched_sqlite, stock_sqlite
 
 BACKFILL = "abcdefgh"
 

@@ -13,7 +13,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from dagster._core.events import DagsterEvent, StepMaterializationData
 
-from backfill_assets.orchestration.storage import batched_events
+from dagster_batched_events import batched_events
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
 LAYERS = ("raw", "shadow", "published")
@@ -22,7 +22,7 @@ SHADOW = dg.AssetKey(["shadow", "sales"])
 KEY = dg.AssetCheckKey(SHADOW, CHECKS[0])
 OTHER = dg.AssetKey(["published", "other"])
 STOCK = {"sqlite": {}}
-BATCHED = {"module": "backfill_assets.orchestration.storage", "class": "BatchedSqliteStorage"}
+BATCHED = {"module": "dagster_batched_events", "class": "BatchedSqliteStorage"}
 
 
 def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
@@ -46,7 +46,7 @@ def stock_sqlite(home: Path) -> dict[str, Any]:
 
 def batched_postgres(url: str) -> dict[str, Any]:
     """Dagster's Postgres storage, written in batches."""
-    module = {"module": "backfill_assets.orchestration.storage.postgres", "class": "BatchedPostgresStorage"}
+    module = {"module": "dagster_batched_events.postgres", "class": "BatchedPostgresStorage"}
     return {"custom": {**module, "config": {"postgres_url": url}}}
 
 

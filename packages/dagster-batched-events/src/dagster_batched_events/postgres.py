@@ -19,7 +19,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from backfill_assets.domain.errors import SettingsError
 from backfill_assets.ledger.database import readable_url
-from backfill_assets.orchestration.storage.batches import BatchedEvents
+from dagster_batched_events.batches import BatchedEvents
 
 
 class _Asked:

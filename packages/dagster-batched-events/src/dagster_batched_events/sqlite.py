@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from watchdog.events import FileSystemEvent
 from watchdog.observers import Observer
 
-from backfill_assets.orchestration.storage.batches import BatchedEvents
+from dagster_batched_events.batches import BatchedEvents
 
 _OPEN_RUNS = 16
 """Databases of runs (there is one per run) that stay open; a webserver that shows many runs closes the oldest."""

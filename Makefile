@@ -8,6 +8,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EVENTS := packages/dagster-batched-events
+PLAIN := backfill_assets_tests/unit $(EVENTS)/tests
 MIN_JAVA := 17
 BENCH_SCALE ?= 1
 PIP_AUDIT := 2.10.1
@@ -33,7 +35,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 /^#/ { next } /^[^ ]/ { out(); b = "" } { b = b $$0 "\n" } END { out() }
 endef
 
-.PHONY: help setup java demo demo-campaign dev bench soak test test-all test-faults planted-bugs check static unit lock audit clean
+.PHONY: help setup java demo demo-campaign dev bench soak test test-all test-faults planted-bugs check static unit lock audit dist clean
 .PHONY: lanes lane-plain lane-spark
 
 help: ## List all targets
@@ -42,7 +44,7 @@ help: ## List all targets
 setup: java $(STAMP) ## Create .venv and install everything from the lock (no-op when nothing changed)
 
 # No recipe touches what is already right: the stamp is older only when the lock or the project's metadata changed.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml $(EVENTS)/pyproject.toml
 	@command -v $(PYTHON) >/dev/null 2>&1 \
 	  || { echo "make: '$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
@@ -51,7 +53,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  || { echo "make: no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing from requirements.lock into $(VENV) (the first time this takes some minutes: Spark is large) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable $(EVENTS) --editable .
 	@touch $@
 
 java: ## Say what is missing, if Java is
@@ -109,10 +111,10 @@ test-faults: setup lanes ## Inject all faults and print what was found (STRESS_C
 
 # While a test waits for Dagster, others work. The many short ones come last, so that all processes end at about the same time.
 lanes: $(STAMP) java ## Only the tests, all lanes side by side
-	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark unit)
+	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark) $(PLAIN)
 
 lane-plain: $(STAMP) ## Only the tests that need no JVM
-	@$(PYTEST) backfill_assets_tests/unit
+	@$(PYTEST) $(PLAIN)
 
 lane-spark: $(STAMP) java ## Only the tests that need Spark: on one server, on whole installations with Dagster, in the browser
 	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark)
@@ -129,17 +131,22 @@ static: $(STAMP) ## Lint, format, types and import contracts only
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## The quick tests without a JVM only
-	@$(BIN)/python -m pytest backfill_assets_tests/unit -q -n auto -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest $(PLAIN) -q -n auto -m "not slow" $(ARGS)
 
 lock: $(STAMP) ## Write requirements.lock anew from pyproject.toml (newest versions: make lock ARGS=--upgrade)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
-	  --no-strip-extras --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock $(ARGS) >/dev/null
+	  --no-strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-package dagster-batched-events \
+	  --quiet --output-file requirements.lock $(ARGS) >/dev/null
 	@awk '$(BOTH_WITH_AND_WITHOUT_EXTRAS)' requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
 
 # Hashes are checked against the registry as well. A package that nobody knows fails it: nothing is left out in silence.
 audit: $(STAMP) ## Look up every pinned package in the advisories of known vulnerabilities (needs the network)
 	@$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-audit==$(PIP_AUDIT) pip-audit --requirement requirements.lock \
 	  --require-hashes --disable-pip --strict --progress-spinner off $(ARGS)
+
+dist: $(STAMP) ## Build both packages, backfill-assets and dagster-batched-events, into dist/ (needs the network)
+	@rm -rf dist
+	@for package in $(EVENTS) .; do $(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist $$package || exit 1; done
 
 clean: ## Stop the Spark server and remove all state (tables, ledger, runs); .venv stays
 	@if [ -d "$$BACKFILL_ASSETS_STATE" ] && [ -x $(BIN)/backfill ]; then \

@@ -14,5 +14,6 @@ settings.load_profile("no deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Make the rules plugins of this run."""
     for plugin in (nightly, shared, skips, told):
         config.pluginmanager.register(plugin)

@@ -158,7 +158,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "a run worker while it writes a batch of events",
             "Dagster's storage is usable; no event stands there twice.",
             _of(
-                "unit/orchestration/test_broken_batches", "a_worker_killed_in_mid_batch_leaves_a_usable_storage"
+                "../packages/dagster-batched-events/tests/test_broken_batches",
+                "a_worker_killed_in_mid_batch_leaves_a_usable_storage",
             ),
         ),
         Fault(

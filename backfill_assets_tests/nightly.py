@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from typing import Final
 import pytest
 
 _FOLDER: Final = Path(__file__).parent
+_EVENTS: Final = "../packages/dagster-batched-events/tests"
 _STRANGERS: Final = ("OPTIMIZE-in the range", "VACUUM-in the range", "DELETE-*", "an INSERT-outside of it")
 _OLD: Final = ("*-0001", "*-0005")
 _TYPES: Final = ("a_string", "a_wide_decimal", "a_timestamp")
@@ -77,16 +79,6 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "unit/ledger/test_races.py::test_of_overlapping_launches_one_opens_and_the_others_join_or_are_refused": (
         "postgres",
     ),
-    "unit/orchestration/test_broken_batches.py::test_a_run_that_is_cancelled_while_a_batch_is_written_loses_nothing": (
-        "*-in a full batch",
-    ),
-    "unit/orchestration/test_broken_batches.py::test_a_worker_killed_in_mid_batch_leaves_a_usable_storage": (
-        "between the commits",
-    ),
-    "unit/orchestration/test_event_storage.py::test_a_run_shows_the_same_as_in_dagsters_own_storage": ("",),
-    "unit/orchestration/test_event_storage.py::test_another_storage_is_left_as_it_is": (),
-    "unit/orchestration/test_event_storage.py::test_ten_thousand_partitions_can_be_planned_and_judged": (),
-    "unit/orchestration/test_event_storage.py::test_two_processes_write_at_once": (),
     "unit/published/test_filtered_reads.py::test_files_of_somebody_else_with_bounds_hide_no_row_of_ours": ("a_double",),
     "unit/published/test_filtered_reads.py::test_polars_finds_the_same_rows": _TYPES,
     "unit/published/test_filtered_reads.py::test_pyarrow_finds_the_same_rows": _TYPES,
@@ -99,6 +91,16 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
         "@pytest.mark.skip?ndef*--1",
     ),
     "unit/test_repository.py::test_what_a_machine_shows_in_a_weaker_way_is_printed_after_every_run": (),
+    f"{_EVENTS}/test_broken_batches.py::test_a_run_that_is_cancelled_while_a_batch_is_written_loses_nothing": (
+        "*-in a full batch",
+    ),
+    f"{_EVENTS}/test_broken_batches.py::test_a_worker_killed_in_mid_batch_leaves_a_usable_storage": (
+        "between the commits",
+    ),
+    f"{_EVENTS}/test_event_storage.py::test_a_run_shows_the_same_as_in_dagsters_own_storage": ("",),
+    f"{_EVENTS}/test_event_storage.py::test_another_storage_is_left_as_it_is": (),
+    f"{_EVENTS}/test_event_storage.py::test_ten_thousand_partitions_can_be_planned_and_judged": (),
+    f"{_EVENTS}/test_event_storage.py::test_two_processes_write_at_once": (),
     # Tests on one Spark server
     "spark/road/test_compare.py::test_differing_rows_are_those_that_datacompy_finds": (),
     "spark/road/test_deliveries_in_force.py::test_what_is_staged_is_what_the_sources_say_whatever_happens": (),
@@ -212,7 +214,7 @@ def is_nightly(test: str, case: str = "") -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    files = {item: item.path.relative_to(_FOLDER).as_posix() for item in items}
+    files = {item: os.path.relpath(item.path, _FOLDER) for item in items}
     items.sort(key=lambda item: files[item] != _FIRST)
     for item, file in files.items():
         callspec = getattr(item, "callspec", None)

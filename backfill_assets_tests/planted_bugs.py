@@ -31,21 +31,26 @@ import psutil
 from backfill_assets_tests.mutations import Mutation, is_another_program, mutations
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PACKAGE: Final = "backfill_assets"
+_EVENTS: Final = "packages/dagster-batched-events/src"
 ROOMS: Final = {
-    "domain": ("domain",),
-    "catalog": ("catalog",),
-    "lakehouse": ("lakehouse",),
-    "ledger": ("ledger",),
-    "building": ("campaigns/building",),
-    "releasing": ("campaigns/releasing",),
-    "conducting": ("campaigns/conducting",),
-    "proving": ("campaigns/planning", "campaigns/proving", "campaigns/examining"),
-    "orchestration": ("orchestration",),
-    "console": ("cli", "reports"),
+    "domain": ("backfill_assets/domain",),
+    "catalog": ("backfill_assets/catalog",),
+    "lakehouse": ("backfill_assets/lakehouse",),
+    "ledger": ("backfill_assets/ledger",),
+    "building": ("backfill_assets/campaigns/building",),
+    "releasing": ("backfill_assets/campaigns/releasing",),
+    "conducting": ("backfill_assets/campaigns/conducting",),
+    "proving": (
+        "backfill_assets/campaigns/planning",
+        "backfill_assets/campaigns/proving",
+        "backfill_assets/campaigns/examining",
+    ),
+    "orchestration": ("backfill_assets/orchestration", f"{_EVENTS}/dagster_batched_events"),
+    "console": ("backfill_assets/cli", "backfill_assets/reports"),
 }
-"""Ten rooms, and the folders (or modules) below the package that belong to each."""
+"""Ten rooms, and the folders (or modules) below the checkout that belong to each."""
 
+_INSTALLED_FROM: Final = ("requirements.lock", "pyproject.toml", "packages/dagster-batched-events/pyproject.toml")
 _NEVER: Final = {"migrations"}  # what was released is never edited again
 _ATTEMPTS: Final = 500
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
@@ -90,7 +95,7 @@ class Result:
 
 def modules_of(room: str) -> list[Path]:
     """The modules of a room that have code."""
-    places = [ROOT / PACKAGE / name for name in ROOMS[room]]
+    places = [ROOT / name for name in ROOMS[room]]
     found = [path for place in places for path in ([place] if place.suffix else place.rglob("*.py"))]
     return sorted(path for path in found if path.stat().st_size and not _NEVER & set(path.parts))
 
@@ -151,7 +156,7 @@ class Copy:
         clone = ["git", "clone", "--quiet", "--shared", str(self.of), str(self.checkout)]
         subprocess.run(clone, check=True, capture_output=True, text=True)
         (self.checkout / ".venv").symlink_to((self.of / ".venv").resolve())
-        for name in ("requirements.lock", "pyproject.toml"):
+        for name in _INSTALLED_FROM:
             os.utime(self.checkout / name, (0, 0))
         if (known := self.of / ".mypy_cache").is_dir():
             shutil.copytree(known, self.checkout / ".mypy_cache")  # a minute less for each bug
@@ -180,7 +185,7 @@ class Copy:
         state = self.checkout / ".state"
         return kept | {
             "PATH": f"{self.checkout / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(self.checkout),
+            "PYTHONPATH": f"{self.checkout}{os.pathsep}{self.checkout / _EVENTS}",
             "PWD": str(self.checkout),
             "TMPDIR": str(self.folder / "t"),
             "DAGSTER_HOME": str(self.checkout),

@@ -63,11 +63,12 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
     import dagster as dg  # takes longer to import than other commands take to run
 
     from backfill_assets.orchestration.campaign_desk import desk_of  # loads Dagster
+    from backfill_assets.orchestration.instance import opened_instance  # loads Dagster
 
     if not os.environ.get("DAGSTER_HOME"):
         raise CampaignError("DAGSTER_HOME is not set: campaigns run through Dagster; set it to the project's folder")
     try:
-        found = dg.DagsterInstance.get()
+        found = opened_instance()
     except BackfillError:
         raise
     except (dg.DagsterError, OSError, ValueError, yaml.YAMLError) as error:

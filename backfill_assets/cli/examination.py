@@ -56,12 +56,11 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
     if not os.environ.get("DAGSTER_HOME"):
         yield None
         return
-    import dagster as dg  # takes longer to import than other commands take to run
-
     from backfill_assets.orchestration.event_log import DagsterEventLog  # loads Dagster
+    from backfill_assets.orchestration.instance import opened_instance  # loads Dagster
 
     try:
-        instance = dg.DagsterInstance.get()
+        instance = opened_instance()
     except Exception as error:  # noqa: BLE001  # a database that is away is what somebody may be looking for
         why = str(error).strip().splitlines()[-1:]
         said = without_secrets_of(os.environ, " ".join(why))

@@ -12,6 +12,7 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.campaigns.releasing.rollback import RolledBack
+from backfill_assets.orchestration.instance import opened_instance
 from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import release_metadata, released_events, rolled_back_events
 from dagster_batched_events import batched_events
@@ -44,7 +45,7 @@ def _report(
     events: Iterable[dg.AssetMaterialization],
     changed: Mapping[str, Collection[dt.date]],
 ) -> bool:
-    with dg.DagsterInstance.get() as instance, batched_events(instance):
+    with opened_instance() as instance, batched_events(instance):
         for event in events:
             instance.report_runless_asset_event(event)
         report_downstream(instance, application, changed)

@@ -16,6 +16,7 @@ from backfill_assets.domain import errors
 
 PACKAGE = Path(backfill_assets.__file__).parent
 DEMO = PACKAGE.parent / "demo"
+EVENTS = PACKAGE.parent / "packages" / "dagster-batched-events" / "src"
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 50
 MAX_PARAMETERS = 7
@@ -33,8 +34,12 @@ def modules_of(folder: Path) -> list[Path]:
 
 
 def all_modules() -> list[Path]:
-    """Those of the package and of the demo."""
-    return [*modules_of(PACKAGE), *modules_of(DEMO)]
+    """The modules of all packages of this repository, and of the demo."""
+    paths = [*modules_of(PACKAGE), *modules_of(EVENTS), *modules_of(DEMO)]
+    assert any(EVENTS in path.parents for path in paths), (
+        "the batched events have no modules: this looks in the wrong place"
+    )
+    return paths
 
 
 def functions_of(tree: ast.Module) -> Iterator[FunctionNode]:

@@ -16,7 +16,9 @@ from backfill_assets.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
-    path for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "adr", ROOT / "backfills") for path in folder.glob("*.md")
+    path
+    for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "adr", ROOT / "backfills", *(ROOT / "packages").iterdir())
+    for path in folder.glob("*.md")
 )
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -25,7 +25,7 @@ WHOLE_FILES_AT_NIGHT = {
     "spark/test_server_restart.py",
 }
 """Each of their tests has an installation or a server of its own, and takes minutes."""
-_ITEM = re.compile(r"^backfill_assets_tests/(\S+\.py::\w+)(?:\[(.*)\])?$", re.MULTILINE)
+_ITEM = re.compile(r"^(\S+\.py)::(\w+)(?:\[(.*)\])?$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def cases() -> dict[str, list[str]]:
         text=True,
     )
     found = defaultdict[str, list[str]](list)
-    for test, case in _ITEM.findall(listed.stdout):
-        found[test].append(case)
+    for file, name, case in _ITEM.findall(listed.stdout):
+        found[f"{os.path.relpath(ROOT / file, TESTS)}::{name}"].append(case)
     return found
 
 
@@ -84,8 +84,9 @@ def test_a_target_runs_each_lane_with_its_cases(target: str, selected: str | Non
         ["make", "-n", target], cwd=ROOT, env=os.environ | {"MAKEFLAGS": ""}, check=True, capture_output=True, text=True
     ).stdout.splitlines()
     lanes = [line for line in lines if "-m pytest " in line]
-    assert {folder.name for folder in TESTS.iterdir() if list(folder.rglob("test_*.py"))} == {
-        folder for lane in lanes for folder in re.findall(r"backfill_assets_tests/(\w+)", lane)
+    folders = [*TESTS.iterdir(), *(ROOT / "packages").glob("*/tests")]
+    assert {folder.relative_to(ROOT).as_posix() for folder in folders if list(folder.rglob("test_*.py"))} == {
+        folder for lane in lanes for folder in re.findall(r"backfill_assets_tests/\w+|packages/\S+/tests", lane)
     }
     marks = {
         (re.findall(r' -m "?(not nightly|faults)"? ', lane.partition(" pytest")[2]) or [None])[0] for lane in lanes

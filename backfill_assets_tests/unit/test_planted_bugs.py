@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -14,6 +15,7 @@ import pytest
 from backfill_assets_tests.mutations import mutations
 from backfill_assets_tests.planted_bugs import (
     ROOMS,
+    ROOT,
     Bug,
     Copy,
     Result,
@@ -66,7 +68,7 @@ def test_a_bug_changes_the_named_lines_of_its_room_only(room: str) -> None:
     assert before[:first] == after[:first]
     assert before[last:] == after[len(after) - (len(before) - last) :]
     assert before[first:last] != after[first : len(after) - (len(before) - last)]
-    assert any(f"/{folder}/" in bug.file for folder in ROOMS[room])
+    assert any(bug.file.startswith(f"{folder}/") for folder in ROOMS[room])
 
 
 def test_a_bug_that_ruff_would_find_is_not_chosen() -> None:
@@ -178,13 +180,14 @@ def test_the_first_failed_test_or_the_message_of_mypy_catches_a_bug(output: str,
 def copy(tmp_path: Path) -> Copy:
     """A copy, not made yet, of a checkout with one module and one test."""
     checkout = tmp_path / "of"
-    checkout.mkdir()
+    (checkout / "packages" / "dagster-batched-events").mkdir(parents=True)
     for name, text in {
         "calc.py": "def more(a: int) -> int:\n    return a + 1\n",
         "test_calc.py": "from calc import more\n\ndef test_more():\n    assert more(1) == 2\n",
         "pytest.ini": "[pytest]\n",
         "requirements.lock": "",
         "pyproject.toml": "",
+        "packages/dagster-batched-events/pyproject.toml": "",
     }.items():
         (checkout / name).write_text(text)
     (checkout / ".venv").symlink_to(sys.prefix)
@@ -237,12 +240,16 @@ def test_what_a_command_leaves_running_is_ended(copy: Copy) -> None:
 def test_the_commands_of_a_copy_use_its_own_modules_state_and_temporary_files(copy: Copy) -> None:
     copy.make()
     shown = copy.run(["sh", "-c", "echo $PYTHONPATH $BACKFILL_ASSETS_STATE $TMPDIR; pwd"]).stdout.split()
-    assert shown == [str(copy.checkout), f"{copy.checkout}/.state", f"{copy.folder}/t", str(copy.checkout)]
+    modules = f"{copy.checkout}:{copy.checkout}/packages/dagster-batched-events/src"
+    assert shown == [modules, f"{copy.checkout}/.state", f"{copy.folder}/t", str(copy.checkout)]
 
 
-def test_make_finds_the_shared_environment_newer_than_the_lock_of_a_copy(copy: Copy) -> None:
+def test_make_finds_the_shared_environment_newer_than_what_a_copy_would_install(copy: Copy) -> None:
     copy.make()
-    assert {(copy.checkout / name).stat().st_mtime for name in ("requirements.lock", "pyproject.toml")} == {0}
+    rule = re.search(r"^\$\(STAMP\): (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rule is not None
+    names = rule[1].replace("$(EVENTS)", "packages/dagster-batched-events").split()
+    assert {(copy.checkout / name).stat().st_mtime for name in names} == {0}
 
 
 def test_a_file_with_changes_that_are_not_committed_gets_no_bug(bug: Bug, copy: Copy) -> None:

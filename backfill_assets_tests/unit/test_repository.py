@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,12 +12,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from dagster_batched_events import BatchedSqliteEventLogStorage
+
 ROOT = Path(__file__).resolve().parents[2]
+EVENTS = ROOT / "packages" / "dagster-batched-events"
 
 # In two parts, so that this file does not name what it forbids.
 REGISTRY_HOSTS = [
@@ -51,9 +56,13 @@ def text_of(path: Path) -> str:
     return "" if b"\0" in content[:8192] else content.decode("utf-8", errors="replace")
 
 
-def project() -> dict[str, Any]:
-    with (ROOT / "pyproject.toml").open("rb") as file:
+def project(folder: Path = ROOT) -> dict[str, Any]:
+    with (folder / "pyproject.toml").open("rb") as file:
         return tomllib.load(file)["project"]
+
+
+def requirements(metadata: dict[str, Any]) -> list[Requirement]:
+    return [*map(Requirement, [*metadata["dependencies"], *chain(*metadata["optional-dependencies"].values())])]
 
 
 def locked_versions() -> dict[str, set[str]]:
@@ -90,15 +99,26 @@ def test_every_locked_package_has_a_hash() -> None:
 
 
 def test_every_dependency_of_the_project_is_locked_within_its_bounds() -> None:
-    metadata = project()
-    declared = [*metadata["dependencies"], *chain(*metadata["optional-dependencies"].values())]
+    of_this_repository = project(EVENTS)["name"]
     locked = locked_versions()
+    assert of_this_repository not in locked
     wrong = {}
-    for requirement in map(Requirement, declared):
+    for requirement in (*requirements(project()), *requirements(project(EVENTS))):
+        if requirement.name == of_this_repository:
+            continue
         versions = locked.get(canonicalize_name(requirement.name), set())
         if not versions or not all(requirement.specifier.contains(version) for version in versions):
             wrong[str(requirement)] = versions
     assert wrong == {}
+
+
+def test_the_project_asks_for_the_batched_events_of_this_repository_on_the_same_python_and_dagster() -> None:
+    ours, theirs = project(), project(EVENTS)
+    asked = {str(r.specifier) for r in requirements(ours) if r.name == theirs["name"]}
+    assert asked == {f"=={theirs['version']}"}
+    assert ours["requires-python"] == theirs["requires-python"]
+    dagster = [{str(r) for r in requirements(each) if r.name == "dagster"} for each in (ours, theirs)]
+    assert dagster[0] == dagster[1] != set()
 
 
 def test_no_file_names_a_registry() -> None:
@@ -159,6 +179,17 @@ def test_the_example_workflow_comments_on_pull_requests_and_calls_a_command_that
     assert 'backfill" diff-history --models HEAD --out' in runs
     assert "gh pr comment" in runs
     assert {"BACKFILL_ASSETS_WAREHOUSE", "BACKFILL_ASSETS_SOURCES", "BACKFILL_ASSETS_LEDGER_URL"} <= job["env"].keys()
+
+
+@pytest.mark.slow  # opens a Dagster instance
+def test_the_instance_of_this_project_stores_its_events_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_STATE", str(tmp_path / "state"))
+    shutil.copyfile(ROOT / "dagster.yaml", tmp_path / "dagster.yaml")
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert isinstance(instance.event_log_storage, BatchedSqliteEventLogStorage)
+        assert dg.DagsterInstance.from_ref(instance.get_ref()).event_log_storage.get_maximum_record_id() is None
 
 
 def test_a_live_run_always_finds_a_slot_beside_backfills() -> None:

@@ -17,7 +17,7 @@ _SLACK_BYTES: Final = 30_000_000
 _SLACK_FILES: Final = 10
 _SHOW_RUNS: Final = frozenset({Fault.daemon.value, Fault.webserver.value})
 _RUNS_KEPT_OPEN: Final = 16 * 3
-"""Whoever looks at runs keeps the databases of the newest sixteen open, three files each (orchestration/storage/sqlite.py)."""
+"""Whoever looks at runs keeps the databases of the newest sixteen open, three files each (dagster_batched_events/sqlite.py)."""
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,22 @@ def test_no_secret_of_dagsters_database_reaches_output_or_log(
     assert not log.exists() or MARK not in log.read_text()
 
 
+@pytest.mark.parametrize("command", ["list", "doctor", "publish UNIT"])
+def test_a_url_of_dagsters_database_that_cannot_be_read_is_refused_by_the_name_of_its_variable(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    unit = house.released({day(2): [2]})
+    shutil.copyfile(ROOT / "deploy" / "postgres" / "dagster.yaml", tmp_path / "home" / "dagster.yaml")
+    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_URL", f"postgresql+psycopg2://me:T0@{PASSWORD}@127.0.0.1:1/d")
+    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "500")
+    said = run(*command.replace("UNIT", unit.id).split(" "))
+    assert said.code == 1, said.text
+    assert "takes it from BACKFILL_ASSETS_DAGSTER_URL" in said.text
+    assert "failed:" not in said.err
+    assert MARK not in said.text
+
+
 def test_no_secret_reaches_the_event_log_when_spark_is_not_there(house: House) -> None:
     kept = kept_of(Application.from_env(), "raw")
     assert "The Spark server at sc://localhost:1 gave no session" in kept

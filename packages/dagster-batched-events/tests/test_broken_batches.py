@@ -37,7 +37,7 @@ from event_lab import (
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).parent
 MONTH = DAYS.get_partition_keys()[:9]
 KILLED = """
 import os, signal, sys
@@ -219,7 +219,7 @@ def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(told: Told, home: 
     with open_instance(home, batched_sqlite(home)):
         pass
     command = [sys.executable, "-c", KILLED, str(home), moment]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
+    done = subprocess.run(command, cwd=HERE, check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     for name in ("index", "killed"):
         with sqlite3.connect(home / f"state/history/runs/{name}.db") as connection:

@@ -21,7 +21,7 @@ from dagster._core.events import DagsterEvent
 
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
-from dagster_batched_events import BatchedSqliteEventLogStorage, batched_events
+from dagster_batched_events import batched_events
 from dagster_batched_events import batches as batches_module
 from event_lab import (
     CHECKS,
@@ -40,7 +40,7 @@ from event_lab import (
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).parent
 MONTH = DAYS.get_partition_keys()[:15]
 
 
@@ -252,14 +252,6 @@ def test_another_storage_is_left_as_it_is(home: Path) -> None:
         assert elsewhere(home) == {"2024-01-01": "SUCCEEDED"}
 
 
-def test_the_instance_of_this_project_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_STATE", str(tmp_path / "state"))
-    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        assert isinstance(instance.event_log_storage, BatchedSqliteEventLogStorage)
-        assert dg.DagsterInstance.from_ref(instance.get_ref()).event_log_storage.get_maximum_record_id() is None
-
-
 def test_a_process_with_dagsters_own_storage_reads_while_this_one_writes(
     instance: dg.DagsterInstance, home: Path
 ) -> None:
@@ -274,15 +266,8 @@ def test_a_process_with_dagsters_own_storage_reads_while_this_one_writes(
 def test_two_processes_write_at_once(home: Path) -> None:
     with open_instance(home, batched_sqlite(home)):
         pass
-    command = [
-        sys.executable,
-        "-m",
-        "event_lab",
-        str(home),
-        MONTH[0],
-        MONTH[-1],
-    ]
-    workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    command = [sys.executable, "-m", "event_lab", str(home), MONTH[0], MONTH[-1]]
+    workers = [subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     ends = [worker.communicate(timeout=240) for worker in workers]
     runs = [out.decode().strip() for out, _ in ends]
     assert [worker.returncode for worker in workers] == [0, 0], ends

@@ -1,6 +1,13 @@
-"""Dagster's event log, written in batches: what a chunk of hundreds of days tells Dagster in seconds instead of minutes."""
+"""Dagster's event log, written in batches: many check results and materializations in few transactions."""
 
 from dagster_batched_events.batches import BatchedEvents, batched_events
 from dagster_batched_events.sqlite import BatchedSqliteEventLogStorage, BatchedSqliteStorage
+from dagster_batched_events.urls import UnreadableUrlError
 
-__all__ = ["BatchedEvents", "BatchedSqliteEventLogStorage", "BatchedSqliteStorage", "batched_events"]
+__all__ = [
+    "BatchedEvents",
+    "BatchedSqliteEventLogStorage",
+    "BatchedSqliteStorage",
+    "UnreadableUrlError",
+    "batched_events",
+]

@@ -29,7 +29,7 @@ _SIZE = 500
 _SECONDS = 1.0
 """How long an event may stay unseen by other processes while a batch fills up."""
 _ASSETS = ASSET_EVENTS & {Kind.ASSET_MATERIALIZATION, Kind.ASSET_OBSERVATION, Kind.ASSET_MATERIALIZATION_PLANNED}
-_log = logging.getLogger("backfill_assets")
+_log = logging.getLogger(__name__)
 
 
 def batched_events(instance: dg.DagsterInstance) -> AbstractContextManager[None]:

@@ -17,9 +17,8 @@ from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_c
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DisconnectionError
 
-from backfill_assets.domain.errors import SettingsError
-from backfill_assets.ledger.database import readable_url
 from dagster_batched_events.batches import BatchedEvents
+from dagster_batched_events.urls import require_readable
 
 
 class _Asked:
@@ -79,21 +78,11 @@ class BatchedPostgresStorage(DagsterPostgresStorage):
         """The storage as configured in dagster.yaml; the keys are those of `storage: postgres:`.
 
         Raises:
-            SettingsError: the URL cannot be read; the message never shows it.
+            UnreadableUrlError: the URL cannot be read; the message never shows it.
         """
         return cls(
-            _readable(pg_url_from_config(config_value)),
+            require_readable(pg_url_from_config(config_value)),
             should_autocreate_tables=config_value.get("should_autocreate_tables", True),
             inst_data=inst_data,
             token_provider=get_token_provider_from_config(config_value),
         )
-
-
-def _readable(url: str) -> str:
-    if readable_url(url) is None:
-        raise SettingsError(
-            "the URL of Dagster's database (storage in dagster.yaml, BACKFILL_ASSETS_DAGSTER_URL; not shown: it may hold a "
-            "password) cannot be read; write postgresql://user:password@host/database, with special characters of the password "
-            "percent-encoded"
-        )
-    return url

@@ -48,7 +48,7 @@ from backfill_assets.lakehouse.road.tables import (
 )
 
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _require_still(
         return
     if landed:
         with kept(path):
-            none = delivered_rows(spark, loaded.dataset.landing, [], _EPOCH)
+            none = delivered_rows(spark, loaded.dataset.landing, [], EPOCH)
             replace_where(none, path, DELIVERY_DAY, _exactly(landed))
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
@@ -344,7 +344,7 @@ def _source_file(
     day: dt.date, relative: str, file: Path, prints: Mapping[tuple[str, int, dt.datetime], str]
 ) -> SourceFile:
     status = file.stat()
-    delivered_at = _EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000)
+    delivered_at = EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000)
     known = prints.get((relative, status.st_size, delivered_at))
     return SourceFile(day, relative, file, known or sha256_of(file), status.st_size, delivered_at)
 

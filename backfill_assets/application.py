@@ -39,25 +39,24 @@ from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.campaigns.releasing.sweep import GRACE, Sweep
 from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.campaigns.releasing.watch_release import WatchRelease
-from backfill_assets.catalog import Catalog, LoadedDataset, load_folder
+from backfill_assets.catalog.loaded import Catalog, LoadedDataset
+from backfill_assets.catalog.loading import load_folder
 from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.specification import Execution
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import DeltaReleasesTable
+from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
 from backfill_assets.lakehouse.published.table import PublishedTable
-from backfill_assets.lakehouse.road import (
-    SparkConsumers,
-    SparkFingerprints,
-    SparkPreviews,
-    SparkRecomputations,
-    ensure_views,
-    vacuum_staging,
-)
+from backfill_assets.lakehouse.road.consumers import SparkConsumers
+from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
+from backfill_assets.lakehouse.road.recompute import SparkRecomputations
+from backfill_assets.lakehouse.road.staging import vacuum_staging
+from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
-from backfill_assets.ledger import ledger_clock, open_ledger
+from backfill_assets.ledger.clock import ledger_clock
+from backfill_assets.ledger.opening import open_ledger
 from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets.reports.folder import ReportFolder
 from backfill_assets.settings import Settings

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from backfill_assets.domain.ports import Clock
+from backfill_assets.core.ports import Clock
 
 
 class SystemClock:

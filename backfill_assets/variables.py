@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from backfill_assets.domain.durations import parse_duration
+from backfill_assets.core.text import parse_duration
 from backfill_assets.domain.storage import refused_url
 
 _MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")

@@ -13,7 +13,7 @@ from typing import Final
 
 import requests
 
-from backfill_assets.domain.errors import NoticeError
+from backfill_assets.core.errors import NoticeError
 
 _WORTH_A_RETRY: Final = (429, 500, 502, 503, 504)
 _SUCCESS: Final = range(200, 300)

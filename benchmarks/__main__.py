@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from backfill_assets.cli.output import as_json, errors
-from backfill_assets.domain.canonical import plain
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.canonical import plain
+from backfill_assets.core.errors import BackfillError
 from benchmarks.bench import Options, run_benchmark
 from benchmarks.history import measure_history, show_history
 from benchmarks.show import show

@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from backfill_assets.domain.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOCK_INTERVAL_SECONDS
 from benchmarks.files import layers_of
 from benchmarks.floor import run_floor

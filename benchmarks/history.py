@@ -24,15 +24,14 @@ from deltalake import write_deltalake
 from backfill_assets.application import Application
 from backfill_assets.cli.output import collect_rarely, table
 from backfill_assets.cli.status import overview
-from backfill_assets.domain.comparison import Compared, RowCounts
-from backfill_assets.domain.contract import Contract
-from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.evidence import Basis, DayEvidence
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.measured import NOTHING, Compared, DayMeasurement, RowCounts, Side, SourceState
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.judge import judge
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, metric_names
-from backfill_assets.domain.release import layout_digest
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import AttemptState
+from backfill_assets.domain.measurement import metric_names
 from backfill_assets.settings import Settings
 
 _FIRST: Final = dt.date(1992, 1, 1)

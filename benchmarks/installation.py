@@ -20,8 +20,8 @@ import requests
 
 import backfill_assets
 from backfill_assets.application import Application
-from backfill_assets.domain.errors import BackfillError
-from backfill_assets.domain.units import CONTRACT_TAG
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.unit import CONTRACT_TAG
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.settings import Settings

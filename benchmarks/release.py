@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from backfill_assets.application import Application
-from backfill_assets.domain.release import ReleaseKind
+from backfill_assets.core.release import ReleaseKind
 from benchmarks.files import copied, data_files
 from benchmarks.installation import BenchmarkError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
-from backfill_assets.domain.days import ONE_DAY, day_range, format_days
+from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from demo.campaign_figures import Sales, by_month, differing, published_sales
 from demo.campaign_models import DATASET, UPSTREAM, Version, difference, put_version
 from demo.campaign_specification import (

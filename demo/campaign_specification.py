@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.domain.windows import parse_window
 from demo.campaign_models import DATASET
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.errors import BackfillError
 
 _STOP_SECONDS = 30
 _HEARTBEAT_SECONDS = 40

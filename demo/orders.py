@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backfill_assets.domain.days import ONE_DAY
-from backfill_assets.domain.errors import InvalidDayError, SourceError
+from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.errors import InvalidDayError, SourceError
 from demo.sources import REMEDY, LandingReport, put_file
 
 GENERATOR: Final = "tpchgen-cli"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say, table
-from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.days import day_range, format_days
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.names import op_name

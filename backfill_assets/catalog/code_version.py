@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
-from backfill_assets.domain.canonical import digest
+from backfill_assets.core.canonical import digest
 
 DIGITS = 16
 """Hex digits of a code version."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from backfill_assets.catalog.loaded import Catalog
-from backfill_assets.domain.durations import format_duration
+from backfill_assets.core.text import format_duration
 from backfill_assets.domain.measurement import metric_names
 
 _CANARIES = 3

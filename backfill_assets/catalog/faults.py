@@ -13,8 +13,8 @@ from typing import Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from backfill_assets.domain.errors import MisfitError
-from backfill_assets.domain.names import NOT_SHOWN, may_hold_secret, shortened, visible, without_secrets
+from backfill_assets.core.errors import MisfitError
+from backfill_assets.core.text import NOT_SHOWN, may_hold_secret, shortened, visible, without_secrets
 
 MOST_FAULTS = 100
 """Nobody reads more of them."""

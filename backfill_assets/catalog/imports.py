@@ -18,7 +18,7 @@ from typing import Final
 
 from backfill_assets.catalog.loaded import ModuleSource
 from backfill_assets.catalog.reading import content_of
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.core.errors import DatasetError
 
 OWN: Final = __name__.partition(".")[0]
 _LONGEST_NAME: Final = 200

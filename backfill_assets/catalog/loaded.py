@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from backfill_assets.catalog.faults import DatasetFault
+from backfill_assets.core.errors import DatasetError
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.lineage import Upstreams, downstream_of, release_groups, upstream_first, upstreams_of
 
 FILE = "dataset.yaml"

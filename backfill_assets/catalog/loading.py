@@ -17,11 +17,11 @@ from backfill_assets.catalog.loaded import FILE, Case, Catalog, Layer, LoadedDat
 from backfill_assets.catalog.models import find_model, sql_faults
 from backfill_assets.catalog.reading import content_of, decoded
 from backfill_assets.catalog.strict_yaml import Document, read_yaml
+from backfill_assets.core.errors import DatasetError, InvalidNameError
+from backfill_assets.core.text import NAME_PATTERN, checked_name
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import DatasetError, InvalidNameError
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.measurement import metric_names
-from backfill_assets.domain.names import NAME_PATTERN, checked_name
 
 
 def load_folder(folder: Path) -> Catalog:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.core.errors import DatasetError
 
 MAX_BYTES: Final = 1024 * 1024
 

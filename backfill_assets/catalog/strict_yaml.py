@@ -16,8 +16,8 @@ import yaml
 
 from backfill_assets.catalog.faults import KeyPath, shown_key
 from backfill_assets.catalog.reading import MAX_BYTES
-from backfill_assets.domain.errors import DatasetError
-from backfill_assets.domain.names import hidden_in
+from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.text import hidden_in
 
 MAX_DEPTH: Final = 32
 MAX_VALUES: Final = 20_000

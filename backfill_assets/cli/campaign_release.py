@@ -16,9 +16,9 @@ from backfill_assets.cli.campaigns import CampaignId, Reason
 from backfill_assets.cli.output import as_json, chosen_day, say, table
 from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import CampaignError
-from backfill_assets.domain.units import shown_days
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import CampaignError
+from backfill_assets.core.unit import shown_days
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 

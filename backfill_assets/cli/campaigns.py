@@ -17,10 +17,10 @@ from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.names import number_of
+from backfill_assets.core.days import format_days
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import shown_days
 from backfill_assets.domain.plan import SHOWN_DIGITS, Plan, explain
-from backfill_assets.domain.units import shown_days
 
 CampaignId = Annotated[str, typer.Argument(help="The campaign: the backfill_id of its specification.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the campaign's journal.")]

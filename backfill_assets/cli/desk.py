@@ -13,8 +13,8 @@ import yaml
 
 from backfill_assets.application import Application
 from backfill_assets.cli.failures import without_secrets_of
-from backfill_assets.domain.errors import BackfillError, CampaignError
-from backfill_assets.domain.names import in_one_line
+from backfill_assets.core.errors import BackfillError, CampaignError
+from backfill_assets.core.text import in_one_line
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.campaign_desk import Desk

@@ -9,10 +9,9 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
-from backfill_assets.domain.durations import format_duration
-from backfill_assets.domain.errors import EngineError, QueryTimeoutError
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.work import AttemptState
+from backfill_assets.core.errors import EngineError, QueryTimeoutError
+from backfill_assets.core.text import format_duration, number_of
+from backfill_assets.core.unit import AttemptState
 
 if TYPE_CHECKING:
     from backfill_assets.lakehouse.engine.server import SparkServer

@@ -14,8 +14,8 @@ from typing import Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from backfill_assets.cli.output import collect_rarely, refuse
-from backfill_assets.domain.errors import ArgumentError, BackfillError
-from backfill_assets.domain.names import visible
+from backfill_assets.core.errors import ArgumentError, BackfillError
+from backfill_assets.core.text import visible
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock
 

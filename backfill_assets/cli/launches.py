@@ -16,10 +16,10 @@ from backfill_assets.cli.desk import Webserver, campaign_of
 from backfill_assets.cli.output import say
 from backfill_assets.cli.releases import needs_approval, release_now
 from backfill_assets.cli.status import moved_days, say_held
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import ContractError, UnitError
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ContractError, UnitError
+from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.evidence import DayFault, explain_faults
-from backfill_assets.domain.units import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
 
 ExpectedChange = Annotated[
     str,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from backfill_assets.application import Application
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
-from backfill_assets.domain.days import day_range, format_days
+from backfill_assets.core.days import day_range, format_days
+from backfill_assets.core.text import number_of
 from backfill_assets.domain.metrics import CampaignMetrics, DatasetMetrics
-from backfill_assets.domain.names import number_of
 
 _MOST_WINDOWS = 5
 _OF_DATASETS = (

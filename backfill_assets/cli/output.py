@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from backfill_assets.domain.canonical import plain
-from backfill_assets.domain.days import parse_day
-from backfill_assets.domain.names import visible
+from backfill_assets.core.canonical import plain
+from backfill_assets.core.days import parse_day
+from backfill_assets.core.text import visible
 
 _PIPE_WIDTH = 240
 """In a file or a pipe nobody sees the right edge, but a folded identifier cannot be searched for."""

@@ -14,10 +14,10 @@ from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
-from backfill_assets.domain.canonical import plain
-from backfill_assets.domain.certificate import Certificate
-from backfill_assets.domain.days import parse_days
-from backfill_assets.domain.errors import LayoutError
+from backfill_assets.core.canonical import plain
+from backfill_assets.core.certificate import Certificate
+from backfill_assets.core.days import parse_days
+from backfill_assets.core.errors import LayoutError
 from backfill_assets.domain.history_diff import as_markdown
 
 Partitions = Annotated[

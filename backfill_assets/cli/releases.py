@@ -13,13 +13,12 @@ from backfill_assets.cli.campaign_release import DryRun, publish_campaign
 from backfill_assets.cli.desk import campaign_of
 from backfill_assets.cli.output import as_json, chosen_day, say, table
 from backfill_assets.cli.status import Json
+from backfill_assets.core.days import checked_range, format_days
+from backfill_assets.core.errors import CampaignError, EvidenceError, RollbackError
+from backfill_assets.core.release import DaySwap, restorable_until
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.domain.dataset import Publication
-from backfill_assets.domain.days import checked_range, format_days
-from backfill_assets.domain.errors import CampaignError, EvidenceError, RollbackError
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.release import DaySwap
-from backfill_assets.domain.retention import restorable_until
-from backfill_assets.domain.work import ReleaseRecord
 
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"])]
 

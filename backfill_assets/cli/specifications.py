@@ -19,10 +19,10 @@ from backfill_assets.catalog.specifications import (
     scoped,
 )
 from backfill_assets.cli.output import say
-from backfill_assets.domain.errors import LedgerError
-from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.units import shown_days
+from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import shown_days
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:

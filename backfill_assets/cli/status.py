@@ -15,11 +15,11 @@ from backfill_assets.campaigns.conducting.certified import certificates_of
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
-from backfill_assets.domain.days import format_days, runs_of_days
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, explain_faults
+from backfill_assets.core.days import format_days, runs_of_days
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.unit import Hold, Unit, UnitState
+from backfill_assets.domain.evidence import DayFault, explain_faults
 from backfill_assets.domain.metrics import gaps_of
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Hold
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 

@@ -10,9 +10,9 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.cli.desk import campaign_of, opened_desk
 from backfill_assets.cli.output import chosen_day, say, table
-from backfill_assets.domain.days import checked_range, day_range, format_days
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.units import UnitState
+from backfill_assets.core.days import checked_range, day_range, format_days
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import UnitState
 
 hold = typer.Typer(help="Days that the live pipeline and refresh leave alone.", no_args_is_help=True)
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from backfill_assets.domain.errors import ApprovalError
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.errors import ApprovalError
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
 
 if TYPE_CHECKING:
     from backfill_assets.domain.campaign import Approval

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from backfill_assets.domain.comparison import DayComparison
+from backfill_assets.core.measured import DayComparison
 
 _ENOUGH: Final = Decimal("0.9")
 """The share of a change that is enough to have explained: what is left may be rounding, or another cause."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from backfill_assets.domain.contract import Change, Contract
+from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.measurement import tolerance_of
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from backfill_assets.domain.units import Unit
+from backfill_assets.core.unit import Unit
 
 
 class ContentFingerprints(Protocol):

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from backfill_assets.domain.fields import Duration, Name, Percent
-
-
-class Severity(StrEnum):
-    """How bad a failed check is: `error` or `warn`."""
-
-    error = "error"
-    warn = "warn"
+from backfill_assets.core.evidence import Severity
+from backfill_assets.core.fields import Duration, Name, Percent
 
 
 class CheckConfig(BaseModel):

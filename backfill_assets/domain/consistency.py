@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from backfill_assets.domain.days import MOST_DAYS
-from backfill_assets.domain.paths import finds_several
+from backfill_assets.core.days import MOST_DAYS
+from backfill_assets.core.fields import finds_several, is_numeric
 
 if TYPE_CHECKING:
     from backfill_assets.domain.dataset import Dataset, Source
@@ -25,13 +25,7 @@ _SAY_WHICH_COUNT: Final = (
     "say which rows count by staging.deduplicate: latest_delivery (rows of a newer file replace those with their key), latest_file "
     "(a newer file replaces the older ones) or none (all of them add up)"
 )
-_NUMERIC = ("integer", "long", "float", "double", "decimal")
 _Fault = tuple[tuple[str, ...], str]
-
-
-def is_numeric(declared: str) -> bool:
-    """Whether a column of this declared type holds numbers."""
-    return declared.startswith(_NUMERIC)
 
 
 def misfits(dataset: Dataset) -> tuple[_Fault, ...]:

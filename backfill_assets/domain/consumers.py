@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from backfill_assets.domain.contract import ROUNDING, UNCHANGED, Contract
-from backfill_assets.domain.fields import Percent
+from backfill_assets.core.expected_change import ROUNDING, UNCHANGED, Contract
+from backfill_assets.core.fields import Percent
 
 Figures = Mapping[str, Decimal | None]
 """Figures by column; null for nothing."""

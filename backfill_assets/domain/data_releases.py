@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
+from backfill_assets.core.unit import ReleaseHead, ReleaseRecord
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, model_validator
 
+from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
+from backfill_assets.core.expected_change import KEY_CHANGES, OF_ROWS
+from backfill_assets.core.fields import Day, Distance, Duration, Name, RelativePath, TimeZone, checked_pattern
+from backfill_assets.core.unit import LateData
 from backfill_assets.domain.checks_config import Checks, Measure
 from backfill_assets.domain.consistency import misfits
 from backfill_assets.domain.consumers import Consumer
-from backfill_assets.domain.contract import KEY_CHANGES, OF_ROWS
-from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.errors import DatasetError, InvalidDayError, MisfitError
-from backfill_assets.domain.fields import Day, Distance, Duration, Name, TimeZone
 from backfill_assets.domain.files import ColumnType, Files, Part, Reference
 from backfill_assets.domain.golden import Golden, golden_misfits
-from backfill_assets.domain.paths import RelativePath, checked_pattern
 
 
 class Publication(StrEnum):
@@ -27,13 +27,6 @@ class Publication(StrEnum):
 
     auto = "auto"
     approval = "approval"
-
-
-class LateData(StrEnum):
-    """What a live run does with a day that an open unit has claimed: wait, or publish and make the day stale."""
-
-    hold = "hold"
-    publish = "publish"
 
 
 class OnMissing(StrEnum):

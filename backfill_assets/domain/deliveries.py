@@ -11,18 +11,14 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
+from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, FileContent, Place
+from backfill_assets.core.fields import fits
 from backfill_assets.domain.dataset import Dataset, Deduplicate, OrderBy
-from backfill_assets.domain.paths import fits
-from backfill_assets.domain.work import Delivery, FileContent
 
 _OF_A_DAY: Final = 10**9
 """So many numbers has a delivery day; the second half of them is for what comes later."""
-
-Place = tuple[dt.date, str]
-"""Where a delivery lies: its delivery day and its path."""
 
 
 def place_of(delivery: Delivery) -> Place:
@@ -116,37 +112,6 @@ def _received(before: Delivery | None, one: Delivery, order: int) -> Delivery:
         counted = replace(before, rows=one.rows, corrupt_rows=one.corrupt_rows, reading=one.reading)
         before = replace(counted, landings=before.landings + 1)
     return before if order == before.order else replace(before, order=order, delivered_at=one.delivered_at)
-
-
-class Deed(StrEnum):
-    """What happened to a delivery that the ledger knew already."""
-
-    again = "came again"
-    withdrawn = "withdrawn"
-    restored = "taken back"
-    read = "read again"
-    lost = "lost"
-
-
-@dataclass(frozen=True)
-class DeliveryEntry:
-    """One line of the journal of deliveries; `order` is the number that the delivery had from then on."""
-
-    dataset: str
-    day: dt.date
-    path: str
-    fingerprint: str
-    deed: Deed
-    order: int
-    at: dt.datetime
-    by: str = ""
-    reason: str = ""
-
-    def __str__(self) -> str:
-        """What happened, for people."""
-        who = f" by {self.by}" if self.by else ""
-        why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
-        return f"{self.deed.value}{who} at {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
 
 
 @dataclass(frozen=True)

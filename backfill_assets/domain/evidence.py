@@ -6,81 +6,9 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import Final
 
-from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.comparison import Compared
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.measurement import DayMeasurement
-from backfill_assets.domain.release import DataFile
-from backfill_assets.domain.verdict import Verdict
-
-DatasetDay = tuple[str, dt.date]
-"""A dataset and one of its days."""
-
-SEEN: Final = ("unit", "dataset", "day", "basis", "shadow_files", "measured", "verdicts")
-"""What the hash of evidence is made of, besides `compared`."""
-
-
-@dataclass(frozen=True)
-class Basis:
-    """What evidence rests on; when any of it moves, the evidence is stale.
-
-    `inputs` is the digest of the deliveries and references that the day was built from, and of the golden sources that it
-    was compared with, `code` the fingerprint of the
-    dataset folder and of this project, `contract` the hash of the expected change, `published` the layout digest of the
-    published files that the day's release would replace, `upstream` the digest of the contents of the upstream days that
-    the day was built from (empty without upstreams).
-    """
-
-    inputs: str
-    code: str
-    contract: str
-    published: str
-    upstream: str = ""
-
-
-@dataclass(frozen=True)
-class DayEvidence:
-    """What was built and checked for one day, in one attempt of a unit; `compared` lacks where rows were not compared.
-
-    `deliveries` are those that the day was built from, as `origins` names them; the basis has their digest.
-    """
-
-    unit: str
-    attempt: int
-    dataset: str
-    day: dt.date
-    basis: Basis
-    shadow_files: tuple[DataFile, ...]
-    measured: DayMeasurement
-    verdicts: tuple[Verdict, ...]
-    recorded_at: dt.datetime
-    compared: Compared | None = None
-    deliveries: tuple[str, ...] = ()
-
-    @property
-    def folder(self) -> str:
-        """The shadow folder with the rows, relative to the published table's folder."""
-        return shadow_folder(self.unit, self.attempt)
-
-    @property
-    def passed(self) -> bool:
-        """Whether no blocking verdict failed."""
-        return not any(v.refuses for v in self.verdicts)
-
-    @cached_property
-    def altered(self) -> bool:
-        """Whether it is not what was recorded; the ledger, which compares, says so of what it has read."""
-        return False
-
-    @cached_property
-    def hash(self) -> str:
-        """Digest of everything that a reviewer approves (`SEEN`); the time of recording is not part of it."""
-        seen = [getattr(self, name) for name in SEEN]
-        # Evidence of before rows were compared keeps the hash that somebody has approved.
-        return digest(seen if self.compared is None else [*seen, self.compared])
+from backfill_assets.core.days import format_days
+from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence
 
 
 class Fault(StrEnum):
@@ -111,16 +39,6 @@ class DayFault:
     def words(self) -> str:
         """The reason as people read it."""
         return f"{self.fault.value}: {self.detail}" if self.detail else self.fault.value
-
-
-def shadow_folder(unit: str, attempt: int) -> str:
-    """Where an attempt of a unit keeps its rows, relative to the published table's folder."""
-    return f"_shadow/{unit}/{attempt}"
-
-
-def unit_hash(evidence: Iterable[DayEvidence]) -> str:
-    """The evidence hash of a unit, which an approval is bound to."""
-    return digest(sorted((e.dataset, e.day.isoformat(), e.hash) for e in evidence))
 
 
 def faults_of(

@@ -21,11 +21,16 @@ from pydantic import (
     field_validator,
 )
 
-from backfill_assets.domain.durations import format_duration, parse_duration
-from backfill_assets.domain.errors import MisfitError
-from backfill_assets.domain.fields import Period
-from backfill_assets.domain.names import NAME_PATTERN
-from backfill_assets.domain.sizes import SIZE_PATTERN, format_size, parse_size
+from backfill_assets.core.errors import MisfitError
+from backfill_assets.core.fields import Period
+from backfill_assets.core.text import (
+    NAME_PATTERN,
+    SIZE_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 from backfill_assets.domain.spark_settings import OF_SPEED, is_of_speed
 from backfill_assets.domain.windows import WINDOW_PATTERN, TimeWindow, covers_the_day, parse_window
 

@@ -20,11 +20,11 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from backfill_assets.domain.contract import Change, parse_change
-from backfill_assets.domain.errors import ContractError, MisfitError
-from backfill_assets.domain.fields import format_percent, parse_percent
-from backfill_assets.domain.measurement import ROW_COUNT
-from backfill_assets.domain.names import NAME_PATTERN
+from backfill_assets.core.errors import ContractError, MisfitError
+from backfill_assets.core.expected_change import Change, parse_change
+from backfill_assets.core.fields import format_percent, parse_percent
+from backfill_assets.core.measured import ROW_COUNT
+from backfill_assets.core.text import NAME_PATTERN
 
 SHORT_SPELLING = "_delta_expected"
 """Ending of the other spelling: `revenue_delta_expected: …` is `expected_change: {revenue: …}`."""

@@ -8,8 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from backfill_assets.domain.fields import Name
-from backfill_assets.domain.paths import RelativePath
+from backfill_assets.core.fields import Name, RelativePath
 
 _WIDEST_DECIMAL = 38
 _TYPE = re.compile(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
+from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.domain.campaign import WORKING, Campaign
-from backfill_assets.domain.durations import format_duration
-from backfill_assets.domain.names import number_of
 
 
 @dataclass(frozen=True)

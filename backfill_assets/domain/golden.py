@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
+from backfill_assets.core.fields import Distance, Name, RelativePath
 from backfill_assets.domain.checks_config import CheckConfig
 from backfill_assets.domain.consistency import RESERVED_TABLES
-from backfill_assets.domain.fields import Distance, Name
 from backfill_assets.domain.files import Part, Reference
-from backfill_assets.domain.paths import RelativePath
 
 if TYPE_CHECKING:
     from backfill_assets.domain.dataset import Dataset

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backfill_assets.domain.retention import StoredFile
+from backfill_assets.core.release import StoredFile
 
 
 class Gravity(StrEnum):
@@ -145,12 +145,3 @@ class RunAtWork:
     started_at: dt.datetime
     unit: str = ""
     ended_process: int | None = None
-
-
-@dataclass(frozen=True)
-class Lock:
-    """A named lock that somebody holds, or held when they died: their lease is over at `until`."""
-
-    name: str
-    holder: str
-    until: dt.datetime

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
+from backfill_assets.core.release import StoredFile
 from backfill_assets.domain.health import RunAtWork, StoredTable
-from backfill_assets.domain.retention import StoredFile
 
 
 class StoredTables(Protocol):

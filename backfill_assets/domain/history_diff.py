@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from backfill_assets.domain.comparison import RowChange, RowCounts, SchemaChange
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.measurement import Figures
-from backfill_assets.domain.names import in_words, number_of, visible
+from backfill_assets.core.days import format_days
+from backfill_assets.core.measured import Figures, RowChange, RowCounts, SchemaChange
+from backfill_assets.core.text import in_words, number_of, visible
 
 TOP_ROWS: Final = 10
 """So many changed rows are shown of each measure."""

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from backfill_assets.domain.canonical import digest
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.delivery import Delivery, Place
+from backfill_assets.core.measured import SameContent, SourceDay, SourceState
+from backfill_assets.core.unit import StagedDay
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.deliveries import Place, in_force, place_of
-from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
-from backfill_assets.domain.work import Delivery, StagedDay
+from backfill_assets.domain.deliveries import in_force, place_of
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""

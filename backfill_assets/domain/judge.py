@@ -8,27 +8,19 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final, Literal, assert_never
 
+from backfill_assets.core.days import ONE_DAY, format_days
+from backfill_assets.core.evidence import Check, CheckKind, Finding, Severity, Verdict
+from backfill_assets.core.expected_change import Change, Contract
+from backfill_assets.core.fields import format_percent
+from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
+from backfill_assets.core.text import format_duration, number_of
+from backfill_assets.core.unit import IDENTICAL_FILES
 from backfill_assets.domain.bands import band_of
-from backfill_assets.domain.checks_config import CheckConfig, Severity
-from backfill_assets.domain.comparison import Compared
-from backfill_assets.domain.contract import Change, Contract
+from backfill_assets.domain.checks_config import CheckConfig
 from backfill_assets.domain.dataset import Dataset, Deduplicate, OnMissing
-from backfill_assets.domain.days import ONE_DAY, format_days
-from backfill_assets.domain.durations import format_duration
-from backfill_assets.domain.fields import format_percent
-from backfill_assets.domain.findings import IDENTICAL_FILES
 from backfill_assets.domain.golden import golden_check
 from backfill_assets.domain.judge_rows import judge_compared, judge_golden, promised_keys
-from backfill_assets.domain.measurement import (
-    ROW_COUNT,
-    DayMeasurement,
-    Figures,
-    measure_of,
-    metric_names,
-    tolerance_of,
-)
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.verdict import Check, CheckKind, Finding, Verdict
+from backfill_assets.domain.measurement import measure_of, metric_names, tolerance_of
 
 _NO_NUMBER: Final = "NaN says nothing of the rows behind it: let the model write a number or null in its place"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.comparison import Alone
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import format_days
+from backfill_assets.core.evidence import Finding
+from backfill_assets.core.measured import Alone
+from backfill_assets.core.text import number_of
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.verdict import Finding
 
 _REMEDY = (
     "the fact model makes something of days that another launch would not have read; let it take no more of each day "

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Literal, assert_never
 
-from backfill_assets.domain.comparison import Compared, RowCounts, SchemaChange
+from backfill_assets.core.evidence import CheckKind, Finding
+from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
+from backfill_assets.core.fields import format_percent
+from backfill_assets.core.measured import Compared, DayMeasurement, RowCounts, SchemaChange
+from backfill_assets.core.text import number_of
 from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets.domain.contract import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.expectations import ROW_CHANGE
-from backfill_assets.domain.fields import format_percent
 from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.judge_alone import judge_alone
 from backfill_assets.domain.judge_seams import judge_seams
-from backfill_assets.domain.measurement import DayMeasurement, measure_of, metric_names
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.verdict import CheckKind, Finding
+from backfill_assets.domain.measurement import measure_of, metric_names
 
 RowCheck = Literal[
     CheckKind.schema,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backfill_assets.domain.seams import UNUSUAL, Seam
-from backfill_assets.domain.verdict import Finding
+from backfill_assets.core.evidence import Finding
+from backfill_assets.core.measured import Seam
+from backfill_assets.domain.seams import UNUSUAL
 
 
 def judge_seams(seams: Sequence[Seam]) -> Finding:

@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.expected_change import UNCHANGED, Change
+from backfill_assets.core.measured import ROW_COUNT
+from backfill_assets.core.text import in_words, number_of
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.checks_config import PERCENTILES
-from backfill_assets.domain.contract import UNCHANGED, Change
-from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
-from backfill_assets.domain.measurement import ROW_COUNT
 from backfill_assets.domain.metric_changes import MetricChange
-from backfill_assets.domain.names import in_words, number_of
 from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay, RowTotals
 from backfill_assets.domain.series import Series
-from backfill_assets.domain.units import UnitState
 
 _MOST_METRICS = 2
 _HUNDREDTH = Decimal("0.0001")

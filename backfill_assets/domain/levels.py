@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, assert_never
 
-from backfill_assets.domain.certificate import Certificate
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence
-from backfill_assets.domain.measurement import ROW_COUNT
-from backfill_assets.domain.names import in_words, number_of
-from backfill_assets.domain.seams import Seam
-from backfill_assets.domain.verdict import Check, CheckKind, Row
+from backfill_assets.core.certificate import Certificate
+from backfill_assets.core.evidence import Check, CheckKind, DatasetDay, DayEvidence, Row
+from backfill_assets.core.measured import ROW_COUNT, Seam
+from backfill_assets.core.text import in_words, number_of
 
 _FAR: Final = 1000
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Final
 
-from backfill_assets.domain.contract import ROUNDING, Change
-from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.expected_change import ROUNDING, Change
 
 ENDING: Final = "_change"
 """What the check of a metric's change is called after the metric's name."""

@@ -8,16 +8,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.core.canonical import plain
+from backfill_assets.core.days import ONE_DAY, day_range, runs_of_days
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.release import Manifest, restorable_until
+from backfill_assets.core.unit import (
+    IDENTICAL_FILES,
+    Attempt,
+    AttemptState,
+    DayFindings,
+    ReleaseRecord,
+    Unit,
+    UnitState,
+)
 from backfill_assets.domain.campaign import WORKING, Action, Campaign, CampaignState, JournalEntry
-from backfill_assets.domain.canonical import plain
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY, day_range, runs_of_days
-from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.findings import IDENTICAL_FILES, DayFindings
-from backfill_assets.domain.release import Manifest
-from backfill_assets.domain.retention import restorable_until
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
 
 _HOUR: Final = 3600.0
 _BUILT: Final = "shadow"

@@ -10,8 +10,9 @@ from decimal import Decimal
 from statistics import median
 from typing import Final
 
-from backfill_assets.domain.days import ONE_DAY
-from backfill_assets.domain.release import DataFile
+from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.measured import NullRise
+from backfill_assets.core.release import DataFile
 
 SPAN: Final = 7
 """How many days before a new one, or after it where there are not enough before, tell which share is usual: a week."""
@@ -21,15 +22,6 @@ _ROWS: Final = 10
 """So many rows more have to be null: of a few rows, one changes any share."""
 
 Files = Mapping[dt.date, Sequence[DataFile]]
-
-
-@dataclass(frozen=True)
-class NullRise:
-    """A column of a day whose share of nulls has risen, from `before` to `share`, both fractions."""
-
-    column: str
-    share: Decimal
-    before: Decimal
 
 
 @dataclass(frozen=True)

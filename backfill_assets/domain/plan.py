@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any
 
-from backfill_assets.domain.canonical import canonical_json, digest, plain
-from backfill_assets.domain.days import day_range, format_days, runs_of_days, slices
-from backfill_assets.domain.names import number_of
+from backfill_assets.core.canonical import canonical_json, digest, plain
+from backfill_assets.core.days import day_range, format_days, runs_of_days, slices
+from backfill_assets.core.text import number_of
 
 Days = tuple[dt.date, ...]
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from backfill_assets.domain.certificate import Prints, Recomputation
-from backfill_assets.domain.comparison import RowChange, Value
+from backfill_assets.core.certificate import Prints, Recomputation
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.measured import RowChange, Value
 from backfill_assets.domain.history_diff import DayDifference
-from backfill_assets.domain.work import Delivery
 
 
 @dataclass(frozen=True)

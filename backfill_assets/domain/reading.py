@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backfill_assets.domain.canonical import digest
+from backfill_assets.core.canonical import digest
 from backfill_assets.domain.dataset import Source, Undeclared
 from backfill_assets.domain.files import Format
 

@@ -6,19 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from backfill_assets.domain.release import Manifest
-
-EXTRA = dt.timedelta(days=7)
-"""Kept longer than the longest `keep_for`, so that a rollback at the last minute finds its files."""
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file found under `_shadow/`: path relative to the published table, when last modified, size in bytes."""
-
-    path: str
-    modified: dt.datetime
-    size: int = 0
+from backfill_assets.core.release import Manifest, StoredFile
 
 
 @dataclass(frozen=True)
@@ -47,8 +35,3 @@ def collectable(stored: Iterable[StoredFile], needs: Needs, now: dt.datetime, gr
             and now - f.modified >= grace
         )
     )
-
-
-def restorable_until(committed_at: dt.datetime, keep_for: dt.timedelta) -> dt.datetime:
-    """When a release's rollback window ends."""
-    return committed_at + keep_for

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from statistics import fmean, median
 from typing import Final
 
-from backfill_assets.domain.days import ONE_DAY, runs_of_days
-from backfill_assets.domain.measurement import Figures
+from backfill_assets.core.days import ONE_DAY, runs_of_days
+from backfill_assets.core.measured import Figures, Seam
 
 UNUSUAL: Final = 3.5
 """Beyond this score a step is unusual, as Iglewicz and Hoaglin recommend for their modified z-score."""
@@ -22,24 +21,6 @@ _NORMAL_MEAN: Final = 1.253314
 """What the median and the mean absolute deviation of a normal distribution have to do with its standard deviation."""
 _ROUNDING: Final = 1e-9
 """Relative to the figures: sums of floating-point numbers may differ by less, and that is no step."""
-
-
-@dataclass(frozen=True)
-class Seam:
-    """The step of a metric from the day before to `day`, as it was and as it would be.
-
-    Steps are new day less day before; scores are robust z-scores of the steps among those that the series usually makes,
-    none where the step cannot be told. `introduced` says that the step is unusual now and was not before.
-    """
-
-    dataset: str
-    metric: str
-    day: dt.date
-    old_step: Decimal | None
-    new_step: Decimal | None
-    old_score: float | None
-    new_score: float | None
-    introduced: bool
 
 
 def places(days: Collection[dt.date]) -> tuple[dt.date, ...]:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.measured import ROW_COUNT, Figures
 from backfill_assets.domain.bands import band_of
-from backfill_assets.domain.contract import Contract
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.measurement import ROW_COUNT, Figures, metric_names
+from backfill_assets.domain.measurement import metric_names
 from backfill_assets.domain.metric_changes import ENDING, MetricChange, metric_changes, relative
 
 

@@ -23,14 +23,14 @@ from pydantic import (
     field_validator,
 )
 
-from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.contract import Clause, Contract
-from backfill_assets.domain.days import MOST_DAYS, day_range
-from backfill_assets.domain.errors import MisfitError
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import MOST_DAYS, day_range
+from backfill_assets.core.errors import MisfitError
+from backfill_assets.core.expected_change import Clause, Contract
+from backfill_assets.core.fields import Day, Line, Name, Period, TimeZone, Who
+from backfill_assets.core.text import NAME_PATTERN
 from backfill_assets.domain.execution import STORED, Budget, Canary, Execution, MinProgress, Window
 from backfill_assets.domain.expectations import ROW_CHANGE, Validation
-from backfill_assets.domain.fields import Day, Line, Name, Period, TimeZone, Who
-from backfill_assets.domain.names import NAME_PATTERN
 
 __all__ = [
     "ApprovalRule",

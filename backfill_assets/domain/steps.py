@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.durations import format_duration
-from backfill_assets.domain.names import number_of
+from backfill_assets.core.days import format_days
+from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.domain.plan import Days, PlannedDataset, Step, StepKind, batches, counted
 from backfill_assets.domain.specification import Notice, Specification
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from backfill_assets.core.errors import LayoutError
+from backfill_assets.core.text import checked_name
 from backfill_assets.domain.consistency import DATA_RELEASES
-from backfill_assets.domain.errors import LayoutError
-from backfill_assets.domain.names import checked_name
 
 SET_ASIDE = "_set_aside"
 """Folder of the warehouse into which damaged commits go."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-from backfill_assets.domain.errors import StorageError
+from backfill_assets.core.errors import StorageError
 
 _MODELS_FAULT: Final = ("0A", "21", "22", "23", "42", "54", "P0")
 """Classes of SQLSTATE that data and SQL cause; all others are the engine's own trouble."""

@@ -10,13 +10,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, true, update
 
-from backfill_assets.domain.days import format_days, slices
-from backfill_assets.domain.errors import LeaseLostError, LedgerError, UnitError
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence
-from backfill_assets.domain.findings import DayFindings
-from backfill_assets.domain.release import layout_digest
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, Content, Work
+from backfill_assets.core.days import format_days, slices
+from backfill_assets.core.errors import LeaseLostError, LedgerError, UnitError
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import Attempt, AttemptState, Content, DayFindings, Unit, UnitState, Work
 from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, evidence_to_text, work_columns
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.deliveries import DeliveryRows

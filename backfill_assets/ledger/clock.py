@@ -9,8 +9,8 @@ from typing import Final
 
 from sqlalchemy import URL, text
 
-from backfill_assets.domain.errors import LedgerError
-from backfill_assets.domain.ports import Clock
+from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.ports import Clock
 from backfill_assets.ledger.database import Database, parsed_url
 
 ASK_AGAIN: Final = dt.timedelta(minutes=1)

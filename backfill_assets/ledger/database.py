@@ -25,7 +25,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from backfill_assets.domain.errors import LedgerError
+from backfill_assets.core.errors import LedgerError
 
 BUSY_SECONDS: Final = 60
 """How long a write waits for another one before it gives up; no write takes longer than a second or two."""

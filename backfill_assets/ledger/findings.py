@@ -9,8 +9,8 @@ from functools import cache
 
 from pydantic import TypeAdapter
 
-from backfill_assets.domain.comparison import GoldenCounts
-from backfill_assets.domain.findings import DayFindings
+from backfill_assets.core.measured import GoldenCounts
+from backfill_assets.core.unit import DayFindings
 from backfill_assets.domain.golden import golden_check
 
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from sqlalchemy import Connection, insert, select, update
 
-from backfill_assets.domain.errors import LedgerError
-from backfill_assets.domain.ports import Clock
+from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.ports import Clock
 from backfill_assets.ledger.database import Database
 from backfill_assets.ledger.host import worker_name
 from backfill_assets.ledger.schema import locks

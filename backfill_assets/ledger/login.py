@@ -6,7 +6,7 @@ from functools import cached_property
 
 from sqlalchemy import text
 
-from backfill_assets.domain.errors import LedgerError
+from backfill_assets.core.errors import LedgerError
 from backfill_assets.ledger.database import Database, parsed_url
 
 

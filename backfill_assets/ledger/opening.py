@@ -15,8 +15,8 @@ from alembic.script import ScriptDirectory
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection
 
-from backfill_assets.domain.errors import LedgerError
-from backfill_assets.domain.ports import Clock
+from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.ports import Clock
 from backfill_assets.ledger.database import BUSY_SECONDS, Database, has_table, parsed_url, read_meta, upsert
 from backfill_assets.ledger.host import Host, this_host
 from backfill_assets.ledger.locks import DEFAULT_PACE, LockPace

@@ -9,11 +9,11 @@ from functools import cache
 from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import ColumnElement, func, insert, select, true
 
-from backfill_assets.domain.canonical import canonical_json
-from backfill_assets.domain.certificate import Certificate
-from backfill_assets.domain.comparison import DayComparison
-from backfill_assets.domain.errors import UnitError
-from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.certificate import Certificate
+from backfill_assets.core.errors import UnitError
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.measured import DayComparison
 from backfill_assets.ledger.attempts import living
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.proof_schema import certificates, comparisons

@@ -8,13 +8,10 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, true, update
 
-from backfill_assets.domain.days import slices
-from backfill_assets.domain.errors import UnitError
-from backfill_assets.domain.health import Lock
-from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
-from backfill_assets.domain.times import corrected
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseHead, ReleaseRecord, holds_of
+from backfill_assets.core.days import slices
+from backfill_assets.core.errors import UnitError
+from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
+from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.locks import LeasedLock
 from backfill_assets.ledger.rows import Rows

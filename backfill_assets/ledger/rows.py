@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill_assets.domain.ports import Clock
+from backfill_assets.core.ports import Clock
 from backfill_assets.ledger.database import Database
 from backfill_assets.ledger.locks import LockPace
 

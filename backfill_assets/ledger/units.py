@@ -9,15 +9,16 @@ from typing import Any, assert_never
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, true, update
 
-from backfill_assets.domain.contract import Contract
-from backfill_assets.domain.dataset import LateData
-from backfill_assets.domain.days import format_days, slices
-from backfill_assets.domain.errors import ClaimedDaysError, UnitError
-from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.times import AHEAD
-from backfill_assets.domain.units import (
+from backfill_assets.core.days import format_days, slices
+from backfill_assets.core.errors import ClaimedDaysError, UnitError
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.release import AHEAD, ReleaseState
+from backfill_assets.core.unit import (
+    AttemptState,
+    Hold,
     Join,
+    LateData,
     Launch,
     Open,
     ReleaseMode,
@@ -26,7 +27,6 @@ from backfill_assets.domain.units import (
     assign_unit,
     shown_days,
 )
-from backfill_assets.domain.work import AttemptState, Hold
 from backfill_assets.ledger.codec import contract_to_text, unit_from_row
 from backfill_assets.ledger.database import span, upsert
 from backfill_assets.ledger.rows import Rows

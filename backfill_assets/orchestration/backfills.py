@@ -14,7 +14,7 @@ from typing import Any
 import requests
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES
 
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.orchestration.names import LAYERS
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)

@@ -6,9 +6,8 @@ from collections.abc import Collection
 from typing import Final
 
 from backfill_assets.application import Application
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.days import format_days
+from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState
 from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.leases import kept_lease
 

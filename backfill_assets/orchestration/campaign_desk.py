@@ -17,9 +17,9 @@ from backfill_assets.campaigns.conducting.campaign_standing import Standings
 from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.control import Control
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
+from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills, LiveRuns
-from backfill_assets.domain.units import LIVE_TAG
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import keys_of

@@ -13,14 +13,13 @@ from pyspark.sql import SparkSession
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import CampaignError
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.domain.campaign import CAMPAIGN_TAG, WORKING, Action, JournalEntry
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import CampaignError
-from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.gate import Admitted, Decision, Halts, Shut, Waits
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, Work
 from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import work_tag

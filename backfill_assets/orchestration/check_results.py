@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.verdict import Verdict
+from backfill_assets.core.evidence import DayEvidence, Severity, Verdict
 from backfill_assets.orchestration.materializations import last_materializations
 from backfill_assets.orchestration.names import asset_key
 from dagster_batched_events import batched_events

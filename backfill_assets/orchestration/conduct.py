@@ -3,7 +3,7 @@
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.orchestration.campaign_desk import desk_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from backfill_assets.domain.errors import SettingsError
+from backfill_assets.core.errors import SettingsError
 from dagster_batched_events import UnreadableUrlError
 
 

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.domain.days import parse_days
-from backfill_assets.domain.names import number_of
+from backfill_assets.core.days import parse_days
+from backfill_assets.core.text import number_of
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
 from backfill_assets.orchestration.unit_report import tell
 

@@ -7,8 +7,8 @@ import datetime as dt
 import threading
 from collections.abc import Iterator
 
-from backfill_assets.domain.errors import BackfillError
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

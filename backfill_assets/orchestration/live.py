@@ -12,9 +12,9 @@ from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.late_deliveries import LateDay
-from backfill_assets.domain.errors import BackfillError
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.units import LIVE_TAG
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.names import asset_key, layers_of
 

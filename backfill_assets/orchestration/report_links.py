@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
+from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.unit_report import never_in_the_way, tell
 

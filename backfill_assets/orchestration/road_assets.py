@@ -8,11 +8,11 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.conducting.gatekeeper import Batch
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.days import format_days
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.days import format_days
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.domain.inputs import deliveries_of, force_by_day
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Delivery
 from backfill_assets.orchestration.building import build
 from backfill_assets.orchestration.campaign_runs import build_in_batches, campaign_of, in_batches
 from backfill_assets.orchestration.launches import target_of, unit_of

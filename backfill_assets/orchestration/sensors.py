@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.domain.work import AttemptState
+from backfill_assets.core.unit import AttemptState
 from backfill_assets.orchestration.event_log import DagsterEventLog
 
 _COUNTS = "Nothing it had not finished counts."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backfill_assets.application import Application
-from backfill_assets.domain.units import Unit
+from backfill_assets.core.unit import Unit
 
 if TYPE_CHECKING:
     from backfill_assets.reports.writing import Reports

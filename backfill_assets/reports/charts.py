@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import altair as alt
 
-from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.measured import Seam
 from backfill_assets.domain.metric_changes import relative
 from backfill_assets.domain.review import DayState, ReviewedDay
-from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart

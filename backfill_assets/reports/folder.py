@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.domain.errors import PreconditionError
-from backfill_assets.domain.retention import StoredFile
+from backfill_assets.core.errors import PreconditionError
+from backfill_assets.core.release import StoredFile
 
 UNFINISHED: Final = ".part"
 """How the name of a page ends until it is whole."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Generic, TypeVar
 
+from backfill_assets.core.measured import Seam
 from backfill_assets.domain.judgement import is_percentile
 from backfill_assets.domain.levels import Concern, Level
 from backfill_assets.domain.review import DayState, Review, ReviewedDay
-from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
 
 _Row = TypeVar("_Row")

@@ -10,9 +10,9 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from backfill_assets.domain.canonical import plain
-from backfill_assets.domain.comparison import RowChange
-from backfill_assets.domain.days import format_days
+from backfill_assets.core.canonical import plain
+from backfill_assets.core.days import format_days
+from backfill_assets.core.measured import RowChange
 from backfill_assets.domain.plan import shown_bytes
 
 NOTHING: Final = "—"

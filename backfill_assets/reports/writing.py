@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 from typing import Final
 from urllib.parse import quote
 
-from backfill_assets.domain.errors import LayoutError
+from backfill_assets.core.errors import LayoutError
 from backfill_assets.domain.metrics import Metrics
 from backfill_assets.domain.review import Review, review_as_json
 from backfill_assets.reports.folder import JSON, UNFINISHED

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.core.errors import DatasetError
 from backfill_assets.domain.files import CsvOptions, Format, Reference
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.testing.golden import CaseDelivery, GoldenCase

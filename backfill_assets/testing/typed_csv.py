@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.core.errors import DatasetError
 
 Row = Mapping[str, object]
 """One row by column: str, bool, int, float, Decimal, date, aware datetime in UTC, or None."""

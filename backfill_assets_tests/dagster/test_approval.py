@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from backfill_assets.domain.days import day_range
+from backfill_assets.core.days import day_range
 from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for
 from benchmarks.installation import LAUNCH_RUN, LOCATION

@@ -7,7 +7,7 @@ import json
 import re
 from functools import partial
 
-from backfill_assets.domain.days import day_range
+from backfill_assets.core.days import day_range
 from backfill_assets_tests.dagster.lab import Lab, amounts, is_of_this_lab
 from backfill_assets_tests.harness.waiting import wait_for
 

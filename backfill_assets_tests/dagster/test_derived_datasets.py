@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.units import UnitState
+from backfill_assets.core.days import day_range
+from backfill_assets.core.unit import UnitState
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets_tests.dagster.lab import Lab, amounts
 

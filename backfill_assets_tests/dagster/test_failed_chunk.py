@@ -8,8 +8,8 @@ import re
 import dagster as dg
 import pytest
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.release import shadow_of
+from backfill_assets.core.days import day_range
+from backfill_assets.core.release import shadow_of
 from backfill_assets_tests.dagster.lab import Lab, amounts
 
 DATASET = "tickets_failed"

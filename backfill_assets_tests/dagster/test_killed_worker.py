@@ -8,7 +8,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told

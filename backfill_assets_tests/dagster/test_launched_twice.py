@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import AttemptState
+from backfill_assets.core.days import day_range
+from backfill_assets.core.unit import AttemptState, UnitState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.units import LIVE_TAG
+from backfill_assets.core.days import day_range
+from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets_tests.dagster.lab import Lab, amounts
 
 DATASET = "tickets_beside"

@@ -7,7 +7,7 @@ import threading
 
 from deltalake import DeltaTable
 
-from backfill_assets.domain.days import day_range
+from backfill_assets.core.days import day_range
 from backfill_assets_tests.dagster.lab import Lab, amounts, content
 
 DATASET = "tickets_at_once"

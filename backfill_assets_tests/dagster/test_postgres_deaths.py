@@ -13,8 +13,8 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.release import ReleaseState
+from backfill_assets.core.days import day_range
+from backfill_assets.core.release import ReleaseState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
 from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.days import day_range
+from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.engine import held_at, somebody_elses_server

@@ -9,7 +9,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, started_alone
 from backfill_assets_tests.engine import works

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.domain.contract import Contract, parse_contract
-from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.expected_change import Contract, parse_contract
+from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, Unit
 from backfill_assets.domain.lineage import upstream_first
 from backfill_assets.domain.measurement import metric_names
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets.domain.work import AttemptState
 
 _LEASE = dt.timedelta(minutes=10)
 

@@ -34,25 +34,23 @@ from backfill_assets.campaigns.releasing.reconcile import Reconcile
 from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.campaigns.releasing.steps import no_checkpoint
 from backfill_assets.campaigns.releasing.sweep import Sweep
-from backfill_assets.catalog import Catalog
+from backfill_assets.catalog.loaded import Catalog
+from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
+from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.dataset import LateData
-from backfill_assets.domain.evidence import Basis, DayEvidence
 from backfill_assets.domain.gate import Admitted
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.health_ports import EventLog
-from backfill_assets.domain.measurement import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.domain.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.domain.reader_ports import Notices
-from backfill_assets.domain.release import layout_digest
 from backfill_assets.domain.specification import Notice, Specification
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import Attempt, AttemptState
-from backfill_assets.lakehouse.published import DeltaReleasesTable, PublishedTable
+from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
-from backfill_assets.ledger import Ledger, LockPace
+from backfill_assets.ledger.locks import LockPace
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets.reports.folder import ReportFolder
 from backfill_assets_tests.harness.actors import (
     CountedIds,

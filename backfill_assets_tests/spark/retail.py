@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backfill_assets.domain.days import day_range
+from backfill_assets.core.days import day_range
 
 Receipts = pa.Table
 """Rows as the till systems deliver them."""

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from backfill_assets.core.days import day_range
+from backfill_assets.core.measured import DELIVERY_FILE, DayComparison
 from backfill_assets.domain.attribution import Attribution, attribute
-from backfill_assets.domain.comparison import DELIVERY_FILE, DayComparison
-from backfill_assets.domain.days import day_range
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets_tests.engine import engine_settings

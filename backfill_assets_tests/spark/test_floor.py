@@ -10,12 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import backfill_assets
-from backfill_assets.catalog import load_folder
-from backfill_assets.domain.days import day_range
+from backfill_assets.catalog.loading import load_folder
+from backfill_assets.core.days import day_range
 from backfill_assets.domain.deliveries import received
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Audit, Target, build_shadow, discover, land, stage
-from backfill_assets.lakehouse.road.shadow import shadow_path
+from backfill_assets.lakehouse.road.raw import discover, land
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
+from backfill_assets.lakehouse.road.staging import stage
 from backfill_assets.lakehouse.road.tables import read_table
 from benchmarks.floor import run_floor
 from benchmarks.installation import DATASET, BenchmarkError

@@ -9,23 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import backfill_assets
+from backfill_assets.core.delivery import Delivery
 from backfill_assets.domain.deliveries import in_order, received
-from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import (
-    PUBLISHED,
-    Audit,
-    Target,
-    UpstreamDays,
-    build_shadow,
-    discover,
-    land,
-    stage,
-    upstream_tables,
-)
-from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.staging import read_staged
+from backfill_assets.lakehouse.road.raw import discover, land
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
+from backfill_assets.lakehouse.road.staging import read_staged, stage
 from backfill_assets.lakehouse.road.tables import read_table
+from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, upstream_tables
 from backfill_assets.testing.golden import GoldenCase, collect_cases, differences
 from backfill_assets.testing.laying_out import lay_out, lay_out_upstreams
 from backfill_assets_tests.told import Told

@@ -11,7 +11,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
-from backfill_assets.domain.errors import EngineError, ServerLostError
+from backfill_assets.core.errors import EngineError, ServerLostError
 from backfill_assets.lakehouse.engine.client import Answer, ask, take_session
 from backfill_assets.lakehouse.engine.endpoint import TOKEN_VARIABLE, Endpoint, client_environment
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.errors import ServerLostError, ServerStartError
+from backfill_assets.core.errors import ServerLostError, ServerStartError
 from backfill_assets.lakehouse.engine.registration import ProcessRef, Registration
 from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
 from backfill_assets.lakehouse.engine.session import open_session

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import expect
 
-from backfill_assets.domain.days import day_range
+from backfill_assets.core.days import day_range
 from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.ui.pages import Ui
 

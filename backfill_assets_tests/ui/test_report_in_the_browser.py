@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from backfill_assets.domain.units import UnitState
+from backfill_assets.core.unit import UnitState
 from backfill_assets.reports.writing import Reports
 from backfill_assets_tests.ui.conftest import QUIET, SCREENSHOTS
 from backfill_assets_tests.unit.reports.sample import Wish, sample_review

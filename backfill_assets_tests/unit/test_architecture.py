@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import backfill_assets
-from backfill_assets.domain import errors
+from backfill_assets.core import errors
 
 PACKAGE = Path(backfill_assets.__file__).parent
 DEMO = PACKAGE.parent / "demo"
@@ -190,7 +190,7 @@ def test_each_rule_notices_a_breach(rule: Rule, source: str) -> None:
     ("rule", "source"),
     [
         (impure_imports, "import datetime as dt\nfrom pydantic import BaseModel"),
-        (impure_imports, "from backfill_assets.domain.days import DayRange"),
+        (impure_imports, "from backfill_assets.core.days import DayRange"),
         (too_long_functions, f'def f() -> None:\n    """One.\n{"more" * 3}\n"""\n    {LONG_BODY[:-10]}'),
         (too_many_parameters, "def f(self, a: int, b: int, c: int, d: int, e: int) -> None: ..."),
         (missing_annotations, "class A:\n    def f(self, a: int) -> None: ..."),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.errors import JavaError
+from backfill_assets.core.errors import JavaError
 from backfill_assets.lakehouse.engine.java import require_java
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.settings import Settings

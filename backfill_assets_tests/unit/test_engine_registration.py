@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.errors import EngineError, ForeignServerError, PortTakenError
+from backfill_assets.core.errors import EngineError, ForeignServerError, PortTakenError
 from backfill_assets.lakehouse.engine.configuration import (
     server_command,
     server_configuration,

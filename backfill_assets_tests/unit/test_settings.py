@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from backfill_assets.domain.errors import SettingsError
+from backfill_assets.core.errors import SettingsError
 from backfill_assets.settings import Settings
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from backfill_assets.domain.days import ONE_DAY
+from backfill_assets.core.days import ONE_DAY
 
 _MOST_DAYS: Final = 12
 _LEAST_CAMPAIGN: Final = 2

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.errors import BackfillError
 from benchmarks.soak.actions import Act, Fault, Situation, Step, choose, choose_faults
 from benchmarks.soak.found import Found
 from benchmarks.soak.judge import judge

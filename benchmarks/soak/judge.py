@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from backfill_assets.domain.release import ReleaseKind, ReleaseState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.core.release import ReleaseKind, ReleaseState
+from backfill_assets.core.unit import ReleaseRecord
 from benchmarks.soak.found import Found
 from benchmarks.soak.model import Commit, Poll, Record, lost_rows, mixed_reads
 from benchmarks.soak.readers import KINDS, at_version, looks_in

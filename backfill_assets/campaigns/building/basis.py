@@ -7,9 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.contents import Contents
-from backfill_assets.catalog import LoadedDataset
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
 from backfill_assets.domain.basis_ports import ContentFingerprints
-from backfill_assets.domain.canonical import digest
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.inputs import (
     Deliveries,
@@ -22,9 +25,6 @@ from backfill_assets.domain.inputs import (
     staged_inputs,
 )
 from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.release import layout_digest
-from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import UNKNOWN_ORIGIN, Content, Delivery
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.golden import golden_fingerprints

@@ -5,17 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.comparison import Alone, Compared, GoldenCounts, SchemaChange
-from backfill_assets.domain.contract import Contract
+from backfill_assets.core.evidence import CheckKind, DayEvidence
+from backfill_assets.core.evidence import Row as SampleRow
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.measured import Alone, Compared, GoldenCounts, NullRise, SchemaChange, Seam
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.evidence import DayEvidence
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judge_rows import broken_promises, promised_rows, unnamed_changes
-from backfill_assets.domain.null_shares import NullRise
-from backfill_assets.domain.seams import Seam
-from backfill_assets.domain.verdict import CheckKind
-from backfill_assets.domain.verdict import Row as SampleRow
-from backfill_assets.lakehouse.road import RowDifferences
+from backfill_assets.lakehouse.road.row_differences import RowDifferences
 
 
 def compared_days(

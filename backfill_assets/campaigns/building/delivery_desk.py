@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.building.standing import published_among
+from backfill_assets.core.days import ONE_DAY, day_range, format_days
+from backfill_assets.core.delivery import Deed, Delivery, Place
+from backfill_assets.core.errors import ArgumentError, SourceError
+from backfill_assets.core.fields import fits
+from backfill_assets.core.ports import Identity
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY, day_range, format_days
-from backfill_assets.domain.deliveries import Deed, Place, Standing, heads, place_of, standings
-from backfill_assets.domain.errors import ArgumentError, SourceError
-from backfill_assets.domain.paths import fits
-from backfill_assets.domain.ports import Identity
-from backfill_assets.domain.work import Delivery
-from backfill_assets.lakehouse.road import SourceFile, discover, land
+from backfill_assets.domain.deliveries import Standing, heads, place_of, standings
+from backfill_assets.lakehouse.road.raw import SourceFile, discover, land
 
 Days = tuple[dt.date, ...]
 

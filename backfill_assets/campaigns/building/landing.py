@@ -10,26 +10,25 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog import LoadedDataset
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.days import day_range, format_days
+from backfill_assets.core.delivery import Deed, Delivery, Place
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.ports import Clock
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import day_range, format_days
-from backfill_assets.domain.deliveries import Deed, Place, heads, in_force, in_order, out_of_path, place_of
-from backfill_assets.domain.errors import SourceError
-from backfill_assets.domain.ports import Clock
+from backfill_assets.domain.deliveries import heads, in_force, in_order, out_of_path, place_of
 from backfill_assets.domain.reading import form_of, reading_of
-from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import (
+from backfill_assets.lakehouse.road.raw import (
     SourceFile,
     discover,
     land,
     lost_from_raw,
-    read_again,
     require_known,
     require_raw,
     require_sources,
-    rows_in_raw,
 )
+from backfill_assets.lakehouse.road.raw_rows import read_again, rows_in_raw
 from backfill_assets.ledger.sql_ledger import Ledger
 
 Days = tuple[dt.date, ...]

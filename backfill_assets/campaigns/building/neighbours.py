@@ -9,14 +9,14 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.measurement import Figures, Side
-from backfill_assets.domain.null_shares import SPAN, Files, NullRise, null_rises
-from backfill_assets.domain.seams import Seam, places, seams
-from backfill_assets.domain.units import Unit
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.measured import Figures, NullRise, Seam, Side
+from backfill_assets.core.unit import Unit
+from backfill_assets.domain.null_shares import SPAN, Files, null_rises
+from backfill_assets.domain.seams import places, seams
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Sides, published_figures
+from backfill_assets.lakehouse.road.measure import Sides, published_figures
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _SPAN: Final = 28

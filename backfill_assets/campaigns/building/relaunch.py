@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.campaigns.building.upstream import Outdated
+from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.unit import Hold, Unit
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import ONE_DAY
-from backfill_assets.domain.evidence import DatasetDay
 from backfill_assets.domain.lineage import release_groups, upstream_first, upstreams_of
-from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import Hold
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -14,41 +14,31 @@ from backfill_assets.campaigns.building.comparing import compared_days, sampled_
 from backfill_assets.campaigns.building.landing import Landing
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces, absent_before
-from backfill_assets.domain.comparison import Alone
-from backfill_assets.domain.days import format_days
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import EvidenceError, UnitError
+from backfill_assets.core.evidence import Basis, DayEvidence, Row, Verdict
+from backfill_assets.core.measured import NOTHING, Alone, DayMeasurement, SourceState, UpstreamState
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.domain.deliveries import in_force
-from backfill_assets.domain.errors import EvidenceError, UnitError
-from backfill_assets.domain.evidence import Basis, DayEvidence, DayFault, Fault, faults_of
+from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, SourceState, UpstreamState
-from backfill_assets.domain.release import layout_digest
-from backfill_assets.domain.units import Unit
-from backfill_assets.domain.verdict import Row, Verdict
-from backfill_assets.domain.work import Attempt, StagedDay
 from backfill_assets.lakehouse.published.table import PublishedTable
-from backfill_assets.lakehouse.road import (
-    Audit,
-    Question,
-    ShadowDays,
-    Sides,
-    Target,
+from backfill_assets.lakehouse.road.alone import built_alone
+from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
+from backfill_assets.lakehouse.road.measure import Sides, measure
+from backfill_assets.lakehouse.road.raw import gone_from_sources
+from backfill_assets.lakehouse.road.row_differences import Question, row_differences
+from backfill_assets.lakehouse.road.samples import sample
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
+from backfill_assets.lakehouse.road.staging import aggregates_deliveries, held_in_staging, stage
+from backfill_assets.lakehouse.road.upstream import (
     UpstreamDays,
-    aggregates_deliveries,
-    build_shadow,
-    built_alone,
-    golden_counts,
-    golden_samples,
-    gone_from_sources,
-    held_in_staging,
-    measure,
     measure_upstreams,
     require_declared_columns,
-    row_differences,
-    sample,
-    stage,
     upstream_tables,
 )
 

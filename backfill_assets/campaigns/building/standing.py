@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -12,13 +12,13 @@ from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.publish import Publisher
+from backfill_assets.core.certificate import Certificate
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.unit import Attempt, Unit, UnitState
 from backfill_assets.domain.approval import Roles
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
-from backfill_assets.domain.certificate import Certificate
-from backfill_assets.domain.evidence import DatasetDay, DayFault, Fault
+from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.gate import Decision, Traffic, admit
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

@@ -10,9 +10,12 @@ from backfill_assets.campaigns.conducting.conductor import Conductor, Tell
 from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.planning.claims import refuse_claimed
-from backfill_assets.catalog import Catalog
 from backfill_assets.catalog.faults import shown_path
+from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.specifications import load_specification
+from backfill_assets.core.errors import CampaignError, SpecificationError
+from backfill_assets.core.ports import Clock, Identity, Ids
+from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.campaign import (
     CHANGED,
     WORKING,
@@ -22,13 +25,9 @@ from backfill_assets.domain.campaign import (
     Phase,
     require_phase,
 )
-from backfill_assets.domain.errors import CampaignError, SpecificationError
 from backfill_assets.domain.evidence import DayFault
 from backfill_assets.domain.plan import Days, Plan
-from backfill_assets.domain.ports import Clock, Identity, Ids
 from backfill_assets.domain.specification import Notice, Specification
-from backfill_assets.domain.units import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import LOCK_WAIT
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}

@@ -10,14 +10,15 @@ from backfill_assets.campaigns.conducting.certified import certificates_of, pass
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.survey import Obstacles, Sanction, Survey
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ApprovalError, RollbackError
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import Manifest, ReleaseKind
+from backfill_assets.core.text import format_duration
+from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.domain.approval import Roles
 from backfill_assets.domain.campaign import Campaign, Phase
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.durations import format_duration
-from backfill_assets.domain.errors import ApprovalError, RollbackError
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import Manifest, ReleaseKind, plan_rollback
-from backfill_assets.domain.units import Unit, UnitState, shown_days
+from backfill_assets.domain.release import plan_rollback
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.releasing.approvals import approved
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import Attempt, DayFindings, Unit, UnitState
 from backfill_assets.domain.campaign import Action, Campaign, state_of
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.metrics import (
     CampaignMetrics,
     DatasetMetrics,
@@ -22,10 +24,6 @@ from backfill_assets.domain.metrics import (
     dataset_metrics,
     days_done,
 )
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.core.errors import BackfillError, NoticeError
+from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
-from backfill_assets.domain.errors import BackfillError, NoticeError
-from backfill_assets.domain.ports import Clock, Identity
 from backfill_assets.domain.reader_ports import Notices
 from backfill_assets.domain.specification import Notice
 from backfill_assets.ledger.sql_ledger import Ledger

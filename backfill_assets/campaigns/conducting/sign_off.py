@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.sweep import SIGNED_OFF, Sweep, Swept
+from backfill_assets.core.errors import CampaignError
+from backfill_assets.core.ports import Clock, Identity
+from backfill_assets.core.release import EXTRA, ReleaseKind, ReleaseState, restorable_until
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.domain.errors import CampaignError
-from backfill_assets.domain.ports import Clock, Identity
-from backfill_assets.domain.release import ReleaseKind, ReleaseState
-from backfill_assets.domain.retention import EXTRA, restorable_until
-from backfill_assets.domain.units import UnitState
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

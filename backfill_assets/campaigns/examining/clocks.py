@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.core.release import ReleaseState, is_ahead
+from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.domain.health import Finding, Gravity
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.times import is_ahead
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import AttemptState, ReleaseRecord
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _WRONG: Final = "that clock was ahead, or the one of this host is behind"

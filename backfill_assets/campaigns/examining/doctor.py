@@ -12,13 +12,14 @@ from backfill_assets.campaigns.examining.files import FilesExam
 from backfill_assets.campaigns.examining.releases import RECONCILE, PublishedExam
 from backfill_assets.campaigns.examining.work import WorkExam
 from backfill_assets.campaigns.releasing.data_releases import DataReleases
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import is_ahead
+from backfill_assets.core.unit import Lock
 from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import BackfillError
-from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
+from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.times import is_ahead
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

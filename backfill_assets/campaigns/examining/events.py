@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
-from backfill_assets.domain.days import format_days
+from backfill_assets.core.days import format_days
+from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.domain.health_ports import EventLog
-from backfill_assets.domain.release import ReleaseKind, ReleaseState
-from backfill_assets.domain.times import AHEAD
-from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _TELLING = dt.timedelta(minutes=1)

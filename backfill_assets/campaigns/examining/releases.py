@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from backfill_assets.campaigns.releasing.steps import taken_back, unit_or_none
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.health import Cure, Finding, Gravity, Lock, Mend, StoredTable
-from backfill_assets.domain.release import (
+from backfill_assets.core.days import format_days
+from backfill_assets.core.release import (
     CommitKind,
     DataFile,
     Manifest,
     ReleaseKind,
     ReleaseState,
     TableCommit,
+    restorable_until,
     shadow_of,
 )
-from backfill_assets.domain.retention import restorable_until
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
+from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

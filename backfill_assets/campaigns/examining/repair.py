@@ -12,12 +12,12 @@ from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.files import REPORTS, days_of
 from backfill_assets.campaigns.releasing.reconcile import Reconcile, RepairKind
 from backfill_assets.campaigns.releasing.steps import publish_locks
+from backfill_assets.core.days import parse_day
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.ports import Identity
+from backfill_assets.core.unit import AttemptState
 from backfill_assets.domain.campaign import Action, JournalEntry
-from backfill_assets.domain.days import parse_day
-from backfill_assets.domain.errors import BackfillError
 from backfill_assets.domain.health import Cure, Finding, Mend, Mended
-from backfill_assets.domain.ports import Identity
-from backfill_assets.domain.work import AttemptState
 
 _LOG: Final = logging.getLogger(__name__)
 _LOCK: Final = "doctor"

@@ -9,12 +9,11 @@ from functools import cached_property
 
 from backfill_assets.campaigns.examining.releases import RECONCILE
 from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
+from backfill_assets.core.days import format_days
+from backfill_assets.core.release import ReleaseKind, ReleaseState
+from backfill_assets.core.unit import AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
-from backfill_assets.domain.days import format_days
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
-from backfill_assets.domain.release import ReleaseKind, ReleaseState
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import AttemptState, ReleaseRecord
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _RESTORE = "the ledger was altered: restore it from a backup, or find out who writes to it"

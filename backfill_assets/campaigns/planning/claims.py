@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import ClaimedDaysError
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

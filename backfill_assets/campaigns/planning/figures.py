@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.catalog import LoadedDataset
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.release import DataFile
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.plan import Days
-from backfill_assets.domain.release import DataFile
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
-from backfill_assets.lakehouse.road import delivered_sizes
+from backfill_assets.lakehouse.road.raw import delivered_sizes
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

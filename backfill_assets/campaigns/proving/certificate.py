@@ -11,9 +11,8 @@ from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
 from backfill_assets.campaigns.proving.surroundings import Watch
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.basis_ports import BasisNow
-from backfill_assets.domain.certificate import (
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.certificate import (
     AS_BUILT,
     INPUT_ROWS,
     Certificate,
@@ -23,14 +22,15 @@ from backfill_assets.domain.certificate import (
     differing_columns,
     origin_of,
 )
-from backfill_assets.domain.comparison import Value
-from backfill_assets.domain.days import format_days
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ProofError
+from backfill_assets.core.measured import Value
+from backfill_assets.core.ports import Clock, Identity, Ids
+from backfill_assets.core.release import layout_digest
+from backfill_assets.domain.basis_ports import BasisNow
 from backfill_assets.domain.deliveries import in_force
-from backfill_assets.domain.errors import ProofError
 from backfill_assets.domain.execution import Execution
-from backfill_assets.domain.ports import Clock, Identity, Ids
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
-from backfill_assets.domain.release import layout_digest
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -10,14 +10,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
+from backfill_assets.core.certificate import Certificate, standing_certificates
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.certificate import Certificate, standing_certificates
-from backfill_assets.domain.comparison import DayComparison, GoldenCounts, RowChange, RowCounts
 from backfill_assets.domain.estimate import Price
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence, DayFault, Fault
+from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.levels import Concern, Level
 from backfill_assets.domain.plan import Estimate
-from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.review import (
     Agreement,
     Command,
@@ -32,10 +34,8 @@ from backfill_assets.domain.review import (
     RowTotals,
     Subject,
 )
-from backfill_assets.domain.seams import Seam, places, seams
+from backfill_assets.domain.seams import places, seams
 from backfill_assets.domain.series import Series
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
 
 MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backfill_assets.campaigns.releasing.survey import Survey
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import TimeTravelError
-from backfill_assets.domain.names import number_of
-from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind, layout_digest
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import TimeTravelError
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, layout_digest
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.domain.review import Reach
-from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]

@@ -29,13 +29,16 @@ from backfill_assets.campaigns.proving.shown import Shown
 from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.survey import Obstacles, Survey
+from backfill_assets.core.errors import CampaignError, UnitError
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.core.measured import DayComparison, Seam
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.comparison import DayComparison
 from backfill_assets.domain.dataset import Dataset, Publication
-from backfill_assets.domain.errors import CampaignError, UnitError
 from backfill_assets.domain.estimate import Price
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judgement import Grounds, judge_unit
@@ -47,13 +50,8 @@ from backfill_assets.domain.levels import (
     of_unloaded,
     of_verdicts,
 )
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import ReleaseState
 from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay, RowTotals
-from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Series, series_of
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

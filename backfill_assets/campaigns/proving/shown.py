@@ -11,14 +11,20 @@ from functools import cached_property
 from typing import Final
 
 from backfill_assets.campaigns.building.standing import effective
-from backfill_assets.domain.evidence import DatasetDay
-from backfill_assets.domain.measurement import ROW_COUNT, Figures
-from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, layout_digest
-from backfill_assets.domain.retention import restorable_until
+from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.measured import ROW_COUNT, Figures
+from backfill_assets.core.release import (
+    DataFile,
+    DaySwap,
+    Manifest,
+    ReleaseKind,
+    ReleaseState,
+    layout_digest,
+    restorable_until,
+)
+from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.domain.review import DayState
 from backfill_assets.domain.series import Surroundings
-from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

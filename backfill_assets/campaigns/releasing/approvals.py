@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.releasing.steps import is_rollback
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.domain.approval import Roles, approvers, may_approve, signature, unapproved
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence, unit_hash
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _RULES = frozenset({"approval", "validation"})

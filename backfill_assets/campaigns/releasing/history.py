@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence
-from backfill_assets.domain.measurement import ROW_COUNT
-from backfill_assets.domain.release import DaySwap, ReleaseKind, ReleaseState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.measured import ROW_COUNT
+from backfill_assets.core.release import DaySwap, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.ledger.sql_ledger import Ledger
 
 Pair = tuple[Decimal | None, Decimal | None]

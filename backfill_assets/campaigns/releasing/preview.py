@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backfill_assets.domain.errors import UnitError
-from backfill_assets.domain.evidence import DayEvidence
+from backfill_assets.core.errors import UnitError
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.domain.reader_ports import Previews
-from backfill_assets.domain.units import Unit, UnitState
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

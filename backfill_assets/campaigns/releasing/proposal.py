@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.release import DataFile, DaySwap, Manifest
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.core.days import format_days
+from backfill_assets.core.release import DataFile, DaySwap, Manifest
+from backfill_assets.core.unit import ReleaseRecord
 
 Days = frozenset[dt.date]
 

@@ -22,14 +22,14 @@ from backfill_assets.campaigns.releasing.steps import (
     undone_days,
 )
 from backfill_assets.campaigns.releasing.survey import Guard, Sanction, Survey, Surveyor, no_guard, refusal
+from backfill_assets.core.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
+from backfill_assets.core.ports import Clock, Identity, Ids
+from backfill_assets.core.release import Manifest, ReleaseKind
+from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.domain.basis_ports import BasisNow, ContentFingerprints
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.domain.evidence import DayFault
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
-from backfill_assets.domain.ports import Clock, Identity, Ids
-from backfill_assets.domain.release import Manifest, ReleaseKind
-from backfill_assets.domain.units import Unit, UnitState, shown_days
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backfill_assets.campaigns.releasing.steps import After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.core.errors import LedgerError, PreconditionError
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.domain.consistency import DATA_RELEASES
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import LedgerError, PreconditionError
 from backfill_assets.domain.lineage import upstream_first, upstreams_of
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import Manifest, ReleaseKind, ReleaseState
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseRecord
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -20,21 +20,13 @@ from backfill_assets.campaigns.releasing.steps import (
     require_tables,
     unit_or_none,
 )
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
+from backfill_assets.core.ports import Clock, Identity, Ids
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
+from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import ReadBackError, RollbackError, TableMovedError
-from backfill_assets.domain.ports import Clock, Identity, Ids
-from backfill_assets.domain.release import (
-    DataFile,
-    DaySwap,
-    Manifest,
-    ReleaseKind,
-    ReleaseState,
-    plan_rollback,
-)
-from backfill_assets.domain.retention import restorable_until
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseRecord
+from backfill_assets.domain.release import plan_rollback
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from backfill_assets.domain.errors import DatasetError, TableMovedError, UnitError
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.work import ReleaseRecord, holds_of
+from backfill_assets.core.errors import DatasetError, TableMovedError, UnitError
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
+from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -7,15 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.releasing.steps import WAIT, publish_locks
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import AHEAD, EXTRA, ReleaseState, StoredFile, restorable_until, shadow_of
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.domain.campaign import Phase
-from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import shown_bytes
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import ReleaseState, shadow_of
-from backfill_assets.domain.retention import EXTRA, Needs, StoredFile, collectable, restorable_until
-from backfill_assets.domain.times import AHEAD
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import AttemptState, ReleaseRecord
+from backfill_assets.domain.retention import Needs, collectable
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -6,10 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import TimeTravelError
-from backfill_assets.domain.release import ReleaseKind
-from backfill_assets.domain.retention import EXTRA, restorable_until
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import TimeTravelError
+from backfill_assets.core.release import EXTRA, ReleaseKind, restorable_until
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

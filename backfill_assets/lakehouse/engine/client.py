@@ -22,7 +22,7 @@ from pyspark.sql.connect.proto import (
     UserContext,
 )
 
-from backfill_assets.domain.errors import ServerLostError
+from backfill_assets.core.errors import ServerLostError
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 
 _USER: Final = "backfill_assets"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.domain.errors import JavaError
+from backfill_assets.core.errors import JavaError
 
 LOWEST_JAVA: Final = 17
 """The oldest Java on which Spark 4 runs."""

@@ -19,7 +19,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 import backfill_assets
-from backfill_assets.domain.errors import PortTakenError, ServerStartError
+from backfill_assets.core.errors import PortTakenError, ServerStartError
 from backfill_assets.lakehouse.engine.client import Answer, ask
 from backfill_assets.lakehouse.engine.configuration import (
     DELTA_JAR,

@@ -14,7 +14,7 @@ import psutil
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backfill_assets.domain.errors import EngineError, ForeignServerError
+from backfill_assets.core.errors import EngineError, ForeignServerError
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 
 LOCK_SECONDS: Final = 660

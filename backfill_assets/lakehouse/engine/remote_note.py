@@ -15,7 +15,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from backfill_assets.domain.errors import EngineError
+from backfill_assets.core.errors import EngineError
 
 FRESH_SECONDS: Final = 120
 """For how long after its last use another server is taken to be at work; sessions renew the note each second."""

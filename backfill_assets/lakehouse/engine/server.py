@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.domain.errors import EngineError, ForeignServerError
+from backfill_assets.core.errors import EngineError, ForeignServerError
 from backfill_assets.lakehouse.engine.client import Answer, ask
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.launch import (

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
+from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
+from backfill_assets.core.release import DataFile, Manifest
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import BackfillError, PreconditionError, ReadBackError, StorageError
-from backfill_assets.domain.release import DataFile, Manifest
 from backfill_assets.lakehouse.published.reading import said
 
 _DATA_CHANGE = True

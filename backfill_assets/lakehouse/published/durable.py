@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
-from backfill_assets.domain.errors import StorageError
+from backfill_assets.core.errors import StorageError
 from backfill_assets.lakehouse.published.log import LOG, actions, commits, shadow_log_folder
 
 _CHECKPOINTS = "[0-9]*.checkpoint*"

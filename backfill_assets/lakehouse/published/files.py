@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from backfill_assets.domain.errors import PreconditionError, StorageError
-from backfill_assets.domain.release import DataFile, shadow_of
-from backfill_assets.domain.retention import StoredFile
+from backfill_assets.core.errors import PreconditionError, StorageError
+from backfill_assets.core.release import DataFile, StoredFile, shadow_of
 from backfill_assets.lakehouse.layout import below
 from backfill_assets.lakehouse.published.durable import sync
 from backfill_assets.lakehouse.published.log import LOG, SEALED, is_readable

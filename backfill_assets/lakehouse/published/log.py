@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.domain.errors import PreconditionError
+from backfill_assets.core.errors import PreconditionError
 
 LOG = "_delta_log"
 SEALED = "_sealed_log"

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import PreconditionError
-from backfill_assets.domain.release import DataFile, Manifest
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import PreconditionError
+from backfill_assets.core.release import DataFile, Manifest
 from backfill_assets.lakehouse.published.files import SHADOW, missing, plain_path
 
 Active = Mapping[dt.date, Sequence[DataFile]]

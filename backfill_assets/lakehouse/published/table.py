@@ -9,11 +9,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
+from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import EXTRA, DataFile, Manifest, ReleaseKind, StoredFile, TableCommit, shadow_of
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
-from backfill_assets.domain.ports import Clock
-from backfill_assets.domain.release import DataFile, Manifest, ReleaseKind, TableCommit, shadow_of
-from backfill_assets.domain.retention import EXTRA, StoredFile
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import durable, files, log, preconditions, schema
 from backfill_assets.lakehouse.published.actions import in_doubt, refused, write

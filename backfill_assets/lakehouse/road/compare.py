@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.contract import ROUNDING
+from backfill_assets.core.expected_change import ROUNDING
 
 STATUS: Final = "_status"
 """What happened to a row: `ADDED`, `REMOVED` or `CHANGED`."""

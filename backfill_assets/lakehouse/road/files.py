@@ -20,9 +20,9 @@ from typing import BinaryIO, Final, Protocol, TextIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backfill_assets.domain.errors import SourceError
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.text import in_one_line, shortened, visible
 from backfill_assets.domain.files import CsvOptions, Encoding, Format
-from backfill_assets.domain.names import in_one_line, shortened, visible
 
 _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.domain.comparison import RowChange
+from backfill_assets.core.measured import RowChange
 from backfill_assets.lakehouse.road.compare import new_column, old_column
 from backfill_assets.lakehouse.road.row_values import Bands, Pair, differs_in
 from backfill_assets.lakehouse.road.samples import Samples, plain_value

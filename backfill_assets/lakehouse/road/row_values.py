@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.comparison import RowCounts
-from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Contract
+from backfill_assets.core.expected_change import ANY, UNCHANGED, Change, Contract
+from backfill_assets.core.measured import RowCounts
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.lakehouse.road.compare import (
     ADDED,

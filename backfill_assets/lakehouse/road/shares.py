@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.domain.comparison import DELIVERY_FILE, Share
+from backfill_assets.core.measured import DELIVERY_FILE, Share
 from backfill_assets.lakehouse.road.spark_sql import equal_keys, figure, in_days
 
 MOVED: Final = "moved:"

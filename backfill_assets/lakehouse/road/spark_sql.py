@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.days import runs_of_days
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.days import runs_of_days
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.lakehouse.spark_errors import is_of_data, room_for
 
 _TYPES: Final[Mapping[str, T.DataType]] = {

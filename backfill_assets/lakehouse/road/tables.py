@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from backfill_assets.domain.canonical import digest
+from backfill_assets.core.canonical import digest
 from backfill_assets.lakehouse.published.log import LOG, actions, commits
 from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days

@@ -12,22 +12,16 @@ from pathlib import Path
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.catalog import LoadedDataset, load_dataset
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.catalog.loading import load_dataset
+from backfill_assets.core.delivery import Delivery
 from backfill_assets.domain.deliveries import in_force, in_order, received
-from backfill_assets.domain.work import Delivery
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import (
-    Audit,
-    Sides,
-    StagedCounts,
-    Target,
-    build_shadow,
-    discover,
-    land,
-    measure,
-    stage,
-)
+from backfill_assets.lakehouse.road.measure import Sides, measure
+from backfill_assets.lakehouse.road.raw import discover, land
 from backfill_assets.lakehouse.road.raw_rows import read_raw
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
+from backfill_assets.lakehouse.road.staging import StagedCounts, stage
 from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.workplace import settings_of
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.errors import StorageError
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.errors import StorageError
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.road import Audit, Target, build_shadow, stage
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
+from backfill_assets.lakehouse.road.staging import stage
 from backfill_assets.lakehouse.road.tables import is_table
 from backfill_assets.settings import Settings
 from backfill_assets_tests.full_disk import TMPFS, full, small_disk

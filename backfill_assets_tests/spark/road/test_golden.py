@@ -12,14 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.comparison import GoldenCounts
-from backfill_assets.domain.errors import BackfillError, DatasetError, SourceError
-from backfill_assets.domain.verdict import Verdict
-from backfill_assets.lakehouse.road import PUBLISHED, ShadowDays, UpstreamDays, golden_counts, golden_samples
-from backfill_assets.lakehouse.road.golden import golden_fingerprints
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.errors import BackfillError, DatasetError, SourceError
+from backfill_assets.core.evidence import Severity, Verdict
+from backfill_assets.core.measured import GoldenCounts
+from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_fingerprints, golden_samples
 from backfill_assets.lakehouse.road.spark_sql import struct_of
+from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FOLDER, Kit
 
 BOOKED = {"format": "csv", "path": "golden/booked.csv", "columns": {"day": "date", "kind": "string", "fee": "double"}}

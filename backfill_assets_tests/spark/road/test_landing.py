@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.errors import LayoutError, SourceError
-from backfill_assets.domain.work import Delivery
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.errors import LayoutError, SourceError
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.road import discover, land
 from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets.lakehouse.road.raw import discover, land
 from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, NOW, Kit, commits, values
 

@@ -11,13 +11,13 @@ from functools import partial
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.errors import DatasetError
-from backfill_assets.domain.measurement import NOTHING
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.measured import NOTHING
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road import Sides, SparkFingerprints, published_figures
-from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of
+from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints, fingerprint_columns, fingerprint_of
+from backfill_assets.lakehouse.road.measure import Sides, published_figures
 from backfill_assets.settings import Settings
 from backfill_assets_tests.spark.road.kit import D1, Kit
 

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog import LoadedDataset, load_folder
 from backfill_assets.catalog.checkout import datasets_at
-from backfill_assets.domain.certificate import AS_BUILT, Certificate
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.catalog.loading import load_folder
+from backfill_assets.core.certificate import AS_BUILT, Certificate
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import Unit
 from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
-from backfill_assets.domain.release import layout_digest
-from backfill_assets.domain.units import Unit
 from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.road import SparkRecomputations
+from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness import without_dagster

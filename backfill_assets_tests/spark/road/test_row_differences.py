@@ -11,13 +11,22 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from backfill_assets.catalog import LoadedDataset
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.expected_change import Contract, parse_contract
+from backfill_assets.core.measured import (
+    DELIVERY_FILE,
+    Compared,
+    DayComparison,
+    DayMeasurement,
+    RowChange,
+    RowCounts,
+    Share,
+    SourceState,
+)
 from backfill_assets.domain.attribution import attribute
-from backfill_assets.domain.comparison import DELIVERY_FILE, Compared, DayComparison, RowChange, RowCounts, Share
-from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.judge import judge
-from backfill_assets.domain.measurement import DayMeasurement, SourceState
-from backfill_assets.lakehouse.road import Question, RowDifferences, Sides, row_differences
+from backfill_assets.lakehouse.road.measure import Sides
+from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, Kit
 
 ATTEMPT = 7

@@ -8,17 +8,18 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.catalog import LoadedDataset
-from backfill_assets.domain.canonical import canonical_json
-from backfill_assets.domain.checks_config import Severity
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.evidence import Severity, Verdict
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.domain.data_releases import projection
-from backfill_assets.domain.errors import SourceError
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import ReleaseRecord
-from backfill_assets.lakehouse.published import DeltaReleasesTable
-from backfill_assets.lakehouse.road import ensure_views, reference_fingerprints, sample
+from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
 from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.lakehouse.road.samples import sample
+from backfill_assets.lakehouse.road.views import ensure_views
 from backfill_assets_tests.harness.tables import manifest
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, TRIPS, Kit, values
 

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
-from backfill_assets.domain.errors import ModelError, SourceError
-from backfill_assets.lakehouse.road import Audit, Target, build_shadow
+from backfill_assets.core.errors import ModelError, SourceError
+from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, Prepared, commits, values
 
 

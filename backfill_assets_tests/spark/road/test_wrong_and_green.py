@@ -22,11 +22,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.application import Application
 from backfill_assets.campaigns.building.delivery_desk import Chosen
-from backfill_assets.domain.errors import EvidenceError, SourceError
-from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.domain.verdict import Verdict
-from backfill_assets.lakehouse.road import discover, land
+from backfill_assets.core.errors import EvidenceError, SourceError
+from backfill_assets.core.evidence import DayEvidence, Verdict
+from backfill_assets.core.unit import Unit, UnitState
+from backfill_assets.lakehouse.road.raw import discover, land
 from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, read_in_force
 from backfill_assets.lakehouse.road.tables import read_days
 from backfill_assets_tests.harness.between import between

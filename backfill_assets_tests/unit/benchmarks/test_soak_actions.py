@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, day_range
 from benchmarks.soak.actions import Act, Fault, Situation, choose, choose_faults, possible
 
 FIRST = dt.date(2024, 1, 1)

@@ -11,8 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill_assets.campaigns.conducting.campaign_release import Publication
-from backfill_assets.domain.campaign import Action, Phase
-from backfill_assets.domain.errors import (
+from backfill_assets.core.errors import (
     ApprovalError,
     BackfillError,
     CampaignError,
@@ -20,8 +19,9 @@ from backfill_assets.domain.errors import (
     RollbackError,
     UnitError,
 )
-from backfill_assets.domain.release import ReleaseKind
-from backfill_assets.domain.units import UnitState
+from backfill_assets.core.release import ReleaseKind
+from backfill_assets.core.unit import UnitState
+from backfill_assets.domain.campaign import Action, Phase
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.domain.release import CommitKind, DaySwap, Manifest, ReleaseKind, ReleaseState
-from backfill_assets.domain.units import UnitState
+from backfill_assets.core.release import CommitKind, DaySwap, Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import UnitState
 from backfill_assets_tests.harness.tables import actions, content, day, rows_of
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
+from backfill_assets.core.errors import SourceError
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import SourceError
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.inputs import fact_inputs

@@ -13,13 +13,14 @@ import pytest
 
 from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
 from backfill_assets.campaigns.building.upstream import OutdatedDays
-from backfill_assets.domain.dataset import LateData, Live, OnMissing
-from backfill_assets.domain.errors import ClaimedDaysError
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.errors import ClaimedDaysError
+from backfill_assets.core.unit import Hold, LateData, UnitState
+from backfill_assets.domain.dataset import Live, OnMissing
 from backfill_assets.domain.files import Format, Reference
 from backfill_assets.domain.reading import reading_of
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import Delivery, Hold
-from backfill_assets.lakehouse.road import discover, raw
+from backfill_assets.lakehouse.road import raw
+from backfill_assets.lakehouse.road.raw import discover
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import day, layout, loaded
 from backfill_assets_tests.harness.world import World

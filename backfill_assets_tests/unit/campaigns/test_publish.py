@@ -9,8 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
-from backfill_assets.domain.contract import Change, Clause, Contract
-from backfill_assets.domain.errors import (
+from backfill_assets.core.errors import (
     ClaimedDaysError,
     DatasetError,
     EvidenceError,
@@ -18,9 +17,10 @@ from backfill_assets.domain.errors import (
     TableMovedError,
     UnitError,
 )
+from backfill_assets.core.expected_change import Change, Clause, Contract
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.evidence import Fault
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.units import UnitState
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.told import Told

@@ -13,11 +13,10 @@ import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaigns.building.upstream import OutdatedDays, UpstreamPlaces, absent_before
-from backfill_assets.domain.errors import EvidenceError, LedgerError, RollbackError, SourceError, UnitError
+from backfill_assets.core.errors import EvidenceError, LedgerError, RollbackError, SourceError, UnitError
+from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.domain.evidence import Fault
-from backfill_assets.domain.units import Unit, UnitState
-from backfill_assets.lakehouse.road import PUBLISHED, UpstreamDays, require_declared_columns
-from backfill_assets.lakehouse.road.upstream import rows_on
+from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, require_declared_columns, rows_on
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded, rows_of
 from backfill_assets_tests.harness.world import World

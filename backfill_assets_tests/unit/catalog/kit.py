@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill_assets.catalog import DatasetFault, LoadedDataset, load_dataset
+from backfill_assets.catalog.faults import DatasetFault
+from backfill_assets.catalog.loaded import LoadedDataset
+from backfill_assets.catalog.loading import load_dataset
 
 YAML = """\
 name: trips

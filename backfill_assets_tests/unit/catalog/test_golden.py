@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import backfill_assets
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.core.errors import DatasetError
 from backfill_assets.testing.golden import collect_cases, differences
 from backfill_assets.testing.laying_out import lay_out
 from backfill_assets.testing.typed_csv import Table, read_table

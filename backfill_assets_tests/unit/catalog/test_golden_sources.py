@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.checks_config import Severity
+from backfill_assets.core.evidence import Severity
 from backfill_assets_tests.unit.catalog.kit import YAML, faults, loaded, write_dataset
 
 GOLDEN = """\

@@ -138,8 +138,8 @@ def test_modules_of_this_project_count_with_their_text_once_a_model_imports_them
     assert {
         "backfill_assets",
         "backfill_assets.domain",
-        "backfill_assets.domain.days",
-        "backfill_assets.domain.errors",
+        "backfill_assets.core.days",
+        "backfill_assets.core.errors",
     } <= found
     assert not any(name.startswith("backfill_assets.orchestration") for name in found)
     assert foreign(text) == []

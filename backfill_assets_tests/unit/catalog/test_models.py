@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog import Language, load_dataset
+from backfill_assets.catalog.loaded import Language
+from backfill_assets.catalog.loading import load_dataset
 from backfill_assets.catalog.models import sql_faults
 from backfill_assets_tests.unit.catalog.kit import faults, loaded, write_dataset
 

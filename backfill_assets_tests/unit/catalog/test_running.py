@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backfill_assets.catalog import LoadedDataset, loading
-from backfill_assets.catalog.loaded import Language, Layer, Model
+from backfill_assets.catalog import loading
+from backfill_assets.catalog.loaded import Language, Layer, LoadedDataset, Model
 from backfill_assets.catalog.models import find_model
 from backfill_assets.catalog.running import running
-from backfill_assets.domain.errors import ModelError
+from backfill_assets.core.errors import ModelError
 from backfill_assets_tests.unit.catalog.conftest import Project
 from backfill_assets_tests.unit.catalog.kit import faults, loaded, python_dataset, write_dataset
 
@@ -428,6 +428,6 @@ def test_a_module_of_this_project_runs_as_it_was_hashed(run_text: Run) -> None:
         "from backfill_assets.domain import days\ndef fact(staging): return days.parse_days.__module__, days.__file__"
     )
     module, file = run_text(text)
-    assert module.endswith(".backfill_assets.domain.days")
+    assert module.endswith(".backfill_assets.core.days")
     assert module not in sys.modules
     assert Path(file).is_file()

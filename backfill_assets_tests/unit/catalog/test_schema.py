@@ -6,8 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from backfill_assets.catalog import dataset_schema
-from backfill_assets.catalog.schema import schema_text
+from backfill_assets.catalog.schema import dataset_schema, schema_text
 from backfill_assets.domain.dataset import Dataset
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import backfill_assets
-from backfill_assets.catalog import Catalog, load_folder
+from backfill_assets.catalog.loaded import Catalog
+from backfill_assets.catalog.loading import load_folder
 from backfill_assets.catalog.specifications import (
     LoadedSpecification,
     load_specification,
@@ -16,7 +17,7 @@ from backfill_assets.catalog.specifications import (
     read_specification,
     scoped,
 )
-from backfill_assets.domain.contract import parse_change
+from backfill_assets.core.expected_change import parse_change
 from backfill_assets.domain.specification import Specification
 from backfill_assets_tests.unit.catalog.kit import write_dataset
 

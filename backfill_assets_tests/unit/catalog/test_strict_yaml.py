@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.catalog.strict_yaml import MAX_BYTES, read_yaml
-from backfill_assets.domain.errors import DatasetError
+from backfill_assets.core.errors import DatasetError
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from backfill_assets.domain.comparison import Compared, RowCounts
-from backfill_assets.domain.contract import Contract
+from backfill_assets.core.evidence import Verdict
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.measured import Compared, DayMeasurement, RowCounts, Side, SourceState
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.judge import judge
-from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState
-from backfill_assets.domain.verdict import Verdict
 
 DAY = dt.date(2024, 3, 30)
 PLAIN: dict[str, Any] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_assets.domain.certificate import NO_PRINTS, Prints, differing_columns, origin_of
-from backfill_assets.domain.days import parse_days
-from backfill_assets.domain.errors import InvalidDayError
+from backfill_assets.core.certificate import NO_PRINTS, Prints, differing_columns, origin_of
+from backfill_assets.core.days import parse_days
+from backfill_assets.core.errors import InvalidDayError
 from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.specification import Specification
 from backfill_assets_tests.harness.specifications import specification

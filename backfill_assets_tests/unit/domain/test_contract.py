@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.contract import ANY, UNCHANGED, Change, Clause, Contract, parse_change, parse_contract
-from backfill_assets.domain.errors import ContractError
+from backfill_assets.core.errors import ContractError
+from backfill_assets.core.expected_change import ANY, UNCHANGED, Change, Clause, Contract, parse_change, parse_contract
 
 METRICS = ("row_count", "fare", "city")
 DAYS = [dt.date(2024, 1, day) for day in range(1, 6)]

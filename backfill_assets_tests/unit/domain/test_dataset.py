@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from backfill_assets.domain.checks_config import CheckConfig, Checks, Measure, Severity
-from backfill_assets.domain.dataset import Dataset, LateData, Publication
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.errors import InvalidDayError, MisfitError
+from backfill_assets.core.days import day_range
+from backfill_assets.core.errors import InvalidDayError, MisfitError
+from backfill_assets.core.evidence import Severity
+from backfill_assets.core.unit import LateData
+from backfill_assets.domain.checks_config import CheckConfig, Checks, Measure
+from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 
 START = dt.date(2024, 1, 1)

@@ -9,13 +9,12 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from backfill_assets.domain.comparison import Compared
-from backfill_assets.domain.contract import Change, Contract, parse_contract
+from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.evidence import Verdict
+from backfill_assets.core.expected_change import Change, Contract, parse_contract
+from backfill_assets.core.measured import NOTHING, Compared, DayMeasurement, Side, SourceState, UpstreamState
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import DatasetError
 from backfill_assets.domain.judge import checks_of, judge
-from backfill_assets.domain.measurement import NOTHING, DayMeasurement, Side, SourceState, UpstreamState
-from backfill_assets.domain.verdict import Verdict
 
 DAY = dt.date(2024, 3, 30)
 TOTALS: dict[str, object] = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.comparison import Compared, GoldenCounts
-from backfill_assets.domain.contract import Contract
+from backfill_assets.core.evidence import CheckKind, Severity, Verdict
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.measured import Compared, GoldenCounts
 from backfill_assets.domain.judge import checks_of, judge
-from backfill_assets.domain.verdict import CheckKind, Verdict
 from backfill_assets_tests.unit.domain.kit import GOOD, dataset
 
 BOOKED: dict[str, object] = {

@@ -8,6 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.measured import SameContent, SourceDay, SourceState
+from backfill_assets.core.unit import StagedDay
 from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.deliveries import place_of, received
 from backfill_assets.domain.inputs import (
@@ -20,8 +23,6 @@ from backfill_assets.domain.inputs import (
     staged_inputs,
     surplus_days,
 )
-from backfill_assets.domain.measurement import SameContent, SourceDay, SourceState
-from backfill_assets.domain.work import Delivery, StagedDay
 from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 
 NOON = dt.datetime(2024, 1, 9, 12, tzinfo=dt.UTC)

@@ -8,11 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.contract import Contract, parse_contract
-from backfill_assets.domain.dataset import Deduplicate, Staging
-from backfill_assets.domain.judge import checks_of, judge
-from backfill_assets.domain.measurement import (
+from backfill_assets.core.evidence import Severity
+from backfill_assets.core.expected_change import Contract, parse_contract
+from backfill_assets.core.measured import (
     NOTHING,
     DayMeasurement,
     SameContent,
@@ -20,9 +18,10 @@ from backfill_assets.domain.measurement import (
     SourceDay,
     SourceState,
     UpstreamState,
-    measure_of,
-    metric_names,
 )
+from backfill_assets.domain.dataset import Deduplicate, Staging
+from backfill_assets.domain.judge import checks_of, judge
+from backfill_assets.domain.measurement import measure_of, metric_names
 from backfill_assets_tests.unit.domain.kit import (
     DAY,
     GOOD,

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.comparison import Compared, RowCounts
-from backfill_assets.domain.contract import parse_contract
+from backfill_assets.core.errors import ContractError
+from backfill_assets.core.evidence import Severity, Verdict
+from backfill_assets.core.expected_change import parse_contract
+from backfill_assets.core.measured import NOTHING, Compared, RowCounts
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.errors import ContractError
-from backfill_assets.domain.measurement import NOTHING, metric_names
-from backfill_assets.domain.verdict import Verdict
+from backfill_assets.domain.measurement import metric_names
 from backfill_assets_tests.unit.domain.kit import GOOD, dataset, verdict
 
 

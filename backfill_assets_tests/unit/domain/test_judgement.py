@@ -8,19 +8,17 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.domain.certificate import Certificate, Disagreement
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.contract import Change
-from backfill_assets.domain.days import ONE_DAY
-from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence
+from backfill_assets.core.certificate import Certificate, Disagreement
+from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.evidence import Basis, Check, CheckKind, DatasetDay, DayEvidence, Severity, Verdict
+from backfill_assets.core.expected_change import Change
+from backfill_assets.core.measured import Seam
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
 from backfill_assets.domain.metric_changes import MetricChange, relative
 from backfill_assets.domain.review import DayState, Outcome, ReviewedDay
-from backfill_assets.domain.seams import Seam
 from backfill_assets.domain.series import Point, Series
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.verdict import Check, CheckKind, Verdict
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD
 

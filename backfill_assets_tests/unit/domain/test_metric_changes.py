@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
-from backfill_assets.domain.contract import Contract, parse_contract
-from backfill_assets.domain.evidence import Basis, DayEvidence
+from backfill_assets.core.evidence import Basis, DayEvidence
+from backfill_assets.core.expected_change import Contract, parse_contract
+from backfill_assets.core.measured import NOTHING, Side
 from backfill_assets.domain.judge import judge
-from backfill_assets.domain.measurement import NOTHING, Side
 from backfill_assets.domain.metric_changes import MetricChange, metric_changes
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, SAME, dataset
 

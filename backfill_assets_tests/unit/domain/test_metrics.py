@@ -8,10 +8,20 @@ from dataclasses import replace
 
 import pytest
 
+from backfill_assets.core.days import day_range
+from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import (
+    OPENED_BY,
+    Attempt,
+    AttemptState,
+    DayFindings,
+    ReleaseMode,
+    ReleaseRecord,
+    Unit,
+    UnitState,
+)
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.findings import DayFindings
 from backfill_assets.domain.metrics import (
     LastSuccess,
     Metrics,
@@ -26,9 +36,6 @@ from backfill_assets.domain.metrics import (
     watermark,
 )
 from backfill_assets.domain.plan import Estimate, Plan, PlannedDataset
-from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind, ReleaseState
-from backfill_assets.domain.units import OPENED_BY, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState, ReleaseRecord
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.unit.domain.kit import dataset
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_assets.domain.names import hidden_in, in_one_line, may_hold_secret, number_of, visible
+from backfill_assets.core.text import hidden_in, in_one_line, may_hold_secret, number_of, visible
 
 
 @pytest.mark.parametrize(

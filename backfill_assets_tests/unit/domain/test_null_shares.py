@@ -9,10 +9,10 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.comparison import Compared
-from backfill_assets.domain.null_shares import NullRise, null_rises
-from backfill_assets.domain.release import DataFile
+from backfill_assets.core.evidence import Severity
+from backfill_assets.core.measured import Compared, NullRise
+from backfill_assets.core.release import DataFile
+from backfill_assets.domain.null_shares import null_rises
 from backfill_assets_tests.unit.domain.kit import GOOD, SAME, verdict, with_checks
 
 FIRST = dt.date(2024, 3, 1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill_assets.domain.paths import checked_pattern, days_of, fits
+from backfill_assets.core.fields import checked_pattern, days_of, fits
 
 DAY, OTHER = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
 _NAMES = ["a", "ab", "b", "[a]", "x.csv", f"{DAY}", f"{DAY}.csv", f"{DAY}-a.csv", f"{OTHER}.csv", f"{DAY}_{OTHER}.csv"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.domain.plan import (
     Days,
     Estimate,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.sizes import format_size, parse_size
+from backfill_assets.core.text import format_size, parse_size
 
 
 @pytest.mark.parametrize(

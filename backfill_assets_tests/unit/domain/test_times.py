@@ -7,7 +7,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.times import AHEAD, corrected, is_ahead
+from backfill_assets.core.release import AHEAD, corrected, is_ahead
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 HOUR = dt.timedelta(hours=1)

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.canonical import canonical_json, digest
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.contract import Change
-from backfill_assets.domain.days import day_range, format_days, parse_day, runs_of_days, slices
-from backfill_assets.domain.durations import format_duration, parse_duration
-from backfill_assets.domain.errors import InvalidDayError, InvalidNameError
-from backfill_assets.domain.fields import format_percent, parse_percent
-from backfill_assets.domain.names import checked_name
+from backfill_assets.core.canonical import canonical_json, digest
+from backfill_assets.core.days import day_range, format_days, parse_day, runs_of_days, slices
+from backfill_assets.core.errors import InvalidDayError, InvalidNameError
+from backfill_assets.core.evidence import Severity
+from backfill_assets.core.expected_change import Change
+from backfill_assets.core.fields import format_percent, parse_percent
+from backfill_assets.core.text import checked_name, format_duration, parse_duration
 
 days = st.dates(dt.date(2000, 1, 1), dt.date(2040, 12, 31))
 few_days = st.sets(st.dates(dt.date(2024, 1, 1), dt.date(2024, 2, 15)), max_size=40)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.rollback import Rollback
-from backfill_assets.domain.errors import BackfillError, RollbackError
-from backfill_assets.domain.release import ReleaseKind, ReleaseState
+from backfill_assets.core.errors import BackfillError, RollbackError
+from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets_tests.harness.between import Happens, between
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World

@@ -12,13 +12,13 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.errors import LedgerError, RollbackError
+from backfill_assets.core.days import day_range
+from backfill_assets.core.errors import LedgerError, RollbackError
+from backfill_assets.core.release import AHEAD
+from backfill_assets.core.unit import Hold, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.health import Gravity
-from backfill_assets.domain.times import AHEAD
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import Hold
-from backfill_assets.ledger import LockPace, open_ledger
+from backfill_assets.ledger.locks import LockPace
+from backfill_assets.ledger.opening import open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import day

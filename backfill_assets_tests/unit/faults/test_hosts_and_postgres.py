@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.errors import LedgerError
+from backfill_assets.core.errors import LedgerError
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger
 from backfill_assets_tests.harness.world import QUICK, World

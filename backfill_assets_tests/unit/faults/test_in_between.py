@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from backfill_assets.campaigns.releasing import reconcile
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.campaigns.releasing.reconcile import RepairKind
-from backfill_assets.domain.errors import BackfillError, LedgerError, ReadBackError
+from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.health import Mend
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.units import UnitState
 from backfill_assets.lakehouse.published import durable
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets_tests.harness.between import Died, dies_at

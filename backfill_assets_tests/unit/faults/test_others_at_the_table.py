@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.domain.errors import BackfillError, EvidenceError, RollbackError
+from backfill_assets.core.errors import BackfillError, EvidenceError, RollbackError
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told

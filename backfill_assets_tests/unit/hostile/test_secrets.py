@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from backfill_assets.application import Application
 from backfill_assets.cli.failures import noted
-from backfill_assets.domain.errors import BackfillError, LedgerError, SettingsError
+from backfill_assets.core.errors import BackfillError, LedgerError, SettingsError
 from backfill_assets.lakehouse.engine.client import channel_builder
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
-from backfill_assets.ledger import open_ledger
+from backfill_assets.ledger.opening import open_ledger
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from backfill_assets.domain.errors import BackfillError
+from backfill_assets.core.errors import BackfillError
 
 LONGEST_LINE = 4_000
 _LARGE = 1 << 24

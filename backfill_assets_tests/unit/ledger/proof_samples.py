@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
-from backfill_assets.domain.certificate import Certificate, Disagreement, Prints, Recomputation
-from backfill_assets.domain.comparison import DayComparison, RowChange, Share
+from backfill_assets.core.certificate import Certificate, Disagreement, Prints, Recomputation
+from backfill_assets.core.measured import DayComparison, RowChange, Share
 from backfill_assets_tests.unit.ledger.samples import NOON
 
 

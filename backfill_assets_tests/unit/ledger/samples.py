@@ -5,15 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.dataset import LateData
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.evidence import Basis, DayEvidence
-from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState
-from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind
-from backfill_assets.domain.units import Launch, ReleaseMode, Unit
-from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import Delivery, Hold
+from backfill_assets.core.days import day_range
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
+from backfill_assets.core.measured import DayMeasurement, Side, SourceState
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind
+from backfill_assets.core.unit import Hold, LateData, Launch, ReleaseMode, Unit
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 LEASE = dt.timedelta(minutes=1)

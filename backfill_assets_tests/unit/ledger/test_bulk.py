@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Engine, event
 
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import StagedDay
-from backfill_assets.ledger import Ledger
+from backfill_assets.core.days import day_range
+from backfill_assets.core.unit import StagedDay, UnitState
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
     NOON,

@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from backfill_assets.core.errors import ApprovalError, CampaignError, UnitError
 from backfill_assets.domain.campaign import Action, Knobs, Phase
-from backfill_assets.domain.errors import ApprovalError, CampaignError, UnitError
-from backfill_assets.ledger import Ledger, open_ledger
+from backfill_assets.ledger.opening import open_ledger
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import (
     a_campaign,

@@ -9,13 +9,11 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill_assets.domain.canonical import canonical_json
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.contract import Change, Clause, Contract
-from backfill_assets.domain.evidence import Basis, DayEvidence
-from backfill_assets.domain.measurement import DayMeasurement, Side, SourceState, UpstreamState
-from backfill_assets.domain.release import DataFile, DaySwap, Manifest, ReleaseKind
-from backfill_assets.domain.verdict import Verdict
+from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
+from backfill_assets.core.expected_change import Change, Clause, Contract
+from backfill_assets.core.measured import DayMeasurement, Side, SourceState, UpstreamState
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind
 from backfill_assets.ledger.codec import (
     contract_from_text,
     contract_to_text,

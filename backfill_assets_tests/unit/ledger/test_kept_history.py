@@ -11,13 +11,15 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from backfill_assets.core.delivery import Deed
+from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.campaign import Action
-from backfill_assets.domain.deliveries import Deed
-from backfill_assets.domain.errors import LedgerError
 from backfill_assets.domain.evidence import DayFault, Fault, faults_of
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import Ledger, LedgerLogin, open_ledger
+from backfill_assets.ledger.login import LedgerLogin
+from backfill_assets.ledger.opening import open_ledger
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate

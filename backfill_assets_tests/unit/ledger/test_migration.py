@@ -12,13 +12,12 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, func, insert, select, text
 
+from backfill_assets.core.delivery import Deed
+from backfill_assets.core.errors import CampaignError
+from backfill_assets.core.unit import AttemptState, StagedDay, UnitState, Work
 from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase
-from backfill_assets.domain.deliveries import Deed
-from backfill_assets.domain.errors import CampaignError
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import AttemptState, StagedDay, Work
-from backfill_assets.ledger import Ledger, open_ledger
-from backfill_assets.ledger.opening import MIGRATIONS
+from backfill_assets.ledger.opening import MIGRATIONS, open_ledger
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry

@@ -6,11 +6,10 @@ import datetime as dt
 
 import pytest
 
-from backfill_assets.domain.errors import UnitError
-from backfill_assets.domain.release import ReleaseState
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import ReleaseHead, ReleaseRecord
-from backfill_assets.ledger import Ledger
+from backfill_assets.core.errors import UnitError
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import ReleaseHead, ReleaseRecord, UnitState
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest, a_unit, march
 
 LATER = NOON + dt.timedelta(minutes=5)

@@ -11,10 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backfill_assets.domain.dataset import LateData
-from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitError
-from backfill_assets.domain.units import UnitState
-from backfill_assets.ledger import Ledger
+from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, UnitError
+from backfill_assets.core.unit import LateData, UnitState
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_hold, a_launch, a_manifest, a_unit, march

@@ -7,16 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from backfill_assets.domain.checks_config import Severity
-from backfill_assets.domain.comparison import Compared, GoldenCounts
-from backfill_assets.domain.deliveries import Deed
-from backfill_assets.domain.errors import LeaseLostError, UnitError
-from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.findings import DayFindings
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.verdict import Verdict
-from backfill_assets.domain.work import AttemptState, StagedDay, Work
-from backfill_assets.ledger import Ledger
+from backfill_assets.core.delivery import Deed
+from backfill_assets.core.errors import LeaseLostError, UnitError
+from backfill_assets.core.evidence import DayEvidence, Severity, Verdict
+from backfill_assets.core.measured import Compared, GoldenCounts
+from backfill_assets.core.unit import AttemptState, DayFindings, StagedDay, UnitState, Work
+from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,

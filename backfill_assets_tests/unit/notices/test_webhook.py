@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from backfill_assets.domain.errors import NoticeError
+from backfill_assets.core.errors import NoticeError
 from backfill_assets.webhook import Webhook
 from backfill_assets_tests.unit.notices.receiver import SECRET, dripping, receiver
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.domain.errors import EngineError
-from backfill_assets.domain.units import Unit
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.errors import EngineError
+from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import building
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House

@@ -11,10 +11,10 @@ import dagster as dg
 import pytest
 
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
-from backfill_assets.domain.certificate import Certificate, Prints, Recomputation, origin_of
-from backfill_assets.domain.days import day_range
-from backfill_assets.domain.evidence import DayEvidence
-from backfill_assets.domain.units import Unit
+from backfill_assets.core.certificate import Certificate, Prints, Recomputation, origin_of
+from backfill_assets.core.days import day_range
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.unit import Unit
 from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import day

@@ -20,7 +20,7 @@ from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
-from backfill_assets.domain.work import Attempt, AttemptState
+from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.ledger import attempts
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.run_processes import ended_process

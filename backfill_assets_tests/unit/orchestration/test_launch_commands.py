@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
-from backfill_assets.domain.errors import ContractError, UnitError
-from backfill_assets.domain.units import CONTRACT_TAG, UNIT_TAG, UnitState
+from backfill_assets.core.errors import ContractError, UnitError
+from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, UnitState
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill
 from backfill_assets_tests.harness.tables import day

@@ -8,9 +8,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from backfill_assets.core.text import number_of
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.domain.campaign_ports import BackfillRequest
-from backfill_assets.domain.names import number_of
 from backfill_assets.domain.plan import StepKind, batches
 from backfill_assets.domain.specification import Notice
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from backfill_assets.application import Application
 from backfill_assets.campaigns.proving.certificate import Prover
 from backfill_assets.cli.app import app
-from backfill_assets.domain.errors import DatasetError, LayoutError, ProofError
-from backfill_assets.domain.work import Delivery
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.errors import DatasetError, LayoutError, ProofError
 from backfill_assets.orchestration.jobs import prove_job
 from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.specifications import NAME

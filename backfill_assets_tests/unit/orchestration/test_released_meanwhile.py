@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.domain.times import AHEAD
-from backfill_assets.domain.units import UnitState
-from backfill_assets.domain.work import Delivery
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.release import AHEAD
+from backfill_assets.core.unit import UnitState
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import day

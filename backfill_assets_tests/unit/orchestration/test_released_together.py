@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster._core.execution.asset_backfill import AssetBackfillData
 
-from backfill_assets.domain.units import UnitState
+from backfill_assets.core.unit import UnitState
 from backfill_assets.orchestration.checks import again
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets_tests.harness.tables import day

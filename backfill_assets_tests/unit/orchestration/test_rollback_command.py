@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
-from backfill_assets.domain.errors import RollbackError
+from backfill_assets.core.errors import RollbackError
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.unit.orchestration.house import House
 

@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from backfill_assets.domain.errors import PreconditionError, TableMovedError
-from backfill_assets.domain.release import DaySwap, Manifest, ReleaseKind
-from backfill_assets.lakehouse.published import PublishedTable
+from backfill_assets.core.errors import PreconditionError, TableMovedError
+from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import (
     actions,

@@ -6,10 +6,10 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from backfill_assets.domain.errors import InvalidNameError, LayoutError, PreconditionError
-from backfill_assets.domain.release import DaySwap
+from backfill_assets.core.errors import InvalidNameError, LayoutError, PreconditionError
+from backfill_assets.core.release import DaySwap
 from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import PublishedTable
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets_tests.harness.tables import content, day, manifest, only, publish, rows_of, write_shadow
 
 SHADOW = "_shadow/u/1"

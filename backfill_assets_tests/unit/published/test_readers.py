@@ -25,8 +25,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
-from backfill_assets.domain.errors import DatasetError, TimeTravelError, UnitError
-from backfill_assets.lakehouse.published import PublishedTable
+from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
+from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import dataset, day, layout, publish, write_shadow
 from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes

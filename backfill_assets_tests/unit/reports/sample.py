@@ -18,25 +18,34 @@ from backfill_assets.campaigns.proving.gathering import (
     largest_changes,
     row_totals,
 )
+from backfill_assets.core.certificate import Certificate, Disagreement, Prints, Recomputation
+from backfill_assets.core.days import day_range, slices
+from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, unit_hash
+from backfill_assets.core.expected_change import Contract, parse_contract
+from backfill_assets.core.measured import (
+    Compared,
+    DayComparison,
+    DayMeasurement,
+    Figures,
+    GoldenCounts,
+    RowChange,
+    RowCounts,
+    Share,
+    Side,
+    SourceState,
+)
+from backfill_assets.core.release import DataFile
+from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Action, JournalEntry
-from backfill_assets.domain.certificate import Certificate, Disagreement, Prints, Recomputation
-from backfill_assets.domain.comparison import Compared, DayComparison, GoldenCounts, RowChange, RowCounts, Share
-from backfill_assets.domain.contract import Contract, parse_contract
 from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.days import day_range, slices
 from backfill_assets.domain.estimate import Price
-from backfill_assets.domain.evidence import Basis, DatasetDay, DayEvidence, unit_hash
 from backfill_assets.domain.judge import checks_of, judge
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
-from backfill_assets.domain.measurement import DayMeasurement, Figures, Side, SourceState
 from backfill_assets.domain.plan import Estimate
-from backfill_assets.domain.release import DataFile
 from backfill_assets.domain.review import Command, DayState, Made, Proof, Reach, Review, Subject
 from backfill_assets.domain.series import Surroundings, series_of
-from backfill_assets.domain.units import ReleaseMode, Unit, UnitState
-from backfill_assets.domain.work import Attempt, AttemptState
 from backfill_assets_tests.harness.specifications import PLAIN
 
 START = dt.date(1995, 1, 1)

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.domain.days import ONE_DAY, day_range
-from backfill_assets.domain.errors import LayoutError
+from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.errors import LayoutError
+from backfill_assets.core.unit import UnitState
 from backfill_assets.domain.metrics import (
     CampaignMetrics,
     DatasetMetrics,
@@ -29,7 +30,6 @@ from backfill_assets.domain.metrics import (
 )
 from backfill_assets.domain.review import Outcome, Review, as_plain, review_as_json
 from backfill_assets.domain.series import Point, Series
-from backfill_assets.domain.units import UnitState
 from backfill_assets.reports import words
 from backfill_assets.reports.charts import MOST_POINTS, metric_chart, spread_chart, thinned
 from backfill_assets.reports.page import render_review

@@ -1,4 +1,4 @@
-"""Release units: what will be released together, who may work on a day, and which unit a launch belongs to."""
+"""Units, attempts and holds: who may work on a day, what was done, which unit a launch belongs to."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
-from backfill_assets.domain.contract import Contract
-from backfill_assets.domain.dataset import LateData
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.errors import ClaimedDaysError, HeldDaysError, UnitError
-from backfill_assets.domain.evidence import DatasetDay
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, UnitError
+from backfill_assets.core.evidence import DatasetDay, shadow_folder
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
+
+
+class LateData(StrEnum):
+    """What a live run does with a day that an open unit has claimed: wait, or publish and make the day stale."""
+
+    hold = "hold"
+    publish = "publish"
+
 
 UNIT_TAG = "backfill_assets/unit"
 """Run tag that names the unit a launch belongs to."""
@@ -189,3 +198,175 @@ def _claimed(launch: Launch, claims: Mapping[DatasetDay, str], units: list[str])
         f"{shown_days(launch.days)}: claimed by open unit {', '.join(parts)}{tail}. Launch exactly days "
         f"of one unit to go on with it, publish it (backfill publish {units[0]}), or give it up (backfill discard {units[0]})"
     )
+
+
+LOCK_WAIT: Final = dt.timedelta(minutes=2)
+"""How long to wait for a lock: longer than its lease, or the command after one that was killed would fail for nothing."""
+
+
+class AttemptState(StrEnum):
+    """Where an attempt stands."""
+
+    running = "running"
+    done = "done"
+    failed = "failed"
+    lost = "lost"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an attempt took: the rows it wrote, the bytes of the files it read, and how long it waited to be admitted.
+
+    `layer` is the one that it built: `raw` and `staging` as well where a campaign counts them.
+    """
+
+    rows: int = 0
+    bytes_read: int = 0
+    waited: dt.timedelta = dt.timedelta()
+    layer: str = "shadow"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run's work on some days of a unit, in a shadow folder of its own.
+
+    `number` grows with every attempt in the ledger and is the fencing token of its lease: evidence is taken only from
+    an attempt that still holds its lease. `ended_at` is none while it runs, and for those that ended before the ledger
+    recorded it; `rows`, `bytes_read`, `waited` and `layer` are as in `Work`, zero where nobody said.
+    """
+
+    number: int
+    unit: str
+    dataset: str
+    days: tuple[dt.date, ...]
+    run: str
+    worker: str
+    state: AttemptState
+    started_at: dt.datetime
+    lease_until: dt.datetime
+    ended_at: dt.datetime | None = None
+    rows: int = 0
+    bytes_read: int = 0
+    waited: dt.timedelta = dt.timedelta()
+    layer: str = "shadow"
+
+    @property
+    def folder(self) -> str:
+        """The shadow folder, relative to the published table's folder."""
+        return shadow_folder(self.unit, self.number)
+
+    def spent(self, now: dt.datetime) -> dt.timedelta:
+        """How long it has taken so far; one whose worker died counts until its lease ended."""
+        end = self.ended_at or min(now, self.lease_until)
+        return max(end - self.started_at, dt.timedelta(0))
+
+
+UNKNOWN_ORIGIN = "unknown"
+"""Stands for the upstream content behind files that nobody of this project built."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a set of files holds of a day: the fingerprint of its rows, and digests of what they were built from.
+
+    `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` are deliveries and references,
+    and `deliveries` the deliveries alone, as `origins` names them; none where unknown.
+    """
+
+    fingerprint: str
+    upstream: str
+    inputs: str | None = None
+    deliveries: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class StagedDay:
+    """What a staged day was built from, and how many delivered rows of that delivery day belong to no day it may bring.
+
+    `inputs` is the digest of the deliveries and references, `code` the fingerprint of the dataset's code. `files` is the digest of
+    the files that hold the day in the table `place` below staging: what another process, or a backup, puts there has others.
+    """
+
+    dataset: str
+    day: dt.date
+    inputs: str
+    code: str
+    outside_rows: int = 0
+    place: str = ""
+    files: str = ""
+
+
+@dataclass(frozen=True)
+class ReleaseHead:
+    """What changes about a release after it was intended; its manifest never does."""
+
+    state: ReleaseState
+    version: int | None = None
+    committed_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """The ledger's row of a release; the Delta log is the truth, this is its projection.
+
+    `number` grows with every release of the ledger: it says what came before what, whatever the clocks said. `corrected` stands
+    for a time that cannot be right (`domain.times`), and is none where it can.
+    """
+
+    manifest: Manifest
+    state: ReleaseState
+    version: int | None = None
+    committed_at: dt.datetime | None = None
+    number: int = field(default=0, compare=False)
+    corrected: dt.datetime | None = field(default=None, compare=False)
+
+    @property
+    def since(self) -> dt.datetime | None:
+        """When it became true, as its rollback window counts; none before it did."""
+        return self.corrected or self.committed_at
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A day that live runs and `backfill refresh` leave alone until it is published again, or somebody lifts the hold."""
+
+    target: DatasetDay
+    reason: str
+    by: str
+    since: dt.datetime
+
+
+def holds_of(manifest: Manifest) -> tuple[Hold, ...]:
+    """The holds that a release puts on its days: a rollback those that it takes back, a publication none."""
+    if manifest.kind is not ReleaseKind.rollback:
+        return ()
+    reason = manifest.reason or f"rolled back by {manifest.release}"
+    return tuple(Hold((manifest.dataset, s.day), reason, manifest.by, manifest.created_at) for s in manifest.days)
+
+
+IDENTICAL_FILES: Final = "identical_files"
+"""The check that warns of files which were delivered twice, and whose rows add up."""
+
+
+@dataclass(frozen=True)
+class DayFindings:
+    """The figures of one day's evidence.
+
+    `golden_mismatches` counts the rows on which a golden source and the day do not agree, `tolerated` names the other checks
+    that failed and do not block; `passed` says whether there are verdicts and none of them refuses the release.
+    """
+
+    rows: int = 0
+    duplicate_keys: int = 0
+    golden_mismatches: int = 0
+    tolerated: tuple[str, ...] = ()
+    passed: bool = False
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A named lock that somebody holds, or held when they died: their lease is over at `until`."""
+
+    name: str
+    holder: str
+    until: dt.datetime

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from decimal import (
+    ROUND_CEILING,
+    ROUND_FLOOR,
+    Decimal,
+    localcontext,
+)
 
-from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.consistency import is_numeric
-from backfill_assets.domain.days import checked_range, day_range, parse_day
-from backfill_assets.domain.errors import ContractError, InvalidDayError
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import checked_range, day_range, parse_day
+from backfill_assets.core.errors import ContractError, InvalidDayError
+from backfill_assets.core.fields import is_numeric
 
 _NUMBER = r"([+-]?\d{1,9}(?:\.\d{1,9})?)\s*%"
 _EXACT = re.compile(_NUMBER, re.ASCII)

@@ -1,4 +1,4 @@
-"""Ports: what the use cases need from the outside world. Adapters live in the other rooms."""
+"""Time, ids and identity as ports."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 
-from backfill_assets.domain.errors import InvalidDayError
+from backfill_assets.core.errors import InvalidDayError
 
 ONE_DAY = dt.timedelta(days=1)
 EARLIEST = dt.date(1900, 1, 1)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from backfill_assets.domain.canonical import digest
-from backfill_assets.domain.comparison import Value
-from backfill_assets.domain.days import format_days
-from backfill_assets.domain.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import format_days
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.measured import Value
 
 AS_BUILT: Final = "as built"
 """The name under which stands what was there before: the shadow of the unit, or what is published."""

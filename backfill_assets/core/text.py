@@ -1,12 +1,14 @@
-"""Names that reach paths and SQL: one pattern, one refusal."""
+"""Names, sizes and durations: how they are read, checked and written for people."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import unicodedata
 from collections.abc import Sequence
+from decimal import Decimal
 
-from backfill_assets.domain.errors import InvalidNameError
+from backfill_assets.core.errors import InvalidNameError
 
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """Lower-case ASCII letters, digits and underscores; begins with a letter; at most 63 characters."""
@@ -108,3 +110,64 @@ def checked_name(value: str, what: str) -> str:
             f"{what} {value[:_SHOWN]!r} is not a safe name: use a-z, 0-9 and _, begin with a letter, at most 63 characters"
         )
     return value
+
+
+_SIZE_UNITS = {"B": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("KMGTP", 1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+}
+SIZE_PATTERN = r"\s*(\d{1,19}(?:\.\d{1,3})?)\s*([KMGTP]i?B|B)\s*"
+"""What a size looks like in YAML."""
+_SIZE = re.compile(SIZE_PATTERN, re.ASCII)
+_LARGEST_SIZE = 10**18
+
+
+def parse_size(value: object) -> int:
+    """Read a size with its unit as bytes; KB is 1000 bytes, KiB 1024. The number 0 stands for itself.
+
+    Raises:
+        ValueError: the value is anything else, so that nobody guesses what a bare 500 is.
+    """
+    if value == 0 and not isinstance(value, bool):
+        return 0
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("write a size with its unit, such as 500GB, 1.5TB or 512MiB")
+    size = int(Decimal(match[1]) * _SIZE_UNITS[match[2]])
+    if size > _LARGEST_SIZE:
+        raise ValueError(f"write a size of at most {format_size(_LARGEST_SIZE)}")
+    return size
+
+
+def format_size(value: int) -> str:
+    """Write bytes in the largest unit that holds them whole: `500GB`, `512MiB`."""
+    unit = max((u for u, size in _SIZE_UNITS.items() if value % size == 0), key=_SIZE_UNITS.__getitem__)
+    return f"{value // _SIZE_UNITS[unit]}{unit}" if value else "0B"
+
+
+_DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DURATION = re.compile(r"(\d{1,6})\s*([smhd])", re.ASCII)
+
+
+def parse_duration(value: object) -> dt.timedelta:
+    """Read `<number><s|m|h|d>`; a `timedelta` passes through.
+
+    Raises:
+        ValueError: the text is anything else (pydantic turns it into its own error with the key).
+    """
+    if isinstance(value, dt.timedelta):
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("write a duration as a number and s, m, h or d, such as 36h or 14d")
+    return dt.timedelta(**{_DURATION_UNITS[match[2]]: int(match[1])})
+
+
+def format_duration(value: dt.timedelta) -> str:
+    """Write a duration in the largest unit that holds it whole: `36h`, `14d`."""
+    seconds = int(value.total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

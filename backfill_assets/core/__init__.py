@@ -1,0 +1,1 @@
+"""Words that three rooms or more use: frozen records and values. Imports nothing of the other rooms."""

@@ -1,0 +1,76 @@
+"""Deliveries: one file of one delivery day each, and what happened to it after it was landed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import StrEnum
+
+FileContent = tuple[dt.date, str, str]
+"""Of a source file: its delivery day, its path below the sources folder, and the SHA-256 of its bytes."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One source file landed in raw; the same path with other content is another delivery.
+
+    `path` is relative to the sources folder, `fingerprint` the SHA-256 of its bytes, `size` in bytes; `rows` counts all
+    rows of the file, `corrupt_rows` those that could not be read as `reading` says (see `domain.reading`). `order` is the
+    number that the ledger gave it when it came last: of two, the one with the higher number is the newer one; 0 if it never
+    was the newest at its path. `withdrawn` says that a person has taken it out. `landings` counts how often it was read into
+    raw; 0 where raw has lost it for good.
+    """
+
+    dataset: str
+    day: dt.date
+    path: str
+    fingerprint: str
+    size: int
+    delivered_at: dt.datetime
+    landed_at: dt.datetime
+    rows: int = 0
+    corrupt_rows: int = 0
+    order: int = 0
+    withdrawn: bool = False
+    landings: int = 1
+    reading: str = ""
+
+    @property
+    def content(self) -> FileContent:
+        """What was delivered: other bytes, or the same ones at another path or for another day, are another content."""
+        return self.day, self.path, self.fingerprint
+
+
+Place = tuple[dt.date, str]
+"""Where a delivery lies: its delivery day and its path."""
+
+
+class Deed(StrEnum):
+    """What happened to a delivery that the ledger knew already."""
+
+    again = "came again"
+    withdrawn = "withdrawn"
+    restored = "taken back"
+    read = "read again"
+    lost = "lost"
+
+
+@dataclass(frozen=True)
+class DeliveryEntry:
+    """One line of the journal of deliveries; `order` is the number that the delivery had from then on."""
+
+    dataset: str
+    day: dt.date
+    path: str
+    fingerprint: str
+    deed: Deed
+    order: int
+    at: dt.datetime
+    by: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """What happened, for people."""
+        who = f" by {self.by}" if self.by else ""
+        why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
+        return f"{self.deed.value}{who} at {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"

@@ -1,0 +1,229 @@
+"""Releases: which files one atomic commit puts into a published table and takes out of it, and how long it can be undone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from backfill_assets.core.canonical import canonical_json, digest
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file as its Delta log describes it.
+
+    `path` is relative to the published table's folder; `size` is in bytes, `modified` in milliseconds since 1970;
+    `stats` is the log's own JSON text, carried over to the letter (or empty for none).
+    """
+
+    path: str
+    size: int
+    day: dt.date
+    modified: int
+    stats: str = ""
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What the layout digest is made of: path, size, partition."""
+        return (self.path, self.size, self.day.isoformat())
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows as the statistics give it; none where they do not."""
+        return _rows(self.stats)
+
+
+def shadow_of(path: str) -> str:
+    """The folder of the shadow that a published file was written to: `_shadow/<unit>/<attempt>`."""
+    return "/".join(path.split("/")[:3])
+
+
+def _rows(stats: str) -> int | None:
+    count = json.loads(stats).get("numRecords") if stats else None
+    return count if isinstance(count, int) else None
+
+
+def layout_digest(files: Iterable[DataFile]) -> str:
+    """Digest of the sorted identities of files; equal exactly when the same files are there."""
+    return digest(sorted(f.identity for f in files))
+
+
+class ReleaseKind(StrEnum):
+    """What a release does."""
+
+    publish = "publish"
+    rollback = "rollback"
+
+
+class ReleaseState(StrEnum):
+    """Where a release stands: intended in the ledger, true in the Delta log, or given up before any commit."""
+
+    intent = "intent"
+    finalized = "finalized"
+    abandoned = "abandoned"
+
+
+@dataclass(frozen=True)
+class DaySwap:
+    """What happens to one day: the files that leave, the files that come, and the evidence behind it."""
+
+    day: dt.date
+    remove: tuple[DataFile, ...]
+    add: tuple[DataFile, ...]
+    evidence: str = ""
+
+
+_LATER: Final = frozenset({"campaign", "approved_by", "source_range", "certificate"})
+"""Fields that older manifests do not have: left out where they are empty, so that no hash of then changes."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One release of one dataset, whole: enough to commit it, to recognise it in the Delta log, and to undo it.
+
+    `campaign`, `approved_by` (names separated by commas) and `source_range` (`1995-01-01..1996-06-30`) are empty outside
+    of campaigns; `certificate` names the one that the evidence passed, if any.
+    """
+
+    release: str
+    kind: ReleaseKind
+    dataset: str
+    unit: str
+    by: str
+    created_at: dt.datetime
+    evidence: str
+    code_version: str
+    days: tuple[DaySwap, ...]
+    reason: str = ""
+    undoes: str = ""
+    campaign: str = ""
+    approved_by: str = ""
+    source_range: str = ""
+    certificate: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Digest that the commit carries, so that a manifest on disk can be told from a forged or damaged one."""
+        return digest(self._stored())
+
+    @property
+    def added(self) -> tuple[DataFile, ...]:
+        """All files that come."""
+        return tuple(f for swap in self.days for f in swap.add)
+
+    @property
+    def removed(self) -> tuple[DataFile, ...]:
+        """All files that leave."""
+        return tuple(f for swap in self.days for f in swap.remove)
+
+    def metadata(self) -> dict[str, str]:
+        """What the Delta commit says about the release; all values are text."""
+        dates = sorted(s.day for s in self.days)
+        return {
+            "release": self.release, "kind": self.kind.value, "dataset": self.dataset, "unit": self.unit,
+            "released_by": self.by, "released_at": self.created_at.isoformat(), "evidence": self.evidence,
+            "code_version": self.code_version, "manifest": self.hash, "reason": self.reason, "undoes": self.undoes,
+            "first_day": dates[0].isoformat(), "last_day": dates[-1].isoformat(), "days": str(len(dates)),
+            **({"published_at": self.created_at.isoformat()} if self.kind is ReleaseKind.publish else {}),
+            **{name: str(getattr(self, name)) for name in sorted(_LATER) if getattr(self, name)},
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """Canonical JSON, as stored beside the table."""
+        return canonical_json(self._stored())
+
+    def _stored(self) -> dict[str, object]:
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in held.items() if value or name not in _LATER}
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: it is no manifest.
+        """
+        return _manifests().validate_json(text)
+
+
+@cache
+def _manifests() -> TypeAdapter[Manifest]:
+    # A history has many releases of thousands of files each; pydantic reads them faster than constructors do.
+    return TypeAdapter(Manifest)
+
+
+class CommitKind(StrEnum):
+    """Who made a commit of a published table: a release, this project preparing the schema, or somebody else."""
+
+    release = "release"
+    schema = "schema"
+    foreign = "foreign"
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """One commit in the log of a published table; `release` and `manifest` (its hash) are empty unless it is a release."""
+
+    version: int
+    at: dt.datetime
+    kind: CommitKind
+    operation: str
+    release: str = ""
+    manifest: str = ""
+
+
+AHEAD: Final = dt.timedelta(minutes=5)
+"""How far a time may lie in the future before the clock that gave it counts as wrong: hosts agree within seconds."""
+
+
+def is_ahead(at: dt.datetime, now: dt.datetime) -> bool:
+    """Whether a time lies in the future."""
+    return at > now + AHEAD
+
+
+def corrected(releases: Sequence[tuple[str, dt.datetime]], now: dt.datetime) -> Mapping[str, dt.datetime]:
+    """The releases whose time cannot be right, each with one that can; `releases` are all, in order of their numbers.
+
+    One that is dated before an earlier release was made by a clock that was behind: it counts as made just after that one. One
+    that lies in the future was made by a clock that was ahead: it counts as made just before the next one that does not. While
+    there is no next one nobody knows, and it keeps its time. So no window ends too early, and each one ends.
+    """
+    found: dict[str, dt.datetime] = {}
+    before: dt.datetime | None = None
+    for release, at in releases:
+        if not is_ahead(at, now):
+            if before is not None and at < before:
+                found[release] = before
+            before = max(at, before or at)
+    after: dt.datetime | None = None
+    for release, at in reversed(releases):
+        if not is_ahead(at, now):
+            after = found.get(release, at)
+        elif after is not None:
+            found[release] = after
+    return found
+
+
+EXTRA = dt.timedelta(days=7)
+"""Kept longer than the longest `keep_for`, so that a rollback at the last minute finds its files."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file found under `_shadow/`: path relative to the published table, when last modified, size in bytes."""
+
+    path: str
+    modified: dt.datetime
+    size: int = 0
+
+
+def restorable_until(committed_at: dt.datetime, keep_for: dt.timedelta) -> dt.datetime:
+    """When a release's rollback window ends."""
+    return committed_at + keep_for

@@ -39,10 +39,10 @@ from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.campaigns.releasing.sweep import GRACE, Sweep
 from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.campaigns.releasing.watch_release import WatchRelease
-from backfill_assets.catalog.loaded import Catalog, LoadedDataset
-from backfill_assets.catalog.loading import load_folder
+from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.specification import Execution
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session

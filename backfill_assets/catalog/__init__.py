@@ -1,9 +1,9 @@
 """The catalog: dataset folders, read and checked without running anything in them."""
 
-from backfill_assets.catalog.faults import DatasetFault
-from backfill_assets.catalog.loaded import Case, Catalog, Language, Layer, LoadedDataset, Model
-from backfill_assets.catalog.loading import load_dataset, load_folder
-from backfill_assets.catalog.schema import dataset_schema
+from backfill_assets.dataset.faults import DatasetFault
+from backfill_assets.dataset.load import load_dataset, load_folder
+from backfill_assets.dataset.loaded import Case, Catalog, Language, Layer, LoadedDataset, Model
+from backfill_assets.dataset.schema import dataset_schema
 
 __all__ = [
     "Case",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.core.text import format_duration
-from backfill_assets.domain.measurement import metric_names
+from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.loaded import Catalog
 
 _CANARIES = 3
 _KEEP_FOR = dt.timedelta(days=30)

@@ -13,16 +13,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backfill_assets.catalog.faults import MOST_FAULTS, KeyPath, line_of, shown_key, shown_path, validation_faults
-from backfill_assets.catalog.loaded import Catalog
-from backfill_assets.catalog.reading import content_of, decoded
-from backfill_assets.catalog.strict_yaml import Document, read_yaml
 from backfill_assets.core.errors import ContractError, DatasetError
 from backfill_assets.core.expected_change import Change, row_change
 from backfill_assets.core.text import format_duration, without_secrets
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.faults import MOST_FAULTS, KeyPath, line_of, shown_key, shown_path, validation_faults
+from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.dataset.yaml import Document, content_of, decoded, read_yaml
 from backfill_assets.domain.expectations import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
-from backfill_assets.domain.measurement import metric_names
 from backfill_assets.domain.specification import Specification
 
 _CHANGES = ("validation", METRIC_CHANGE)

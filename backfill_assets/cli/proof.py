@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.catalog.checkout import datasets_at
-from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
@@ -18,6 +16,8 @@ from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.days import parse_days
 from backfill_assets.core.errors import LayoutError
+from backfill_assets.dataset.checkout import datasets_at
+from backfill_assets.dataset.faults import shown_path
 from backfill_assets.domain.history_diff import as_markdown
 
 Partitions = Annotated[

@@ -18,7 +18,7 @@ from backfill_assets.core.errors import CampaignError, EvidenceError, RollbackEr
 from backfill_assets.core.release import DaySwap, restorable_until
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
-from backfill_assets.domain.dataset import Publication
+from backfill_assets.dataset.definition import Publication
 
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"])]
 

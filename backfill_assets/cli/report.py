@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.catalog.faults import shown_path
 from backfill_assets.cli.output import errors, say
 from backfill_assets.core.errors import UnitError
+from backfill_assets.dataset.faults import shown_path
 from backfill_assets.domain.review import review_as_json
 from backfill_assets.orchestration.unit_report import reports_of, tell
 

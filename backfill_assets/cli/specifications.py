@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.catalog.faults import shown_path
 from backfill_assets.catalog.specifications import (
     LoadedSpecification,
     SpecificationFault,
@@ -23,6 +22,7 @@ from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
+from backfill_assets.dataset.faults import shown_path
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:

@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from backfill_assets.core.expected_change import ROUNDING, UNCHANGED, Contract
-from backfill_assets.core.fields import Percent
-
-Figures = Mapping[str, Decimal | None]
-"""Figures by column; null for nothing."""
-
-
-class Consumer(BaseModel):
-    """A consumer of the published table: the query that stands for it, and how far its figures may drift."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    sql: Annotated[str, Field(min_length=1)] = Field(
-        description="One SELECT that returns one row of numbers; the table has the dataset's name."
-    )
-    tolerance: Percent = Decimal(0)
+from backfill_assets.dataset.sources import Consumer, Figures
 
 
 @dataclass(frozen=True)

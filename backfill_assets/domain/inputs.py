@@ -13,8 +13,8 @@ from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery, Place
 from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import in_force, place_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import in_force, place_of
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""

@@ -10,7 +10,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import Finding
 from backfill_assets.core.measured import Alone
 from backfill_assets.core.text import number_of
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 
 _REMEDY = (
     "the fact model makes something of days that another launch would not have read; let it take no more of each day "

@@ -12,13 +12,13 @@ from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVE
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import Compared, DayMeasurement, RowCounts, SchemaChange
 from backfill_assets.core.text import number_of
-from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.check_list import measure_of, metric_names
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.sources import Golden
 from backfill_assets.domain.expectations import ROW_CHANGE
-from backfill_assets.domain.golden import Golden
 from backfill_assets.domain.judge_alone import judge_alone
 from backfill_assets.domain.judge_seams import judge_seams
-from backfill_assets.domain.measurement import measure_of, metric_names
 
 RowCheck = Literal[
     CheckKind.schema,

@@ -12,7 +12,7 @@ from backfill_assets.core.expected_change import UNCHANGED, Change
 from backfill_assets.core.measured import ROW_COUNT
 from backfill_assets.core.text import in_words, number_of
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.checks_config import PERCENTILES
+from backfill_assets.dataset.checks import PERCENTILES
 from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
 from backfill_assets.domain.metric_changes import MetricChange
 from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay, RowTotals

@@ -21,8 +21,8 @@ from backfill_assets.core.unit import (
     Unit,
     UnitState,
 )
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.campaign import WORKING, Action, Campaign, CampaignState, JournalEntry
-from backfill_assets.domain.dataset import Dataset
 
 _HOUR: Final = 3600.0
 _BUILT: Final = "shadow"

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from backfill_assets.domain.consumers import Figures
+from backfill_assets.dataset.sources import Figures
 from backfill_assets.domain.data_releases import ReleaseRow
 
 

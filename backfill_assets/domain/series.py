@@ -10,9 +10,8 @@ from decimal import Decimal
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import ROW_COUNT, Figures
-from backfill_assets.domain.bands import band_of
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.measurement import metric_names
+from backfill_assets.dataset.check_list import band_of, metric_names
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.metric_changes import ENDING, MetricChange, metric_changes, relative
 
 

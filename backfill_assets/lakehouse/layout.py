@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.core.text import checked_name
-from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.dataset.consistency import DATA_RELEASES
 
 SET_ASIDE = "_set_aside"
 """Folder of the warehouse into which damaged commits go."""

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.domain.health import DamagedCommit, LostFile, StoredTable
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.published import durable, log

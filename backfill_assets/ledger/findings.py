@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.unit import DayFindings
-from backfill_assets.domain.golden import golden_check
+from backfill_assets.dataset.sources import golden_check
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Verdict
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState
-from backfill_assets.domain.judge import checks_of
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.orchestration.building import build
 from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag

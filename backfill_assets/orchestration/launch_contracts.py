@@ -9,13 +9,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from backfill_assets.catalog.reading import content_of, decoded
-from backfill_assets.catalog.strict_yaml import read_yaml
 from backfill_assets.core.errors import ContractError, DatasetError, LayoutError
 from backfill_assets.core.expected_change import Contract, parse_contract
 from backfill_assets.core.unit import CONTRACT_TAG, Unit
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.measurement import metric_names
+from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.yaml import content_of, decoded, read_yaml
 from backfill_assets.lakehouse.layout import below
 from backfill_assets.orchestration.names import op_name
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import dagster as dg
 
 from backfill_assets.core.days import ONE_DAY
-from backfill_assets.domain.dataset import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.settings import Settings
 
 LAYERS = ("raw", "staging", "shadow", "published")

@@ -10,14 +10,14 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.campaigns.releasing.steps import unit_or_none
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import Manifest
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.domain.dataset import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.evidence import Fault, explain_faults
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.materializations import last_metadata, last_said

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from backfill_assets.catalog.loaded import Case, LoadedDataset
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.core.days import ONE_DAY, day_range, parse_day
 from backfill_assets.core.errors import DatasetError, InvalidDayError
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.files import Format
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Case, LoadedDataset
+from backfill_assets.dataset.sources import Format
 from backfill_assets.testing.typed_csv import Row, Table, read_table
 
 _ARRIVAL = dt.time(6, tzinfo=dt.UTC)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.domain.files import CsvOptions, Format, Reference
+from backfill_assets.dataset.sources import CsvOptions, Format, Reference
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.testing.golden import CaseDelivery, GoldenCase
 from backfill_assets.testing.typed_csv import Table, read_table

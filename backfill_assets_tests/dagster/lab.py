@@ -26,7 +26,7 @@ from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Unit
-from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.domain.health import Finding
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill

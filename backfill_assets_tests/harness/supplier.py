@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from hypothesis import strategies as st
 
 from backfill_assets.core.delivery import Deed, Delivery, Place
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import heads, in_order, received
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import heads, in_order, received
 
 D7, D8, D9 = (dt.date(2024, 1, day) for day in (7, 8, 9))
 PATHS = ((D7, "7/a"), (D7, "7/b"), (D8, "8/a"), (D9, "9/a"))

@@ -11,10 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.catalog.loaded import Language, Layer, LoadedDataset, Model
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind
-from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets.domain.dataset import Dataset, Upstream
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import Language, Layer, LoadedDataset, Model
+from backfill_assets.dataset.sources import Upstream
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets_tests.harness.clocks import START

@@ -34,11 +34,11 @@ from backfill_assets.campaigns.releasing.reconcile import Reconcile
 from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.campaigns.releasing.steps import no_checkpoint
 from backfill_assets.campaigns.releasing.sweep import Sweep
-from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.domain.gate import Admitted
 from backfill_assets.domain.health import Finding, Gravity

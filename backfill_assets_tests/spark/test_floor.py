@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import backfill_assets
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.core.days import day_range
-from backfill_assets.domain.deliveries import received
+from backfill_assets.dataset.deliveries import received
+from backfill_assets.dataset.load import load_folder
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.raw import discover, land
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path

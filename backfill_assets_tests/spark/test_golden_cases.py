@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import backfill_assets
 from backfill_assets.core.delivery import Delivery
-from backfill_assets.domain.deliveries import in_order, received
+from backfill_assets.dataset.deliveries import in_order, received
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.raw import discover, land
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
-from backfill_assets.domain.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.published.table import PublishedTable

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaigns.building.contents import Contents
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.basis_ports import ContentFingerprints
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.inputs import (
     Deliveries,
     by_delivery_day,
@@ -24,7 +25,6 @@ from backfill_assets.domain.inputs import (
     origins_ever,
     staged_inputs,
 )
-from backfill_assets.domain.judge import checks_of
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.golden import golden_fingerprints

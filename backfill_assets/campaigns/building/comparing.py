@@ -9,8 +9,8 @@ from backfill_assets.core.evidence import CheckKind, DayEvidence
 from backfill_assets.core.evidence import Row as SampleRow
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Alone, Compared, GoldenCounts, NullRise, SchemaChange, Seam
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.judge import checks_of
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.judge_rows import broken_promises, promised_rows, unnamed_changes
 from backfill_assets.lakehouse.road.row_differences import RowDifferences
 

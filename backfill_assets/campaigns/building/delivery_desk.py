@@ -17,8 +17,8 @@ from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import ArgumentError, SourceError
 from backfill_assets.core.fields import fits
 from backfill_assets.core.ports import Identity
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import Standing, heads, place_of, standings
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import Standing, heads, place_of, standings
 from backfill_assets.lakehouse.road.raw import SourceFile, discover, land
 
 Days = tuple[dt.date, ...]

@@ -10,14 +10,14 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.ports import Clock
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import heads, in_force, in_order, out_of_path, place_of
-from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, place_of
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.raw import (
     SourceFile,

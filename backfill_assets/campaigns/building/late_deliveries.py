@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill_assets.campaigns.building.standing import published_among
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
-from backfill_assets.domain.dataset import Dataset, OnMissing
-from backfill_assets.domain.deliveries import heads
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import heads
+from backfill_assets.dataset.lineage import release_groups, upstreams_of
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
-from backfill_assets.domain.lineage import release_groups, upstreams_of
 from backfill_assets.domain.metrics import gaps_of
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable

@@ -9,10 +9,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.measured import Figures, NullRise, Seam, Side
 from backfill_assets.core.unit import Unit
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.null_shares import SPAN, Files, null_rises
 from backfill_assets.domain.seams import places, seams
 from backfill_assets.lakehouse.layout import Layout

@@ -11,8 +11,8 @@ from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Hold, Unit
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.lineage import release_groups, upstream_first, upstreams_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.lineage import release_groups, upstream_first, upstreams_of
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

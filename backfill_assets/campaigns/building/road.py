@@ -20,7 +20,7 @@ from backfill_assets.core.evidence import Basis, DayEvidence, Row, Verdict
 from backfill_assets.core.measured import NOTHING, Alone, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
-from backfill_assets.domain.deliveries import in_force
+from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.domain.judge import judge

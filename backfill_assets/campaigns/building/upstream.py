@@ -9,12 +9,12 @@ from typing import Final
 
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.standing import published_among
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays
 from backfill_assets.ledger.sql_ledger import Ledger

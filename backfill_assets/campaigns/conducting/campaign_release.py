@@ -13,8 +13,8 @@ from backfill_assets.campaigns.releasing.survey import Survey, refusal
 from backfill_assets.core.errors import UnitError
 from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Unit, UnitState
+from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.domain.campaign import Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.domain.lineage import upstream_first, upstreams_of
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _LAUNCHED = frozenset(Phase) - {Phase.planned}

@@ -10,12 +10,12 @@ from backfill_assets.campaigns.conducting.conductor import Conductor, Tell
 from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.planning.claims import refuse_claimed
-from backfill_assets.catalog.faults import shown_path
-from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.specifications import load_specification
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.dataset.faults import shown_path
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.campaign import (
     CHANGED,
     WORKING,

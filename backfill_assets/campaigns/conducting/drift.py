@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from backfill_assets.catalog.faults import shown_path
 from backfill_assets.catalog.specifications import load_specification
+from backfill_assets.dataset.faults import shown_path
 from backfill_assets.domain.campaign import Campaign
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.planning.workload import Workload
-from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.unit import LOCK_WAIT, Attempt, AttemptState, Work
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.campaign_ports import LiveRuns
 from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit

@@ -13,8 +13,8 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, DayFindings, Unit, UnitState
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.campaign import Action, Campaign, state_of
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.metrics import (
     CampaignMetrics,
     DatasetMetrics,

@@ -16,8 +16,8 @@ from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import is_ahead
 from backfill_assets.core.unit import Lock
-from backfill_assets.domain.consistency import DATA_RELEASES
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.consistency import DATA_RELEASES
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
 from backfill_assets.lakehouse.published.table import PublishedTable

@@ -11,7 +11,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.domain.health_ports import WrittenReports
 from backfill_assets.domain.inputs import lost_days, surplus_days

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.release import DataFile
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import in_force
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.plan import Days
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable

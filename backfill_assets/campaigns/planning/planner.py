@@ -10,15 +10,15 @@ from pathlib import Path
 from backfill_assets.campaigns.planning.claims import refuse_claimed
 from backfill_assets.campaigns.planning.figures import FigureReader, Figures
 from backfill_assets.campaigns.planning.warnings import Survey, warnings_of
-from backfill_assets.catalog.loaded import Catalog
 from backfill_assets.catalog.specifications import scoped
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import SpecificationError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.unit import Attempt, AttemptState
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.basis_ports import BasisNow
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.estimate import Cut, Price, Rate, estimate_left, rates_of
 from backfill_assets.domain.plan import SHOWN_DIGITS, Days, Estimate, Plan, PlannedDataset, batches, choose_canaries
 from backfill_assets.domain.specification import Layer, Specification

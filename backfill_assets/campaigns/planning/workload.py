@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.catalog.loaded import LoadedDataset
-from backfill_assets.domain.deliveries import in_force
+from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -11,7 +11,6 @@ from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
 from backfill_assets.campaigns.proving.surroundings import Watch
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.certificate import (
     AS_BUILT,
     INPUT_ROWS,
@@ -27,8 +26,9 @@ from backfill_assets.core.errors import ProofError
 from backfill_assets.core.measured import Value
 from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import layout_digest
+from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.basis_ports import BasisNow
-from backfill_assets.domain.deliveries import in_force
 from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
 from backfill_assets.lakehouse.published.table import PublishedTable

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subjects
-from backfill_assets.catalog.checkout import Checkout
-from backfill_assets.catalog.loaded import Catalog, LoadedDataset
 from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.errors import ModelError, ProofError, SourceError
 from backfill_assets.core.ports import Ids
-from backfill_assets.domain.deliveries import in_force
+from backfill_assets.dataset.checkout import Checkout
+from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.proof_ports import Histories, Sampled

@@ -35,12 +35,12 @@ from backfill_assets.core.measured import DayComparison, Seam
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.dataset import Dataset, Publication
 from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.expectations import Certification
-from backfill_assets.domain.judge import checks_of
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import (
     Concern,

@@ -13,9 +13,9 @@ from backfill_assets.core.errors import LedgerError, PreconditionError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, UnitState
-from backfill_assets.domain.consistency import DATA_RELEASES
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.lineage import upstream_first, upstreams_of
+from backfill_assets.dataset.consistency import DATA_RELEASES
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

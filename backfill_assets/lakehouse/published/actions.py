@@ -14,7 +14,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
 from backfill_assets.core.release import DataFile, Manifest
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.lakehouse.published.reading import said
 
 _DATA_CHANGE = True

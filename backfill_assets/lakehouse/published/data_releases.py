@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.domain.data_releases import ReleaseRow
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import set_aside_torn, sync

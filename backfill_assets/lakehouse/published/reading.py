@@ -18,7 +18,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError, TimeTravelError
 from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.lakehouse.published.files import plain_path
 from backfill_assets.lakehouse.published.log import ShadowLog, stats_texts
 from backfill_assets.lakehouse.published.stats import published_stats

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.schema import Field
 
 from backfill_assets.core.errors import PreconditionError
-from backfill_assets.domain.consistency import AUDIT_COLUMNS
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.definition import Dataset
 
 Types = Mapping[str, str]
 """Delta's names of the types by column, in the table's order; the dataset contract uses the same names."""

@@ -12,7 +12,7 @@ from deltalake.transaction import CommitProperties
 from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import EXTRA, DataFile, Manifest, ReleaseKind, StoredFile, TableCommit, shadow_of
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published import durable, files, log, preconditions, schema
 from backfill_assets.lakehouse.published.actions import in_doubt, refused, write

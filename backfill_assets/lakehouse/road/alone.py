@@ -8,8 +8,8 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.measured import Alone
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import differing
 from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of

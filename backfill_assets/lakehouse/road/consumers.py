@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.domain.consumers import Figures
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import Figures
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.on_spark import OnSpark

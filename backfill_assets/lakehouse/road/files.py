@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
-from backfill_assets.domain.files import CsvOptions, Encoding, Format
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
 
 _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.spark_sql import spark_type
 from backfill_assets.lakehouse.road.tables import is_table, read_days

@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import DatasetError, SourceError
 from backfill_assets.core.evidence import Row as SampleRow
 from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.text import in_one_line
-from backfill_assets.domain.golden import Golden, golden_check
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import Golden, golden_check
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import (
     ADDED,

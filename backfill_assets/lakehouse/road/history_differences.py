@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 from pyspark.sql import Row, SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, RowChange, RowCounts
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.history_diff import DayDifference
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import differing

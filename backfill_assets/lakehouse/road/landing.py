@@ -15,9 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.domain.dataset import Source, Undeclared
-from backfill_assets.domain.files import Format
-from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.dataset.sources import Format, Source, Undeclared, form_of, reading_of
 from backfill_assets.lakehouse.road.files import Declared, columns_of, headline, spark_path
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, Headers, cells_of, dropped
 from backfill_assets.lakehouse.road.spark_sql import struct_of

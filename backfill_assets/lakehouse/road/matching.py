@@ -8,8 +8,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.domain.checks_config import ReferenceCheck
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.checks import ReferenceCheck
+from backfill_assets.dataset.definition import Dataset
 
 
 def with_matches(frame: DataFrame, dataset: Dataset, references: Mapping[str, DataFrame]) -> DataFrame:

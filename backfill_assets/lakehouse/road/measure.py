@@ -12,12 +12,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, Side
-from backfill_assets.domain.checks_config import PERCENTILES, Measure
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.measurement import metric_names
+from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import PERCENTILES, Measure
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import (
     fingerprint_columns,

@@ -12,15 +12,15 @@ from typing import Final
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.fields import days_of, spelled_out
 from backfill_assets.core.text import visible
-from backfill_assets.domain.deliveries import in_force, place_of
+from backfill_assets.dataset.deliveries import in_force, place_of
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.domain.inputs import lost_days, surplus_days
-from backfill_assets.domain.reading import form_of, reading_of
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.published.durable import keep, kept
 from backfill_assets.lakehouse.road.files import read_from, require_columns, sha256_of

@@ -16,12 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.delivery import Delivery, FileContent
 from backfill_assets.core.errors import SourceError
-from backfill_assets.domain.dataset import Dataset, Source, Undeclared
-from backfill_assets.domain.files import Encoding, Format
-from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import Encoding, Format, Source, Undeclared, form_of, reading_of
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.landing import FORM, INGESTED, headers_of, raw_schema
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, NAMES, typed_rows

@@ -15,9 +15,8 @@ from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
 
-from backfill_assets.catalog.models import has_nested_comment, sql_faults
-from backfill_assets.catalog.sql_calls import SqlCalls
-from backfill_assets.domain.spark_functions import WITHOUT_BRACKETS, Call, refusal
+from backfill_assets.dataset.functions import WITHOUT_BRACKETS, Call, SqlCalls, refusal
+from backfill_assets.dataset.models import has_nested_comment, sql_faults
 
 # fmt: off
 _KNOWN: Final = frozenset({

@@ -13,11 +13,11 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.certificate import INPUT_ROWS, NO_PRINTS, Prints, Recomputation
 from backfill_assets.core.measured import RowChange, Value
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.history_diff import DayDifference
 from backfill_assets.domain.proof_ports import Sampled
 from backfill_assets.lakehouse.layout import Layout

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.domain.files import CsvOptions, Encoding, Format
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
 from backfill_assets.lakehouse.road.files import Declared
 from backfill_assets.lakehouse.road.values import typed
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import SourceError
-from backfill_assets.domain.files import Format, Reference
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import Format, Reference
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.files import headline, read_from, require_columns, sha256_of, spark_path
 from backfill_assets.lakehouse.road.landing import headers_of, lines_of

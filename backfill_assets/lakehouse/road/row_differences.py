@@ -14,11 +14,11 @@ from typing import Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import DayComparison, RowCounts
-from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import (
     ADDED,

@@ -15,7 +15,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.expected_change import ANY, UNCHANGED, Change, Contract
 from backfill_assets.core.measured import RowCounts
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,

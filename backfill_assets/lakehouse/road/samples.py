@@ -11,13 +11,13 @@ from typing import Final, cast
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.evidence import CheckKind, Verdict
 from backfill_assets.core.evidence import Row as SampleRow
 from backfill_assets.core.measured import Value
-from backfill_assets.domain.judge import checks_of
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.matching import is_unmatched, with_matches
 from backfill_assets.lakehouse.road.measure import is_failing

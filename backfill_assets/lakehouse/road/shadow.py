@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.references import reference_tables

@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.domain.dataset import Dataset, Deduplicate
+from backfill_assets.dataset.definition import Dataset, Deduplicate
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.durable import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model

@@ -16,13 +16,13 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import DatasetError, SourceError
 from backfill_assets.core.measured import UpstreamState
 from backfill_assets.core.text import in_one_line
-from backfill_assets.domain.checks_config import Total
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.checks import Total
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.shadow import shadow_path

@@ -10,8 +10,8 @@ from typing import Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
-from backfill_assets.domain.consistency import DATA_RELEASES
+from backfill_assets.dataset.consistency import DATA_RELEASES
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.files import write_whole
 from backfill_assets.lakehouse.road.on_spark import OnSpark

@@ -12,10 +12,10 @@ from pathlib import Path
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
-from backfill_assets.catalog.loading import load_dataset
 from backfill_assets.core.delivery import Delivery
-from backfill_assets.domain.deliveries import in_force, in_order, received
+from backfill_assets.dataset.deliveries import in_force, in_order, received
+from backfill_assets.dataset.load import load_dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.measure import Sides, measure
 from backfill_assets.lakehouse.road.raw import discover, land

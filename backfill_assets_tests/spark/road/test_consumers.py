@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.road.consumers import consumer_figures
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
 

@@ -15,7 +15,7 @@ from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.core.delivery import Deed, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
-from backfill_assets.domain.deliveries import heads
+from backfill_assets.dataset.deliveries import heads
 from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY
 from backfill_assets.lakehouse.road.tables import digests_by_day
 from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, acts

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import StorageError
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import BackfillError, DatasetError, SourceError
 from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.measured import GoldenCounts
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_fingerprints, golden_samples
 from backfill_assets.lakehouse.road.spark_sql import struct_of
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays

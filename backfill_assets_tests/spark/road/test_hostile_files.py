@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import SourceError
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.road.raw import discover, land
 from backfill_assets_tests.spark.road.kit import D1, D2, NOW, Kit, commits, values
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, SourceError
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road.files import sha256_of
 from backfill_assets.lakehouse.road.raw import discover, land

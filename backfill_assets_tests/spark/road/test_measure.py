@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.measured import NOTHING
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints, fingerprint_columns, fingerprint_of

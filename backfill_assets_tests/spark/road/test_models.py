@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.catalog.loaded import Language, Layer, Model
 from backfill_assets.core.errors import ModelError
+from backfill_assets.dataset.loaded import Language, Layer, Model
 from backfill_assets.lakehouse.road.models import run_model
 
 FILE = Path("datasets/trips/fact.sql")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog.checkout import datasets_at
-from backfill_assets.catalog.loaded import LoadedDataset
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.core.certificate import AS_BUILT, Certificate
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Unit
+from backfill_assets.dataset.checkout import datasets_at
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.expected_change import Contract, parse_contract
 from backfill_assets.core.measured import (
     DELIVERY_FILE,
@@ -23,6 +22,7 @@ from backfill_assets.core.measured import (
     Share,
     SourceState,
 )
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.judge import judge
 from backfill_assets.lakehouse.road.measure import Sides

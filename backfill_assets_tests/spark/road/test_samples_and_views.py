@@ -8,12 +8,12 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.data_releases import projection
 from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
 from backfill_assets.lakehouse.road.files import sha256_of

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import ModelError, SourceError
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.road import staging as staging_module
 from backfill_assets.lakehouse.road.staging import StagedCounts, read_staged, stage, vacuum_staging
 from backfill_assets.lakehouse.road.tables import digests_by_day

@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import UpstreamState
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, measure_upstreams
 from backfill_assets_tests.engine import engine_settings

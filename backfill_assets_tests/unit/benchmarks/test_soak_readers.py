@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deltalake import write_deltalake
 
-from backfill_assets.catalog.loading import load_folder
+from backfill_assets.dataset.load import load_folder
 from backfill_assets_tests.harness.tables import day, rows_of
 from benchmarks.installation import ROOT
 from benchmarks.soak.model import DayRows, Poll

@@ -16,9 +16,8 @@ from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.unit import Hold, LateData, UnitState
-from backfill_assets.domain.dataset import Live, OnMissing
-from backfill_assets.domain.files import Format, Reference
-from backfill_assets.domain.reading import reading_of
+from backfill_assets.dataset.definition import Live
+from backfill_assets.dataset.sources import Format, OnMissing, Reference, reading_of
 from backfill_assets.lakehouse.road import raw
 from backfill_assets.lakehouse.road.raw import discover
 from backfill_assets_tests.harness.actors import TwoChecks

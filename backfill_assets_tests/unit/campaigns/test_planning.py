@@ -14,11 +14,11 @@ import pytest
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.planning.planner import Planner, layers_from, plan_file, write_plan
 from backfill_assets.campaigns.planning.workload import Workload
-from backfill_assets.catalog.loaded import Catalog, LoadedDataset
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError, InvalidDayError, SpecificationError
 from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, Unit, Work
-from backfill_assets.domain.dataset import OnMissing, Source
+from backfill_assets.dataset.loaded import Catalog, LoadedDataset
+from backfill_assets.dataset.sources import OnMissing, Source
 from backfill_assets.domain.estimate import ASSUMED, parse_price
 from backfill_assets.domain.plan import Plan, StepKind, batches
 from backfill_assets.domain.specification import Layer, Specification

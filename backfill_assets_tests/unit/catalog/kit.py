@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill_assets.catalog.faults import DatasetFault
-from backfill_assets.catalog.loaded import LoadedDataset
-from backfill_assets.catalog.loading import load_dataset
+from backfill_assets.dataset.faults import DatasetFault
+from backfill_assets.dataset.load import load_dataset
+from backfill_assets.dataset.loaded import LoadedDataset
 
 YAML = """\
 name: trips

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog.checkout import datasets_at
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.checkout import datasets_at
 from backfill_assets_tests.harness.git import git
 
 DATASET = """\

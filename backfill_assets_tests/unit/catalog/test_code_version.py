@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog.code_version import code_version
+from backfill_assets.dataset.loaded import code_version
 from backfill_assets_tests.unit.catalog.kit import loaded, write_dataset
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog.loaded import Catalog
-from backfill_assets.catalog.loading import load_folder
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets_tests.unit.catalog.kit import YAML, write_dataset
 
 TOTALS = """\

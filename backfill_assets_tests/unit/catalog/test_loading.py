@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import backfill_assets
-from backfill_assets.catalog.loaded import Language, Layer
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Language, Layer
 from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.watch import helpful
 

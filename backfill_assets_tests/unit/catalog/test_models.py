@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.catalog.loaded import Language
-from backfill_assets.catalog.loading import load_dataset
-from backfill_assets.catalog.models import sql_faults
+from backfill_assets.dataset.load import load_dataset
+from backfill_assets.dataset.loaded import Language
+from backfill_assets.dataset.models import sql_faults
 from backfill_assets_tests.unit.catalog.kit import faults, loaded, write_dataset
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backfill_assets.catalog import loading
-from backfill_assets.catalog.loaded import Language, Layer, LoadedDataset, Model
-from backfill_assets.catalog.models import find_model
-from backfill_assets.catalog.running import running
 from backfill_assets.core.errors import ModelError
+from backfill_assets.dataset import load
+from backfill_assets.dataset.loaded import Language, Layer, LoadedDataset, Model
+from backfill_assets.dataset.models import find_model
+from backfill_assets.dataset.running import running
 from backfill_assets_tests.unit.catalog.conftest import Project
 from backfill_assets_tests.unit.catalog.kit import faults, loaded, python_dataset, write_dataset
 
@@ -105,7 +105,7 @@ def test_what_is_deployed_while_a_folder_is_loaded_is_not_hashed_in_its_place(
     (folder / "staging.sql").unlink()
     (folder / "staging.py").write_text(staging, encoding="utf-8")
     before = code(1)
-    monkeypatch.setattr(loading, "find_model", deployed)
+    monkeypatch.setattr(load, "find_model", deployed)
     between = code(1)
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(tmp_path / "project"))

@@ -12,7 +12,7 @@ from backfill_assets_tests.unit.catalog.test_specifications import YAML
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFRESH = (
-    """python -c "from backfill_assets.catalog.schema import specification_schema_text as t; print(t(), end='')\""""
+    """python -c "from backfill_assets.dataset.schema import specification_schema_text as t; print(t(), end='')\""""
 )
 
 

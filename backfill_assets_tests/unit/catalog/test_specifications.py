@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import backfill_assets
-from backfill_assets.catalog.loaded import Catalog
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.catalog.specifications import (
     LoadedSpecification,
     load_specification,
@@ -18,6 +16,8 @@ from backfill_assets.catalog.specifications import (
     scoped,
 )
 from backfill_assets.core.expected_change import parse_change
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.specification import Specification
 from backfill_assets_tests.unit.catalog.kit import write_dataset
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.catalog.models import has_nested_comment
-from backfill_assets.catalog.sql_calls import SqlCalls
-from backfill_assets.domain.spark_functions import Call, refusal
+from backfill_assets.dataset.functions import Call, SqlCalls, refusal
+from backfill_assets.dataset.models import has_nested_comment
 
 PIECES = [*"(),.'\"`\\\r\n ", "--", "/*", "*/", "first", "over", "w", "as", "order by", "window", "x"]
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.catalog.strict_yaml import MAX_BYTES, read_yaml
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.yaml import MAX_BYTES, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import backfill_assets
 from backfill_assets.catalog.drafts import Draft, draft_text
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits, read_specification
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Launch, ReleaseMode, Unit
+from backfill_assets.dataset.load import load_folder
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 

@@ -10,7 +10,7 @@ from typing import Any
 from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Compared, DayMeasurement, RowCounts, Side, SourceState
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.judge import judge
 
 DAY = dt.date(2024, 3, 30)

@@ -15,8 +15,8 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import InvalidDayError, MisfitError
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.unit import LateData
-from backfill_assets.domain.checks_config import CheckConfig, Checks, Measure
-from backfill_assets.domain.dataset import Dataset, Publication
+from backfill_assets.dataset.checks import CheckConfig, Checks, Measure
+from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 
 START = dt.date(2024, 1, 1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.deliveries import place_of, received
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import place_of, received
 from backfill_assets.domain.inputs import (
     by_delivery_day,
     deliveries_of,

@@ -19,9 +19,9 @@ from backfill_assets.core.measured import (
     SourceState,
     UpstreamState,
 )
-from backfill_assets.domain.dataset import Deduplicate, Staging
-from backfill_assets.domain.judge import checks_of, judge
-from backfill_assets.domain.measurement import measure_of, metric_names
+from backfill_assets.dataset.check_list import checks_of, measure_of, metric_names
+from backfill_assets.dataset.definition import Deduplicate, Staging
+from backfill_assets.domain.judge import judge
 from backfill_assets_tests.unit.domain.kit import (
     DAY,
     GOOD,

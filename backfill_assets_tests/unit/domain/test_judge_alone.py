@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import Alone
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.judge import checks_of
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.judge_alone import days_to_build_alone, judge_alone
 from backfill_assets_tests.harness.tables import dataset, derived
 

@@ -20,8 +20,8 @@ from backfill_assets.core.unit import (
     Unit,
     UnitState,
 )
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, Knobs, Phase
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.metrics import (
     LastSuccess,
     Metrics,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.domain.dataset import Source
-from backfill_assets.domain.reading import form_of, reading_of
+from backfill_assets.dataset.sources import Source, form_of, reading_of
 
 PLAIN: dict[str, Any] = {"format": "csv", "path": "x/{day}.csv", "columns": {"a": "string", "b": "long"}}
 options = st.fixed_dictionaries(

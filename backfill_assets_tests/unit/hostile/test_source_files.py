@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.catalog.loaded import LoadedDataset
 from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
-from backfill_assets.domain.files import CsvOptions, Encoding, Format
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.files import Declared, require_columns
 from backfill_assets.lakehouse.road.golden import golden_fingerprints

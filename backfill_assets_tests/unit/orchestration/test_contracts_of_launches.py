@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.core.errors import ContractError
 from backfill_assets.core.expected_change import Change, Contract, parse_contract
 from backfill_assets.core.unit import CONTRACT_TAG, ReleaseMode, Unit
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.load import load_folder
 from backfill_assets.orchestration.launch_contracts import Context, contract_of
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"

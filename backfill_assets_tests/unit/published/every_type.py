@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from backfill_assets.domain.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.harness.tables import day, typed
 

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from backfill_assets.application import Application
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.settings import Settings
 from backfill_assets_tests.harness.ledgers import copy_empty_ledger
 from backfill_assets_tests.harness.tables import ARROW

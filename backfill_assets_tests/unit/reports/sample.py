@@ -36,11 +36,12 @@ from backfill_assets.core.measured import (
 )
 from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, UnitState
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.campaign import Action, JournalEntry
-from backfill_assets.domain.dataset import Dataset
 from backfill_assets.domain.estimate import Price
-from backfill_assets.domain.judge import checks_of, judge
+from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
 from backfill_assets.domain.plan import Estimate

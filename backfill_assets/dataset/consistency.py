@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from backfill_assets.core.days import MOST_DAYS
 from backfill_assets.core.fields import finds_several, is_numeric
+from backfill_assets.dataset.sources import Golden
 
 if TYPE_CHECKING:
-    from backfill_assets.domain.dataset import Dataset, Source
+    from backfill_assets.dataset.definition import Dataset
+    from backfill_assets.dataset.sources import Source
+
 
 AUDIT_COLUMNS: dict[str, str] = {"recalculated_at": "timestamp", "unit": "string", "code_version": "string"}
 """Columns that the shadow adds to every fact; readers of the published view do not see them."""
@@ -212,3 +216,47 @@ def _origin_faults(dataset: Dataset) -> list[_Fault]:
     if not dataset.upstream and "upstream_present" in checks:
         faults.append((("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"))
     return faults
+
+
+def golden_misfits(dataset: Dataset) -> tuple[_Fault, ...]:
+    """What in the golden sources of a dataset contradicts or refers to what is not there: (path of the key, message)."""
+    return tuple(
+        ((*("golden", name), *path), ".".join(("golden", name, *path)) + text)
+        for name, golden in dataset.golden.items()
+        for path, text in (
+            *_naming_faults(dataset, name),
+            *_golden_key_faults(dataset, golden),
+            *_golden_column_faults(dataset, golden),
+        )
+    )
+
+
+def _naming_faults(dataset: Dataset, name: str) -> Iterator[_Fault]:
+    taken = {
+        "a table of the models": name in RESERVED_TABLES,
+        "a reference": name in dataset.references,
+        "an upstream": name in dataset.upstream,
+        "the dataset itself": name == dataset.name,
+    }
+    yield from (((), f": {what} has that name already; rename one") for what, is_taken in taken.items() if is_taken)
+
+
+def _golden_key_faults(dataset: Dataset, golden: Golden) -> Iterator[_Fault]:
+    if dataset.partition_column not in golden.key:
+        yield ("key",), f" lacks the partition column {dataset.partition_column!r}; rows are compared day by day"
+    twice = [column for column, n in Counter(golden.key).items() if n > 1]
+    yield from ((("key",), f" names {column!r} twice; once is enough") for column in twice)
+    both = [column for column in golden.columns if column in golden.key]
+    yield from ((("columns", c), " is part of the key, which must be equal; name it in one of them") for c in both)
+
+
+def _golden_column_faults(dataset: Dataset, golden: Golden) -> Iterator[_Fault]:
+    if golden.ours is None:
+        yield from _unknown(golden, dataset.columns, "columns of the dataset do not declare; add it there, or set ours")
+    if golden.sql is None and golden.file is not None:
+        yield from _unknown(golden, golden.file.columns, "file.columns do not declare; add it there, or set sql")
+
+
+def _unknown(golden: Golden, known: Collection[str], text: str) -> Iterator[_Fault]:
+    yield from ((("key",), f" names {c!r}, which {text}") for c in golden.key if c not in known)
+    yield from ((("columns", c), f": {c!r} is what {text}") for c in golden.columns if c not in known)

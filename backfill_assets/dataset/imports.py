@@ -16,9 +16,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.catalog.loaded import ModuleSource
-from backfill_assets.catalog.reading import content_of
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.loaded import ModuleSource
+from backfill_assets.dataset.yaml import content_of
 
 OWN: Final = __name__.partition(".")[0]
 _LONGEST_NAME: Final = 200

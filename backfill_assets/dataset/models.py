@@ -8,12 +8,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.catalog.code_version import normal
-from backfill_assets.catalog.imports import ForeignImport, imports_of
-from backfill_assets.catalog.loaded import Language, Layer, Model
-from backfill_assets.catalog.reading import content_of, decoded
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
+from backfill_assets.dataset.imports import ForeignImport, imports_of
+from backfill_assets.dataset.loaded import (
+    Language,
+    Layer,
+    Model,
+    normal,
+)
+from backfill_assets.dataset.yaml import content_of, decoded
 
 # What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.
 _SQL_TOKEN = re.compile(

@@ -1,23 +1,63 @@
-"""Strict YAML: one plain document, no surprises of YAML 1.1, and the line of every key.
-
-Words such as `no`, `on` and `12:30` stay text; dates stay text too, for the model that expects them to read.
-Duplicate keys, anchors, aliases, tags and characters that one cannot see are refused: they make a file say something else
-than one sees.
-"""
+"""Strict YAML: one plain document, no surprises of YAML 1.1, the line of every key, and a limit on what is read."""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from backfill_assets.catalog.faults import KeyPath, shown_key
-from backfill_assets.catalog.reading import MAX_BYTES
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
+from backfill_assets.dataset.faults import KeyPath, shown_key
+
+MAX_BYTES: Final = 1024 * 1024
+
+
+def content_of(file: Path, most: int = MAX_BYTES) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        DatasetError: it cannot be read, is a pipe or a device, or has more than `most` bytes; `args` are the message and
+            no line.
+    """
+    try:
+        # A pipe that nobody writes to would be waited for, and a device may never end.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as opened:  # noqa: PTH123  # the descriptor tells what was opened; the path may have changed
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DatasetError("this is no regular file; name one", None)
+            content = opened.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise DatasetError(
+            f"the file cannot be read: {reason}; name one that is there and may be read", None
+        ) from error
+    if len(content) > most:
+        raise DatasetError(
+            f"the file is larger than {most // 1024} KiB; such a file is some pages long: take out what is not needed",
+            None,
+        )
+    return content
+
+
+def decoded(content: bytes) -> str:
+    """The text of a file.
+
+    Raises:
+        DatasetError: it is no UTF-8; `args` are the message and the line.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DatasetError(f"byte {error.start} is no UTF-8; save the file as UTF-8", line) from error
+
 
 MAX_DEPTH: Final = 32
 MAX_VALUES: Final = 20_000

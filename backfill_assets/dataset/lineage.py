@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from backfill_assets.domain.dataset import Dataset
+from backfill_assets.dataset.definition import Dataset
 
 Upstreams = Mapping[str, Collection[str]]
 """For each dataset those that it is built from."""

@@ -12,12 +12,11 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from backfill_assets.catalog.code_version import normal
-from backfill_assets.catalog.faults import shown_path
-from backfill_assets.catalog.loaded import Catalog
-from backfill_assets.catalog.loading import load_folder
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import in_one_line
+from backfill_assets.dataset.faults import shown_path
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Catalog, normal
 
 _LONGEST_REF: Final = 250
 _SHOWN: Final = 100

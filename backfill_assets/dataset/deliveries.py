@@ -13,9 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, FileContent, Place
+from backfill_assets.core.delivery import (
+    Deed,
+    Delivery,
+    DeliveryEntry,
+    FileContent,
+    Place,
+)
 from backfill_assets.core.fields import fits
-from backfill_assets.domain.dataset import Dataset, Deduplicate, OrderBy
+from backfill_assets.dataset.definition import Dataset, Deduplicate
+from backfill_assets.dataset.sources import OrderBy
 
 _OF_A_DAY: Final = 10**9
 """So many numbers has a delivery day; the second half of them is for what comes later."""

@@ -1,27 +1,86 @@
-"""Loading dataset folders: all is checked, nothing is run, and one bad folder never hides the others."""
+"""Folders of datasets become a catalog: everything is checked, nothing runs, one bad folder never hides the others."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from backfill_assets.catalog.code_version import code_version, project_version
-from backfill_assets.catalog.faults import MOST_FAULTS, DatasetFault, KeyPath, shown_key, shown_path, validation_faults
-from backfill_assets.catalog.linking import linked
-from backfill_assets.catalog.loaded import FILE, Case, Catalog, Layer, LoadedDataset, Model
-from backfill_assets.catalog.models import find_model, sql_faults
-from backfill_assets.catalog.reading import content_of, decoded
-from backfill_assets.catalog.strict_yaml import Document, read_yaml
 from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.judge import checks_of
-from backfill_assets.domain.measurement import metric_names
+from backfill_assets.dataset.check_list import checks_of, metric_names
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.faults import (
+    MOST_FAULTS,
+    DatasetFault,
+    KeyPath,
+    shown_key,
+    shown_path,
+    validation_faults,
+)
+from backfill_assets.dataset.lineage import cycle_in, differences
+from backfill_assets.dataset.loaded import (
+    FILE,
+    Case,
+    Catalog,
+    Layer,
+    LoadedDataset,
+    Model,
+    code_version,
+    project_version,
+)
+from backfill_assets.dataset.models import find_model, sql_faults
+from backfill_assets.dataset.yaml import (
+    Document,
+    content_of,
+    decoded,
+    read_yaml,
+)
+
+
+def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[DatasetFault, ...]]:
+    """The datasets whose upstreams are all there and fit, and what is wrong with the others.
+
+    A dataset that is refused takes with it everything that is built from it.
+    """
+    good, faults = dict(datasets), list[DatasetFault]()
+    while found := [*_cycle(good), *(fault for loaded in good.values() for fault in _faults(loaded, good))]:
+        faults += found
+        for fault in found:
+            good.pop(fault.dataset, None)
+    return good, tuple(faults)
+
+
+def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[DatasetFault]:
+    known = {name: [u for u in loaded.dataset.upstream if u in datasets] for name, loaded in datasets.items()}
+    cycle = cycle_in(known)
+    for name in sorted(set(cycle)):
+        text = f"the upstreams go round in a circle: {' → '.join(reversed(cycle))}; break it"
+        yield _fault(datasets[name], "upstream", text)
+
+
+def _faults(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[DatasetFault]:
+    for name in loaded.dataset.upstream:
+        if name not in datasets:
+            known = ", ".join(sorted(datasets)) or "none"
+            text = f"upstream {name!r} is not loaded; correct its name or its folder. Loaded: {known}"
+            yield _fault(loaded, f"upstream.{name}", text)
+            continue
+        for key, text in differences(loaded.dataset, datasets[name].dataset):
+            yield _fault(loaded, key, f"{text}; datasets that are released together must agree")
+
+
+def _fault(loaded: LoadedDataset, key: str, text: str) -> DatasetFault:
+    return DatasetFault(loaded.name, loaded.folder / FILE, text, None, key)
 
 
 def load_folder(folder: Path) -> Catalog:

@@ -13,13 +13,25 @@ from pydantic import Field, model_validator
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.core.expected_change import KEY_CHANGES, OF_ROWS
-from backfill_assets.core.fields import Day, Distance, Duration, Name, RelativePath, TimeZone, checked_pattern
+from backfill_assets.core.fields import (
+    Day,
+    Distance,
+    Duration,
+    Name,
+    TimeZone,
+)
 from backfill_assets.core.unit import LateData
-from backfill_assets.domain.checks_config import Checks, Measure
-from backfill_assets.domain.consistency import misfits
-from backfill_assets.domain.consumers import Consumer
-from backfill_assets.domain.files import ColumnType, Files, Part, Reference
-from backfill_assets.domain.golden import Golden, golden_misfits
+from backfill_assets.dataset.checks import Checks, Measure
+from backfill_assets.dataset.consistency import golden_misfits, misfits
+from backfill_assets.dataset.sources import (
+    ColumnType,
+    Consumer,
+    Golden,
+    Part,
+    Reference,
+    Source,
+    Upstream,
+)
 
 
 class Publication(StrEnum):
@@ -27,65 +39,6 @@ class Publication(StrEnum):
 
     auto = "auto"
     approval = "approval"
-
-
-class OnMissing(StrEnum):
-    """Whether a day that lacks its source or an upstream fails or passes its check of presence."""
-
-    fail = "fail"
-    pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
-
-
-class OrderBy(StrEnum):
-    """What tells the older of two files that one landing finds."""
-
-    time = "time"
-    path = "path"
-
-
-class Undeclared(StrEnum):
-    """What raw keeps of the columns of CSV and JSONL files that nobody declared."""
-
-    keep = "keep"
-    drop = "drop"
-
-
-class Source(Files):
-    """Where each day's deliveries come from."""
-
-    path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
-    late_days: Annotated[int, Field(ge=0, le=366)] = Field(
-        default=0,
-        description="Files of up to so many days later may hold rows of a day as well; staging reads that far.",
-    )
-    on_missing: OnMissing = OnMissing.fail
-    order_by: OrderBy = Field(
-        default=OrderBy.time,
-        description="Which of two files of one landing is the newer one. time: by time of last change, then by path; "
-        "path: by path alone.",
-    )
-    undeclared: Undeclared = Field(
-        default=Undeclared.keep,
-        description="Columns of CSV and JSONL files that are not declared: raw keeps them as they came, or drops them.",
-    )
-    removed_after_landing: bool = Field(
-        default=False,
-        description="Files are taken away once they have landed: an empty sources folder is no error then.",
-    )
-
-    @model_validator(mode="after")
-    def _has_a_day(self) -> Self:
-        checked_pattern(self.path)
-        return self
-
-
-class Upstream(Part):
-    """Another dataset whose facts a day is built from."""
-
-    lookback_days: Annotated[int, Field(ge=0, le=366)] = Field(
-        default=0, description="How many days before its own a day reads of the upstream."
-    )
-    on_missing: OnMissing = OnMissing.fail
 
 
 class Column(Part):

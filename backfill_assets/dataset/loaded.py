@@ -1,17 +1,26 @@
-"""What a loaded dataset folder consists of."""
+"""A loaded dataset folder, and the code version that evidence is bound to."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import metadata
 from pathlib import Path
 
-from backfill_assets.catalog.faults import DatasetFault
+from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.domain.dataset import Dataset
-from backfill_assets.domain.lineage import Upstreams, downstream_of, release_groups, upstream_first, upstreams_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.faults import DatasetFault
+from backfill_assets.dataset.lineage import (
+    Upstreams,
+    downstream_of,
+    release_groups,
+    upstream_first,
+    upstreams_of,
+)
 
 FILE = "dataset.yaml"
 """The file that makes a folder a dataset."""
@@ -152,3 +161,30 @@ class Catalog:
     def downstream_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """Everything that is built from one of these datasets, upstream first."""
         return downstream_of(names, self.upstreams)
+
+
+DIGITS = 16
+"""Hex digits of a code version."""
+
+
+@cache
+def project_version() -> str:
+    """The installed version of this project; `unknown` for code that runs without having been installed."""
+    try:
+        return metadata.version("backfill-assets")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def code_version(files: Mapping[str, bytes], project: str) -> str:
+    """16 hex digits over files by name and the project's version; line ends do not count.
+
+    So a checkout with other line ends builds evidence that the first one's release accepts.
+    """
+    contents = {name: hashlib.sha256(normal(content)).hexdigest() for name, content in files.items()}
+    return digest([contents, project])[:DIGITS]
+
+
+def normal(content: bytes) -> bytes:
+    """A file as it counts: without a mark of its encoding, and with the line ends of Unix."""
+    return content.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,0 +1,1 @@
+"""What a table is: dataset.yaml, its models, its checks."""

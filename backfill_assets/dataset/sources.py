@@ -1,0 +1,282 @@
+"""What a dataset is fed from, as `dataset.yaml` declares it: files and their format, references, golden sources, upstreams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.fields import (
+    Distance,
+    Name,
+    Percent,
+    RelativePath,
+    checked_pattern,
+)
+from backfill_assets.dataset.checks import CheckConfig
+
+_WIDEST_DECIMAL = 38
+_TYPE = re.compile(
+    r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)", re.ASCII
+)
+
+
+def _column_type(value: str) -> str:
+    match = _TYPE.fullmatch(value)
+    if (
+        match is None
+        or (match[1] and not 1 <= int(match[1]) <= _WIDEST_DECIMAL)
+        or (match[2] and int(match[2]) > int(match[1]))
+    ):
+        raise ValueError(
+            "use string, boolean, integer, long, float, double, date, timestamp or decimal(p,s) with s <= p <= 38"
+        )
+    return value.replace(" ", "")
+
+
+ColumnType = Annotated[
+    str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
+]
+
+
+class Part(BaseModel):
+    """A part of `dataset.yaml`: frozen, and without keys that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Format(StrEnum):
+    """Formats that source and reference files may have."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+class Encoding(StrEnum):
+    """How the bytes of text files stand for characters."""
+
+    utf_8 = "utf-8"
+    latin_1 = "latin-1"
+    windows_1252 = "windows-1252"
+
+
+class CsvOptions(Part):
+    """How CSV files are to be read."""
+
+    header: bool = True
+    delimiter: Annotated[str, Field(min_length=1, max_length=2)] = ","
+    quote: Annotated[str, Field(min_length=1, max_length=1)] = '"'
+    null_value: str = ""
+
+    @model_validator(mode="after")
+    def _tells_cells_apart(self) -> Self:
+        signs = self.delimiter.replace("\\t", "\t")
+        if not signs.replace("\t", "").isprintable() or "\\" in signs + self.quote or not self.quote.isprintable():
+            raise ValueError("delimiter and quote: write signs that one can see, or \\t, and no backslash else")
+        if self.quote in signs:
+            raise ValueError(f"delimiter and quote are both {self.quote!r}; choose another one for one of them")
+        return self
+
+
+class Files(Part):
+    """What a source and a reference both say of their files."""
+
+    format: Format
+    columns: dict[Name, ColumnType] = Field(min_length=1)
+    optional: tuple[Name, ...] = Field(
+        default=(), description="Columns that a file may lack; they are null there. Each file has all others."
+    )
+    encoding: Encoding = Field(
+        default=Encoding.utf_8, description="Of CSV and JSONL: how bytes stand for characters; others are quarantined."
+    )
+    csv: CsvOptions = CsvOptions()
+
+    @model_validator(mode="after")
+    def _knows_what_is_optional(self) -> Self:
+        if unknown := [name for name in self.optional if name not in self.columns]:
+            raise ValueError(f"optional: {unknown[0]} is none of the columns; declare its type there")
+        return self
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that each file must have."""
+        return tuple(name for name in self.columns if name not in self.optional)
+
+
+class Reference(Files):
+    """A small table that models join and checks refer to, read from one file."""
+
+    path: RelativePath
+
+
+Figures = Mapping[str, Decimal | None]
+"""Figures by column; null for nothing."""
+
+
+class Consumer(BaseModel):
+    """A consumer of the published table: the query that stands for it, and how far its figures may drift."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sql: Annotated[str, Field(min_length=1)] = Field(
+        description="One SELECT that returns one row of numbers; the table has the dataset's name."
+    )
+    tolerance: Percent = Decimal(0)
+
+
+class OnMissing(StrEnum):
+    """Whether a day that lacks its source or an upstream fails or passes its check of presence."""
+
+    fail = "fail"
+    pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
+
+
+class OrderBy(StrEnum):
+    """What tells the older of two files that one landing finds."""
+
+    time = "time"
+    path = "path"
+
+
+class Undeclared(StrEnum):
+    """What raw keeps of the columns of CSV and JSONL files that nobody declared."""
+
+    keep = "keep"
+    drop = "drop"
+
+
+class Source(Files):
+    """Where each day's deliveries come from."""
+
+    path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
+    late_days: Annotated[int, Field(ge=0, le=366)] = Field(
+        default=0,
+        description="Files of up to so many days later may hold rows of a day as well; staging reads that far.",
+    )
+    on_missing: OnMissing = OnMissing.fail
+    order_by: OrderBy = Field(
+        default=OrderBy.time,
+        description="Which of two files of one landing is the newer one. time: by time of last change, then by path; "
+        "path: by path alone.",
+    )
+    undeclared: Undeclared = Field(
+        default=Undeclared.keep,
+        description="Columns of CSV and JSONL files that are not declared: raw keeps them as they came, or drops them.",
+    )
+    removed_after_landing: bool = Field(
+        default=False,
+        description="Files are taken away once they have landed: an empty sources folder is no error then.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_day(self) -> Self:
+        checked_pattern(self.path)
+        return self
+
+
+class Upstream(Part):
+    """Another dataset whose facts a day is built from."""
+
+    lookback_days: Annotated[int, Field(ge=0, le=366)] = Field(
+        default=0, description="How many days before its own a day reads of the upstream."
+    )
+    on_missing: OnMissing = OnMissing.fail
+
+
+_Query = Annotated[str, Field(min_length=1)]
+
+
+class GoldenColumn(Part):
+    """A column whose values must agree."""
+
+    tolerance: Distance = Field(
+        default=Decimal(0), description="How far two numbers may lie apart to count as equal; 0 is exact."
+    )
+
+
+class Golden(CheckConfig):
+    """A table that each day must agree with, and how both are brought to one grain.
+
+    Rows are matched by `key`; one that is missing on either side, or differs in one of `columns`, is a mismatch.
+    """
+
+    description: str = ""
+    file: Reference | None = None
+    table: RelativePath | None = Field(default=None, description="Folder of a Delta table below the sources folder.")
+    sql: _Query | None = Field(
+        default=None,
+        description="One SELECT that brings file or table, under the golden source's name, to the key and the columns; "
+        "it may read references and upstreams by name, and needs no file or table then.",
+    )
+    ours: _Query | None = Field(
+        default=None,
+        description="One SELECT that brings the dataset's rows, under its name, to the same key and columns.",
+    )
+    key: tuple[Name, ...] = Field(min_length=1, description="Columns that rows are matched by; one is the day.")
+    columns: dict[Name, GoldenColumn] = Field(default_factory=dict, description="Columns that are compared.")
+    max_mismatches: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> Self:
+        if self.file is not None and self.table is not None:
+            raise ValueError("file and table are both set; a golden source is one of them")
+        if self.file is None and self.table is None and self.sql is None:
+            raise ValueError("set file, table or sql: what the days are compared with")
+        return self
+
+
+def golden_check(name: str) -> str:
+    """The name of the check that compares with a golden source."""
+    return f"golden_{name}"
+
+
+_ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing"}
+"""Keys of `source` that say where files lie and which count, and nothing of how they are read."""
+
+_RULES: Final = 2
+"""Counts up whenever the same lines are read otherwise than before, so that what has landed is read and counted again."""
+
+
+def reading_of(source: Source) -> str:
+    """How a source is read now: what raw keeps of its files, and a digest of format, options, columns and types.
+
+    Spark's version is no part of it.
+    """
+    said = source.model_dump(mode="json", exclude=_ELSEWHERE)
+    rules = _RULES if source.format is not Format.parquet else 0
+    order = list(source.columns) if source.format is Format.csv and not source.csv.header else []
+    return f"{_form(source)} {digest([rules, said, order])[:16]}"
+
+
+def form_of(reading: str) -> str:
+    """What raw keeps of a delivery that was read so: two readings of one form need no source, for raw has what both read."""
+    return reading.partition(" ")[0]
+
+
+def _form(source: Source) -> str:
+    """The lines of text files; of what is written otherwise than it came, a digest of how."""
+    if source.format is Format.parquet:
+        # A column that a file lacks is null in raw: only its file tells whether it may be.
+        kept = [source.columns, sorted(source.optional)] if source.optional else source.columns
+        return f"columns:{digest(kept)[:16]}"
+    if source.undeclared is Undeclared.drop:
+        read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
+        # Without a headline raw keeps under each name what stood at its place.
+        by_place = source.format is Format.csv and not source.csv.header
+        names = list(source.columns) if by_place else sorted(source.columns)
+        return f"cells:{digest([read, names])[:16]}"
+    # A headline is no row, and which row of a file was the first nobody knows afterwards.
+    return "lines+header" if source.format is Format.csv and source.csv.header else "lines"

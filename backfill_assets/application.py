@@ -10,6 +10,9 @@ from functools import cached_property, partial
 
 from pyspark.sql import SparkSession
 
+from backfill_assets.campaign.execution import Execution
+from backfill_assets.campaign.load import drift_of
+from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.delivery_desk import DeliveryDesk
 from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
@@ -19,7 +22,6 @@ from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
-from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
 from backfill_assets.campaigns.conducting.notifying import Notifier
@@ -42,8 +44,6 @@ from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
-from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.specification import Execution
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.lakehouse.layout import Layout

@@ -13,11 +13,11 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from backfill_assets import variables
+from backfill_assets.campaign.approval import parse_roles
+from backfill_assets.campaign.estimate import Price, parse_price
+from backfill_assets.campaign.execution import Execution
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret
-from backfill_assets.domain.approval import parse_roles
-from backfill_assets.domain.estimate import Price, parse_price
-from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.storage import Mount, refused_mount
 
 _PREFIX: Final = "BACKFILL_ASSETS_"

@@ -24,13 +24,13 @@ from typer.testing import CliRunner
 
 import backfill_assets
 from backfill_assets.application import Application
+from backfill_assets.campaign.state import Action
 from backfill_assets.cli.app import app
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.expected_change import parse_change
 from backfill_assets.core.release import ReleaseKind, layout_digest
 from backfill_assets.core.unit import AttemptState, Content, StagedDay, UnitState, Work
-from backfill_assets.domain.campaign import Action
 from backfill_assets.ledger.opening import open_ledger
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings

@@ -6,8 +6,8 @@ import datetime as dt
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from backfill_assets.campaign.execution import parse_window
 from backfill_assets.core.errors import BackfillError
-from backfill_assets.domain.windows import parse_window
 from demo.campaign_models import DATASET
 
 CAMPAIGN: Final = "tax-in-daily-sales-1995"

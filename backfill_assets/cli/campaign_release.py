@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaigns.conducting.campaign_release import ReleasePlan
-from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.releasing.history import DayChange
 from backfill_assets.cli.campaigns import CampaignId, Reason
 from backfill_assets.cli.output import as_json, chosen_day, say, table

@@ -12,6 +12,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.gate import Admitted
+from backfill_assets.campaign.plan import Estimate
+from backfill_assets.campaign.specification import Layer
+from backfill_assets.campaign.state import Action, CampaignState
 from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.cli.campaign_verdicts import Known, checks_by_batch, days_as_plain, known_of, say_verdicts
 from backfill_assets.cli.output import as_json, console, say, table
@@ -19,12 +23,8 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.domain.campaign import Action, CampaignState
 from backfill_assets.domain.evidence import explain_faults
-from backfill_assets.domain.gate import Admitted
 from backfill_assets.domain.metric_changes import metric_changes
-from backfill_assets.domain.plan import Estimate
-from backfill_assets.domain.specification import Layer
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.campaign_desk import Desk

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.conducting.drift import uncompared
+from backfill_assets.campaign.load import uncompared
+from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
@@ -20,7 +21,6 @@ from backfill_assets.cli.status import Json
 from backfill_assets.core.days import format_days
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
-from backfill_assets.domain.plan import SHOWN_DIGITS, Plan, explain
 
 CampaignId = Annotated[str, typer.Argument(help="The campaign: the backfill_id of its specification.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the campaign's journal.")]

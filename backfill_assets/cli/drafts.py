@@ -12,8 +12,9 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.catalog.drafts import Draft, draft_text
-from backfill_assets.catalog.specifications import LoadedSpecification, read_specification
+from backfill_assets.campaign.draft import Draft, draft_text
+from backfill_assets.campaign.load import LoadedSpecification, read_specification
+from backfill_assets.campaign.specification import ID_PATTERN
 from backfill_assets.cli.output import say
 from backfill_assets.cli.specifications import misfits_here
 from backfill_assets.core.days import parse_day
@@ -22,7 +23,6 @@ from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.domain.specification import ID_PATTERN
 
 _Answer = TypeVar("_Answer")
 _FOLDER: Final = Path("backfills")

@@ -10,13 +10,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.catalog.specifications import (
-    LoadedSpecification,
-    SpecificationFault,
-    load_specification,
-    misfits,
-    scoped,
-)
+from backfill_assets.campaign.load import LoadedSpecification, SpecificationFault, load_specification, misfits, scoped
 from backfill_assets.cli.output import say
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.evidence import DatasetDay

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Literal, assert_never
 
+from backfill_assets.campaign.validation import ROW_CHANGE
 from backfill_assets.core.evidence import CheckKind, Finding
 from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.core.fields import format_percent
@@ -16,7 +17,6 @@ from backfill_assets.dataset.check_list import measure_of, metric_names
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import Golden
-from backfill_assets.domain.expectations import ROW_CHANGE
 from backfill_assets.domain.judge_alone import judge_alone
 from backfill_assets.domain.judge_seams import judge_seams
 

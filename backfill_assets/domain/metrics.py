@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.campaign.state import WORKING, Action, Campaign, CampaignState, JournalEntry
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import ONE_DAY, day_range, runs_of_days
 from backfill_assets.core.evidence import DatasetDay
@@ -22,7 +23,6 @@ from backfill_assets.core.unit import (
     UnitState,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.campaign import WORKING, Action, Campaign, CampaignState, JournalEntry
 
 _HOUR: Final = 3600.0
 _BUILT: Final = "shadow"

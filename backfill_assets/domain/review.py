@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from backfill_assets.campaign.plan import Estimate
+from backfill_assets.campaign.state import JournalEntry
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.measured import GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.unit import Attempt
 from backfill_assets.domain.attribution import Attribution
-from backfill_assets.domain.campaign import JournalEntry
 from backfill_assets.domain.levels import Concern
-from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.series import Series
 
 

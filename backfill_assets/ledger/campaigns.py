@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from sqlalchemy import Column, ColumnElement, Connection, func, insert, select, true, update
 
+from backfill_assets.campaign.state import Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.core.errors import ApprovalError, CampaignError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import shown_days
-from backfill_assets.domain.campaign import Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.ledger.codec import campaign_columns, campaign_from_row, entry_columns, entry_from_row
 from backfill_assets.ledger.database import upsert
 from backfill_assets.ledger.rows import Rows

@@ -12,14 +12,14 @@ from functools import cache, lru_cache
 from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import RowMapping
 
+from backfill_assets.campaign.plan import Plan
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.core import canonical
 from backfill_assets.core.evidence import SEEN, DayEvidence
 from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.release import Manifest, ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, ReleaseRecord, Unit, UnitState, Work
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.domain.plan import Plan
-from backfill_assets.domain.specification import Specification
 
 
 def contract_to_text(contract: Contract) -> str:

@@ -13,12 +13,12 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.campaigns.conducting.campaign_standing import Standings
 from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.control import Control
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
 from backfill_assets.core.unit import LIVE_TAG
-from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills, LiveRuns
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG

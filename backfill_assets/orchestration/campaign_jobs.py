@@ -8,12 +8,12 @@ import dagster as dg
 from pydantic import Field
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.conducting.drift import uncompared
+from backfill_assets.campaign.load import uncompared
+from backfill_assets.campaign.plan import SHOWN_DIGITS, explain
+from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.core.days import format_days
 from backfill_assets.core.unit import shown_days
-from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.plan import SHOWN_DIGITS, explain
 from backfill_assets.lakehouse.layout import below
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated

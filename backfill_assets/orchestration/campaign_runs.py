@@ -11,6 +11,8 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.gate import Admitted, Decision, Halts, Shut, Waits
+from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, JournalEntry
 from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.core.days import format_days
@@ -18,8 +20,6 @@ from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
-from backfill_assets.domain.campaign import CAMPAIGN_TAG, WORKING, Action, JournalEntry
-from backfill_assets.domain.gate import Admitted, Decision, Halts, Shut, Waits
 from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets.orchestration.check_results import evaluations
 from backfill_assets.orchestration.launches import work_tag

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import dagster as dg
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ContractError, UnitError
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.unit import LIVE_TAG, UNIT_TAG, LateData, Launch, ReleaseMode, Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
-from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.orchestration.launch_contracts import Declared, contract_of
 from backfill_assets.orchestration.names import asset_key, days_of
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import altair as alt
 
+from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.unit import Attempt
-from backfill_assets.domain.campaign import Action, JournalEntry
 from backfill_assets.reports.charts import Spec, finished, over
 
 _TOLD: Final = frozenset(

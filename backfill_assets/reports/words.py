@@ -10,10 +10,10 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days
 from backfill_assets.core.measured import RowChange
-from backfill_assets.domain.plan import shown_bytes
 
 NOTHING: Final = "—"
 _WHOLE: Final = 1000

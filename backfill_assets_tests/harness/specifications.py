@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from backfill_assets.domain.specification import Specification
+from backfill_assets.campaign.specification import Specification
 from benchmarks.specifications import document
 
 NAME = "tax-fix-2026"

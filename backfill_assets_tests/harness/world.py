@@ -10,6 +10,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from backfill_assets.campaign.gate import Admitted
+from backfill_assets.campaign.load import drift_of
+from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
+from backfill_assets.campaign.specification import Notice, Specification
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
@@ -18,7 +23,6 @@ from backfill_assets.campaigns.conducting.campaign_release import CampaignReleas
 from backfill_assets.campaigns.conducting.campaign_standing import Standings
 from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.control import Control
-from backfill_assets.campaigns.conducting.drift import drift_of
 from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.notifying import Notifier
@@ -39,13 +43,9 @@ from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Si
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.domain.gate import Admitted
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.health_ports import EventLog
-from backfill_assets.domain.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.domain.reader_ports import Notices
-from backfill_assets.domain.specification import Notice, Specification
 from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables

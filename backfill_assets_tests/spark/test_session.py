@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
+from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError, QueryTimeoutError, SessionTakenOverError
-from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
 from backfill_assets_tests.engine import engine_environment, engine_settings, start_python

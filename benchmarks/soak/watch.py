@@ -22,10 +22,10 @@ from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, Bulk
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import LIVE_TAG, UNIT_TAG, ReleaseRecord, UnitState
-from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.lakehouse.engine.configuration import TABLES_KEPT
 from backfill_assets.orchestration.campaign_desk import desk_of
 from benchmarks.soak.actions import Situation

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from backfill_assets.campaign.approval import Roles, approver_of, require_another
+from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence, own_people
@@ -13,8 +15,6 @@ from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.unit import LOCK_WAIT, Unit, UnitState, shown_days
-from backfill_assets.domain.approval import Roles, approver_of, require_another
-from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})

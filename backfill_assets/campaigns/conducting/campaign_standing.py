@@ -6,19 +6,19 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from backfill_assets.campaign.approval import Roles
+from backfill_assets.campaign.gate import Decision, Traffic, admit
+from backfill_assets.campaign.load import uncompared
+from backfill_assets.campaign.state import Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.conducting.conductor import STEPS
-from backfill_assets.campaigns.conducting.drift import uncompared
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
-from backfill_assets.domain.approval import Roles
-from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.domain.evidence import DayFault, Fault
-from backfill_assets.domain.gate import Decision, Traffic, admit
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

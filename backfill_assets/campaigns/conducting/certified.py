@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from backfill_assets.campaign.state import Campaign
+from backfill_assets.campaign.validation import Certification
 from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.unit import Unit
-from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.expectations import Certification
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

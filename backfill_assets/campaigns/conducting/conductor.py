@@ -7,24 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from backfill_assets.campaign.gate import Admitted, Halts
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, Campaign, JournalEntry, Phase
 from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, UnitState, shown_days
-from backfill_assets.domain.campaign import (
-    CAMPAIGN_TAG,
-    WORKING,
-    Action,
-    Campaign,
-    JournalEntry,
-    Phase,
-)
 from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
 from backfill_assets.domain.evidence import DayFault, Fault
-from backfill_assets.domain.gate import Admitted, Halts
-from backfill_assets.domain.specification import Notice
 from backfill_assets.ledger.sql_ledger import Ledger
 
 Tell = Callable[[Campaign, Notice, str], None]

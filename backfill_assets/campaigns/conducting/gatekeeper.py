@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from backfill_assets.campaigns.conducting.drift import drift_of
+from backfill_assets.campaign.gate import Admitted, Decision, Traffic, admit
+from backfill_assets.campaign.load import drift_of
+from backfill_assets.campaign.state import Action, Campaign
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.unit import LOCK_WAIT, Attempt, AttemptState, Work
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.domain.campaign import Action, Campaign
 from backfill_assets.domain.campaign_ports import LiveRuns
-from backfill_assets.domain.gate import Admitted, Decision, Traffic, admit
 from backfill_assets.ledger.sql_ledger import Ledger
 
 REFUSED: Final = "refused"

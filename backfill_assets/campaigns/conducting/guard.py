@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from backfill_assets.campaign.approval import Roles
+from backfill_assets.campaign.state import Campaign, Phase
 from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
 from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import approved
@@ -16,8 +18,6 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.domain.approval import Roles
-from backfill_assets.domain.campaign import Campaign, Phase
 from backfill_assets.domain.release import plan_rollback
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger

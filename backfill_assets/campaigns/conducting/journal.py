@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill_assets.domain.campaign import NOTES, JournalEntry
+from backfill_assets.campaign.state import NOTES, JournalEntry
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from backfill_assets.campaign.state import Action, Campaign, state_of
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.releasing.approvals import approved
@@ -14,7 +15,6 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, DayFindings, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.campaign import Action, Campaign, state_of
 from backfill_assets.domain.metrics import (
     CampaignMetrics,
     DatasetMetrics,

@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.errors import BackfillError, NoticeError
 from backfill_assets.core.ports import Clock, Identity
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
 from backfill_assets.domain.reader_ports import Notices
-from backfill_assets.domain.specification import Notice
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _LOG: Final = logging.getLogger(__name__)

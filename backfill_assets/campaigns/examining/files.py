@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import StoredFile
@@ -15,7 +16,6 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
 from backfill_assets.domain.health_ports import WrittenReports
 from backfill_assets.domain.inputs import lost_days, surplus_days
-from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

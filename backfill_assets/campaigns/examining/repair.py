@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.files import REPORTS, days_of
 from backfill_assets.campaigns.releasing.reconcile import Reconcile, RepairKind
@@ -16,7 +17,6 @@ from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.ports import Identity
 from backfill_assets.core.unit import AttemptState
-from backfill_assets.domain.campaign import Action, JournalEntry
 from backfill_assets.domain.health import Cure, Finding, Mend, Mended
 
 _LOG: Final = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.campaigns.examining.releases import RECONCILE
 from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.campaign.plan import Days
 from backfill_assets.core.release import DataFile
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.plan import Days
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.raw import delivered_sizes

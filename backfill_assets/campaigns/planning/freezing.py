@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.campaigns.planning.planner import Planner, write_plan
-from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits
 from backfill_assets.core.errors import SpecificationError
 from backfill_assets.core.ports import Identity
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs
-from backfill_assets.domain.specification import Specification
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backfill_assets.campaign.estimate import Cut, Price, Rate, estimate_left, rates_of
+from backfill_assets.campaign.load import scoped
+from backfill_assets.campaign.plan import (
+    SHOWN_DIGITS,
+    Days,
+    Estimate,
+    Plan,
+    PlannedDataset,
+    batches,
+    choose_canaries,
+    steps,
+)
+from backfill_assets.campaign.specification import Layer, Specification
 from backfill_assets.campaigns.planning.claims import refuse_claimed
 from backfill_assets.campaigns.planning.figures import FigureReader, Figures
 from backfill_assets.campaigns.planning.warnings import Survey, warnings_of
-from backfill_assets.catalog.specifications import scoped
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import SpecificationError
 from backfill_assets.core.evidence import DatasetDay
@@ -19,10 +31,6 @@ from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.basis_ports import BasisNow
-from backfill_assets.domain.estimate import Cut, Price, Rate, estimate_left, rates_of
-from backfill_assets.domain.plan import SHOWN_DIGITS, Days, Estimate, Plan, PlannedDataset, batches, choose_canaries
-from backfill_assets.domain.specification import Layer, Specification
-from backfill_assets.domain.steps import steps
 from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.published.files import write_whole
 from backfill_assets.lakehouse.published.table import PublishedTable

@@ -6,13 +6,13 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from backfill_assets.campaign.plan import Estimate, PlannedDataset, counted
+from backfill_assets.campaign.specification import Specification
 from backfill_assets.campaigns.planning.figures import Figures
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Hold
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.sources import OnMissing
-from backfill_assets.domain.plan import Estimate, PlannedDataset, counted
-from backfill_assets.domain.specification import Specification
 
 
 @dataclass(frozen=True)

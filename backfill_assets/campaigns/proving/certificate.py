@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
@@ -29,7 +30,6 @@ from backfill_assets.core.release import layout_digest
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.basis_ports import BasisNow
-from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger

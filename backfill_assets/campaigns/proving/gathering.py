@@ -10,16 +10,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
+from backfill_assets.campaign.estimate import Price
+from backfill_assets.campaign.plan import Estimate
+from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.levels import Concern, Level
-from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.review import (
     Agreement,
     Command,

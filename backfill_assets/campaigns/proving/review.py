@@ -7,6 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from backfill_assets.campaign.estimate import Price
+from backfill_assets.campaign.state import Campaign
+from backfill_assets.campaign.validation import Certification
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
     agreements,
@@ -38,9 +41,6 @@ from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.domain.attribution import attribute
-from backfill_assets.domain.campaign import Campaign
-from backfill_assets.domain.estimate import Price
-from backfill_assets.domain.expectations import Certification
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import (
     Concern,

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.campaign.execution import Execution
+from backfill_assets.campaign.plan import choose_canaries
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
-from backfill_assets.domain.execution import Execution
 from backfill_assets.domain.inputs import force_by_day
-from backfill_assets.domain.plan import choose_canaries
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

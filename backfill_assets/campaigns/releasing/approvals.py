@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from backfill_assets.campaign.approval import Roles, approvers, may_approve, signature, unapproved
+from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry
 from backfill_assets.campaigns.releasing.steps import is_rollback
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
-from backfill_assets.domain.approval import Roles, approvers, may_approve, signature, unapproved
-from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _RULES = frozenset({"approval", "validation"})

@@ -6,13 +6,13 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from backfill_assets.campaign.plan import shown_bytes
+from backfill_assets.campaign.state import Phase
 from backfill_assets.campaigns.releasing.steps import WAIT, publish_locks
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import AHEAD, EXTRA, ReleaseState, StoredFile, restorable_until, shadow_of
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
-from backfill_assets.domain.campaign import Phase
-from backfill_assets.domain.plan import shown_bytes
 from backfill_assets.domain.retention import Needs, collectable
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
 from backfill_assets.core.expected_change import Contract
@@ -14,10 +16,8 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseKind, restorable_until
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.campaign import Campaign
 from backfill_assets.domain.consumers import Moments, Watched, expects_change, watched
 from backfill_assets.domain.reader_ports import ConsumerQueries
-from backfill_assets.domain.specification import Notice
 from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

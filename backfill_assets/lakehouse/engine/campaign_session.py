@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from backfill_assets.domain.execution import Execution
-from backfill_assets.domain.spark_settings import is_of_speed
+from backfill_assets.campaign.execution import Execution, is_of_speed
 from backfill_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError
-from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.engine.registration import EngineFolder, write_private
 from backfill_assets.settings import Settings
 

@@ -18,9 +18,9 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.proto import ExecutePlanRequest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError, QueryTimeoutError, ServerLostError, SessionTakenOverError
 from backfill_assets.core.text import format_duration
-from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.engine.client import channel_builder, release_session, set_settings, take_session
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.lakehouse.engine.server import SparkServer

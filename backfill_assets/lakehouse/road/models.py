@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
+from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import BackfillError, ModelError
 from backfill_assets.dataset.loaded import Language, Model
 from backfill_assets.dataset.running import running
-from backfill_assets.domain.spark_settings import PINNED
 from backfill_assets.lakehouse.road.reads import parts, undeclared, undeclared_in_request
 from backfill_assets.lakehouse.road.spark_sql import quoted, renamed
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from backfill_assets.domain.campaign import CampaignState
+from backfill_assets.campaign.state import CampaignState
 from backfill_assets_tests.harness.specifications import CANARIES, SIX_DAYS
 
 Rows = Sequence[int]

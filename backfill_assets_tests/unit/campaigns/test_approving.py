@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from backfill_assets.campaign.state import CHANGED, Action, JournalEntry, Phase
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError, RollbackError
 from backfill_assets.core.evidence import unit_hash
-from backfill_assets.domain.campaign import CHANGED, Action, JournalEntry, Phase
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.world import World

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.campaign.gate import Admitted, Halts, Waits
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import Action, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.campaigns.conducting.gatekeeper import Batch
 from backfill_assets.core.errors import CampaignError, ClaimedDaysError
 from backfill_assets.core.unit import UNIT_TAG, Attempt, AttemptState, UnitState
-from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Knobs, Phase
-from backfill_assets.domain.gate import Admitted, Halts, Waits
-from backfill_assets.domain.specification import Notice
 from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World

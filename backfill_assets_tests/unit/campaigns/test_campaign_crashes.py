@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.campaign.state import Action, CampaignState, Phase
 from backfill_assets.core.errors import ApprovalError, CampaignError, RollbackError
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.campaign import Action, CampaignState, Phase
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
 from backfill_assets_tests.harness.world import World, explained, repaired
 from backfill_assets_tests.told import Told

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from backfill_assets.campaign.state import Action, Phase
 from backfill_assets.campaigns.conducting.campaign_release import Publication
 from backfill_assets.core.errors import (
     ApprovalError,
@@ -21,7 +22,6 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.campaign import Action, Phase
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from backfill_assets.campaign.state import Action, CampaignState, JournalEntry, Phase
 from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.core.errors import ApprovalError
-from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Phase
 from backfill_assets_tests.harness.specifications import NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import Action, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.core.errors import ApprovalError, CampaignError, ClaimedDaysError, RollbackError
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.campaign import Action, CampaignState, JournalEntry, Knobs, Phase
-from backfill_assets.domain.specification import Notice
 from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.specifications import NAME, SIX_DAYS
 from backfill_assets_tests.harness.world import World

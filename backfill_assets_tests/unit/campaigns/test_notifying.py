@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from backfill_assets.domain.campaign import Action, Campaign
-from backfill_assets.domain.specification import Notice
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import Action, Campaign
 from backfill_assets.webhook import Webhook
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.specifications import DAYS, NAME

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
-from backfill_assets.domain.campaign import Action, JournalEntry
 from backfill_assets.domain.health import Finding, Gravity, Mended, RunAtWork
 from backfill_assets.lakehouse.layout import SET_ASIDE
 from backfill_assets.lakehouse.stored_tables import DeltaStoredTables

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
+from backfill_assets.campaign.estimate import Price
 from backfill_assets.campaigns.proving.gathering import all_seams, of_reaches, place_of, subject_of
 from backfill_assets.campaigns.proving.reach import Reaches
 from backfill_assets.campaigns.proving.review import Reviews
@@ -17,7 +18,6 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.levels import Level
 from backfill_assets.domain.review import DayState, Outcome, as_plain
 from backfill_assets.domain.series import Point, Series

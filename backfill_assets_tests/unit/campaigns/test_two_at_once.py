@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import Action, Approval, Campaign
 from backfill_assets.core.errors import ApprovalError, BackfillError, CampaignError, RollbackError
-from backfill_assets.domain.campaign import Action, Approval, Campaign
-from backfill_assets.domain.specification import Notice
 from backfill_assets_tests.harness.actors import Scheduler, User
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
 from backfill_assets_tests.harness.world import World

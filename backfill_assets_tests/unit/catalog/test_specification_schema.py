@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from backfill_assets.catalog.schema import specification_schema, specification_schema_text
-from backfill_assets.domain.spark_settings import OF_SPEED, PINNED, is_of_speed
-from backfill_assets.domain.specification import Specification
+from backfill_assets.campaign.execution import OF_SPEED, PINNED, is_of_speed
+from backfill_assets.campaign.load import specification_schema, specification_schema_text
+from backfill_assets.campaign.specification import Specification
 from backfill_assets_tests.unit.catalog.test_specifications import YAML
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 import backfill_assets
-from backfill_assets.catalog.specifications import (
-    LoadedSpecification,
-    load_specification,
-    misfits,
-    read_specification,
-    scoped,
-)
+from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, read_specification, scoped
+from backfill_assets.campaign.specification import Specification
 from backfill_assets.core.expected_change import parse_change
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.domain.specification import Specification
 from backfill_assets_tests.unit.catalog.kit import write_dataset
 
 ROOT = Path(__file__).resolve().parents[3]

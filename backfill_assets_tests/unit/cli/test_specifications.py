@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import backfill_assets
-from backfill_assets.catalog.drafts import Draft, draft_text
-from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits, read_specification
+from backfill_assets.campaign.draft import Draft, draft_text
+from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, read_specification
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Launch, ReleaseMode, Unit

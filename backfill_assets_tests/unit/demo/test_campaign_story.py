@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import backfill_assets
-from backfill_assets.catalog.specifications import LoadedSpecification, load_specification, misfits, read_specification
+from backfill_assets.campaign.execution import parse_window
+from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, read_specification
+from backfill_assets.campaign.specification import Specification
 from backfill_assets.cli.app import app
 from backfill_assets.core.days import day_range
 from backfill_assets.core.expected_change import Change, parse_change
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.domain.specification import Specification
-from backfill_assets.domain.windows import parse_window
 from demo.campaign_figures import Sales, by_month, differing, published_sales
 from demo.campaign_models import DATASET, UPSTREAM, Version, put_datasets, put_version
 from demo.campaign_specification import (

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill_assets.campaign.approval import approver_of, approvers, parse_roles, require_another, unapproved
+from backfill_assets.campaign.specification import ApprovalRule
+from backfill_assets.campaign.state import Approval
 from backfill_assets.core.errors import ApprovalError
 from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence
 from backfill_assets.core.measured import NOTHING, DayMeasurement, SourceState
-from backfill_assets.domain.approval import approver_of, approvers, parse_roles, require_another, unapproved
-from backfill_assets.domain.campaign import Approval
-from backfill_assets.domain.specification import ApprovalRule
 
 ROLES = {"finance-controller": ("anna", "ben"), "data-lead": ("carl",)}
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.campaign.validation import Certification
 from backfill_assets.core.certificate import NO_PRINTS, Prints, differing_columns, origin_of
 from backfill_assets.core.days import parse_days
 from backfill_assets.core.errors import InvalidDayError
-from backfill_assets.domain.expectations import Certification
-from backfill_assets.domain.specification import Specification
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.harness.tables import day
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill_assets.campaign.estimate import ASSUMED, Price, Rate, estimate_left, parse_price, rate_of, rates_of
+from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset, batches
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import Attempt, AttemptState
-from backfill_assets.domain.estimate import ASSUMED, Price, Rate, estimate_left, parse_price, rate_of, rates_of
-from backfill_assets.domain.plan import Days, Estimate, Plan, PlannedDataset, batches
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 RANGE = day_range(dt.date(1995, 1, 1), dt.date(1995, 1, 20))

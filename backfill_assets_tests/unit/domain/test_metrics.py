@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from backfill_assets.campaign.plan import Estimate, Plan, PlannedDataset
+from backfill_assets.campaign.state import Action, Campaign, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import (
@@ -21,7 +23,6 @@ from backfill_assets.core.unit import (
     UnitState,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.campaign import Action, Campaign, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.domain.metrics import (
     LastSuccess,
     Metrics,
@@ -35,7 +36,6 @@ from backfill_assets.domain.metrics import (
     seconds_per_partition,
     watermark,
 )
-from backfill_assets.domain.plan import Estimate, Plan, PlannedDataset
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.unit.domain.kit import dataset
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.core.days import ONE_DAY, day_range
-from backfill_assets.domain.plan import (
+from backfill_assets.campaign.plan import (
     Days,
     Estimate,
     Plan,
@@ -23,9 +22,10 @@ from backfill_assets.domain.plan import (
     choose_canaries,
     explain,
     shown_bytes,
+    steps,
 )
-from backfill_assets.domain.specification import Specification
-from backfill_assets.domain.steps import steps
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets_tests.harness.specifications import specification
 
 FIRST, LAST = dt.date(1995, 1, 1), dt.date(1996, 6, 30)

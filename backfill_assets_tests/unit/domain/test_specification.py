@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from backfill_assets.campaign.execution import parse_pace, parse_window
+from backfill_assets.campaign.specification import Layer, Notice, Specification
 from backfill_assets.core.expected_change import ANY, UNCHANGED, Change
-from backfill_assets.domain.execution import parse_pace
-from backfill_assets.domain.specification import Layer, Notice, Specification
-from backfill_assets.domain.windows import parse_window
 from backfill_assets_tests.harness.specifications import PLAIN, specification
 
 SMALL = PLAIN | {

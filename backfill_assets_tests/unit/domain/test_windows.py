@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill_assets.domain.windows import TimeWindow, covers_the_day, parse_window
+from backfill_assets.campaign.execution import TimeWindow, covers_the_day, parse_window
 
 MINUTE = dt.timedelta(minutes=1)
 # Half an hour of summer time, changes at midnight and just after it, a day that never was, none at all.

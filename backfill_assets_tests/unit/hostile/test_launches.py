@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.errors import BackfillError, ContractError, LayoutError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import CONTRACT_TAG, LIVE_TAG, UNIT_TAG
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.campaign import CAMPAIGN_TAG
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import LaunchError, graphql
 from backfill_assets.orchestration.factory import definitions_of

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import backfill_assets
-from backfill_assets.catalog.specifications import (
+from backfill_assets.campaign.load import (
     LoadedSpecification,
     SpecificationFault,
     load_specification,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 
-from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Knobs
-from backfill_assets.domain.plan import Estimate, Plan, PlannedDataset, Step, StepKind
-from backfill_assets.domain.specification import Specification
+from backfill_assets.campaign.plan import Estimate, Plan, PlannedDataset, Step, StepKind
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Knobs
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.unit.ledger.samples import NOON, march
 

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.core.errors import CampaignError
-from backfill_assets.domain.campaign import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger

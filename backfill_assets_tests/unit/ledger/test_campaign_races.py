@@ -10,8 +10,8 @@ from threading import Barrier
 
 import pytest
 
+from backfill_assets.campaign.state import Action, Campaign, Phase
 from backfill_assets.core.errors import CampaignError
-from backfill_assets.domain.campaign import Action, Campaign, Phase
 from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger, opened_ledger
@@ -27,7 +27,7 @@ TURNS = 12
 LAUNCH_AT_THE_SAME_MOMENT = """
 import dataclasses, json, sys, time
 from pathlib import Path
-from backfill_assets.domain.campaign import Action, Phase
+from backfill_assets.campaign.state import Action, Phase
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.ledger.opening import open_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import an_entry

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from backfill_assets.campaign.state import Action, Knobs, Phase
 from backfill_assets.core.errors import ApprovalError, CampaignError, UnitError
-from backfill_assets.domain.campaign import Action, Knobs, Phase
 from backfill_assets.ledger.opening import open_ledger
 from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from backfill_assets.campaign.state import Action
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.campaign import Action
 from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.ledger.login import LedgerLogin
 from backfill_assets.ledger.opening import open_ledger

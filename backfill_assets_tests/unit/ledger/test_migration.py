@@ -12,10 +12,10 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, func, insert, select, text
 
+from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Phase
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import AttemptState, StagedDay, UnitState, Work
-from backfill_assets.domain.campaign import Action, Approval, Campaign, JournalEntry, Phase
 from backfill_assets.ledger.opening import MIGRATIONS, open_ledger
 from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock

@@ -14,11 +14,11 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
+from backfill_assets.campaign.specification import Notice
+from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState, Phase
 from backfill_assets.campaigns.conducting.gatekeeper import Batch
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
-from backfill_assets.domain.campaign import CAMPAIGN_TAG, CampaignState, Phase
-from backfill_assets.domain.specification import Notice
 from backfill_assets.orchestration import campaign_runs
 from backfill_assets.orchestration.campaign_runs import build_in_batches, in_batches
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from backfill_assets.campaign.estimate import Price
+from backfill_assets.campaign.plan import Estimate
+from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.campaigns.proving.gathering import (
     Standing,
     agreements,
@@ -39,12 +42,9 @@ from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, 
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.attribution import attribute
-from backfill_assets.domain.campaign import Action, JournalEntry
-from backfill_assets.domain.estimate import Price
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
-from backfill_assets.domain.plan import Estimate
 from backfill_assets.domain.review import Command, DayState, Made, Proof, Reach, Review, Subject
 from backfill_assets.domain.series import Surroundings, series_of
 from backfill_assets_tests.harness.specifications import PLAIN

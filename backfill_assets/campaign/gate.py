@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
+from backfill_assets.campaign.state import WORKING, Campaign
 from backfill_assets.core.text import format_duration, number_of
-from backfill_assets.domain.campaign import WORKING, Campaign
 
 
 @dataclass(frozen=True)

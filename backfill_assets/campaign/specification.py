@@ -23,32 +23,21 @@ from pydantic import (
     field_validator,
 )
 
+from backfill_assets.campaign.execution import STORED, Execution, Window
+from backfill_assets.campaign.validation import ROW_CHANGE, Validation
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import MOST_DAYS, day_range
 from backfill_assets.core.errors import MisfitError
 from backfill_assets.core.expected_change import Clause, Contract
-from backfill_assets.core.fields import Day, Line, Name, Period, TimeZone, Who
+from backfill_assets.core.fields import (
+    Day,
+    Line,
+    Name,
+    Period,
+    TimeZone,
+    Who,
+)
 from backfill_assets.core.text import NAME_PATTERN
-from backfill_assets.domain.execution import STORED, Budget, Canary, Execution, MinProgress, Window
-from backfill_assets.domain.expectations import ROW_CHANGE, Validation
-
-__all__ = [
-    "ApprovalRule",
-    "Budget",
-    "Canary",
-    "Execution",
-    "Layer",
-    "MinProgress",
-    "Notice",
-    "Notify",
-    "Reason",
-    "RollbackRule",
-    "Scope",
-    "SourceRange",
-    "Specification",
-    "Target",
-    "Validation",
-]
 
 ID_PATTERN = r"[a-z][a-z0-9-]{2,62}"
 """Lower-case letters, digits and hyphens; begins with a letter; 3 to 63 characters."""

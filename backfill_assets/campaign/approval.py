@@ -10,8 +10,9 @@ from backfill_assets.core.errors import ApprovalError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 
 if TYPE_CHECKING:
-    from backfill_assets.domain.campaign import Approval
-    from backfill_assets.domain.specification import ApprovalRule
+    from backfill_assets.campaign.specification import ApprovalRule
+    from backfill_assets.campaign.state import Approval
+
 
 Roles = Mapping[str, Collection[str]]
 """The users of each role."""

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from backfill_assets.campaign.execution import MOST_AT_ONCE, MOST_IN_A_BATCH
+from backfill_assets.campaign.plan import Plan
+from backfill_assets.campaign.specification import Specification
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.domain.execution import MOST_AT_ONCE, MOST_IN_A_BATCH
-from backfill_assets.domain.plan import Plan
-from backfill_assets.domain.specification import Specification
 
 CAMPAIGN_TAG = "backfill_assets/campaign"
 """Run tag that names the campaign a run works for; its unit is named by a tag of its own."""

@@ -1,11 +1,16 @@
-"""Loading backfill specifications: all faults at once, with lines, and nothing written or run."""
+"""Specifications are loaded with all faults and their lines; which of their code or text has changed since the plan."""
 
 from __future__ import annotations
 
 import datetime as dt
 import difflib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -13,16 +18,30 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.campaign.state import Campaign
+from backfill_assets.campaign.validation import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
 from backfill_assets.core.errors import ContractError, DatasetError
 from backfill_assets.core.expected_change import Change, row_change
 from backfill_assets.core.text import format_duration, without_secrets
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.faults import MOST_FAULTS, KeyPath, line_of, shown_key, shown_path, validation_faults
+from backfill_assets.dataset.faults import (
+    MOST_FAULTS,
+    KeyPath,
+    line_of,
+    shown_key,
+    shown_path,
+    validation_faults,
+)
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.dataset.yaml import Document, content_of, decoded, read_yaml
-from backfill_assets.domain.expectations import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
-from backfill_assets.domain.specification import Specification
+from backfill_assets.dataset.schema import schema_as_text, schema_of
+from backfill_assets.dataset.yaml import (
+    Document,
+    content_of,
+    decoded,
+    read_yaml,
+)
 
 _CHANGES = ("validation", METRIC_CHANGE)
 _Placed = tuple[KeyPath, int | None, str]
@@ -281,3 +300,46 @@ def _as_spelt(fault: _Placed, short: Mapping[str, KeyPath]) -> _Placed:
     if not spelt:
         return fault
     return (*spelt, *path[3:]), line, message.replace(shown_key(path[:3]), shown_key(spelt), 1)
+
+
+def drift_of(campaign: Campaign, code: Mapping[str, str]) -> str:
+    """What moved since the plan, in words, or nothing; `code` are the code versions that are loaded, by dataset.
+
+    A specification whose file is not there is not compared, which `uncompared` says: a deployment need not carry it.
+    """
+    moved = [d.name for d in campaign.plan.datasets if code.get(d.name) != d.code_version]
+    if moved:
+        return (
+            f"the code of {', '.join(moved)} is no longer what the plan was made from; "
+            f"if that is meant, go on with: backfill resume {campaign.id}; if not, restore the code"
+        )
+    file = Path(campaign.file)
+    if not campaign.file or not file.is_file():
+        return ""
+    loaded = load_specification(file)
+    if isinstance(loaded, tuple):
+        return f"the specification cannot be read any more: {loaded[0]}; mend or restore the file"
+    if loaded.specification.hash != campaign.specification.hash:
+        return (
+            f"{shown_path(file)} is no longer what the plan was made from; "
+            f"if that is meant, go on with: backfill resume {campaign.id}; if not, restore the file"
+        )
+    return ""
+
+
+def uncompared(campaign: Campaign) -> str:
+    """That the specification's file is not there, in words, or nothing: then nobody notices if it has moved."""
+    file = Path(campaign.file)
+    if not campaign.file or file.is_file():
+        return ""
+    return f"its file {shown_path(file)} is not there: not compared with the plan"
+
+
+def specification_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a backfill specification, made from the model that loads it."""
+    return schema_of(Specification, "backfill specification")
+
+
+def specification_schema_text() -> str:
+    """The schema as it is stored in docs/backfill.schema.json."""
+    return schema_as_text(specification_schema())

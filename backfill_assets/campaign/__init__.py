@@ -1,0 +1,1 @@
+"""What a correction is: backfill.yaml, its plan, its phases, its gate."""

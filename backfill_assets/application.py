@@ -44,22 +44,21 @@ from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
+from backfill_assets.delta.releases_table import DeltaReleasesTable
+from backfill_assets.delta.stored_tables import DeltaStoredTables
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.staging import vacuum_staging
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
-from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger.clock import ledger_clock
 from backfill_assets.ledger.opening import open_ledger
 from backfill_assets.ledger.sql_ledger import Ledger
-from backfill_assets.reports.folder import ReportFolder
 from backfill_assets.settings import Settings
+from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import SystemClock, TimedIds
 from backfill_assets.webhook import Webhook
 

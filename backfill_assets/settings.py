@@ -18,7 +18,7 @@ from backfill_assets.campaign.estimate import Price, parse_price
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret
-from backfill_assets.domain.storage import Mount, refused_mount
+from backfill_assets.storage.places import Mount, refused_mount
 
 _PREFIX: Final = "BACKFILL_ASSETS_"
 _SHOWN: Final = 100

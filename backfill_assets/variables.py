@@ -9,7 +9,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from backfill_assets.core.text import parse_duration
-from backfill_assets.domain.storage import refused_url
+from backfill_assets.storage.places import refused_url
 
 _MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

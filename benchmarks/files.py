@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.storage.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.storage.layout import Layout
 from benchmarks.installation import BenchmarkError
 from benchmarks.stages import Span
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from backfill_assets.lakehouse.published.reading import rows_of
+from backfill_assets.delta.reading import rows_of
 
 _REVENUE, _MARGIN = "net_revenue", "margin"
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill_assets.lakehouse.published.reading import rows_of
+from backfill_assets.delta.reading import rows_of
 
 
 @dataclass(frozen=True)

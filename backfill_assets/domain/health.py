@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-
-from backfill_assets.core.release import StoredFile
 
 
 class Gravity(StrEnum):
@@ -80,58 +77,6 @@ class Mended:
     def __str__(self) -> str:
         """One line for people."""
         return f"not mended: {self.what}: {self.fault}" if self.fault else f"{self.what}: {self.cure.mend.value}"
-
-
-@dataclass(frozen=True)
-class DamagedCommit:
-    """A commit that cannot be what was written: `fault` says what is wrong with the file."""
-
-    version: int
-    fault: str
-
-
-@dataclass(frozen=True)
-class LostFile:
-    """A data file of the newest version that is not on disk with its size in bytes; `found` is -1 where there is none."""
-
-    path: str
-    size: int
-    found: int
-
-
-@dataclass(frozen=True)
-class StoredTable:
-    """A Delta table as its files lie on disk, whatever its log can still be used for.
-
-    `place` is its folder, relative to the warehouse; `layer` and `dataset` say whose it is. `version` is that of the
-    newest commit file, -1 without any; `gaps` are versions that lack between others; `fault` says why the newest version
-    cannot be read. `lost` are files of that version (of published tables none are named here), `rows` counts the rows of raw
-    by delivery day, as the newest undamaged version has them. `temporary` are files that some write has left unfinished,
-    `orphans` data files that no commit names; `manifests` are the releases whose manifest beside the table cannot be read;
-    `set_aside` are versions that a repair has taken out of the log; `torn_checkpoints` those of which the checkpoint cannot be
-    read and is not needed.
-    """
-
-    place: str
-    layer: str
-    dataset: str
-    version: int = -1
-    written_at: dt.datetime | None = None
-    damaged: tuple[DamagedCommit, ...] = ()
-    gaps: tuple[int, ...] = ()
-    fault: str = ""
-    lost: tuple[LostFile, ...] = ()
-    rows: Mapping[dt.date, int] = field(default_factory=dict)
-    temporary: tuple[StoredFile, ...] = ()
-    orphans: tuple[StoredFile, ...] = ()
-    manifests: tuple[str, ...] = ()
-    set_aside: tuple[int, ...] = ()
-    torn_checkpoints: tuple[int, ...] = ()
-
-    @property
-    def readable(self) -> bool:
-        """Whether what its log says can be compared with anything."""
-        return not (self.damaged or self.gaps or self.fault)
 
 
 @dataclass(frozen=True)

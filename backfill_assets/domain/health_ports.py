@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from backfill_assets.core.release import StoredFile
-from backfill_assets.domain.health import RunAtWork, StoredTable
+from backfill_assets.delta.stored_tables import StoredTable
+from backfill_assets.domain.health import RunAtWork
 
 
 class StoredTables(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from backfill_assets.dataset.sources import Figures
-from backfill_assets.domain.data_releases import ReleaseRow
+from backfill_assets.delta.releases_table import ReleaseRow
 
 
 class ReleasesTable(Protocol):

@@ -14,12 +14,12 @@ from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.core.days import format_days
 from backfill_assets.core.unit import shown_days
-from backfill_assets.lakehouse.layout import below
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_assets import release_metadata, released_events
 from backfill_assets.orchestration.reporting import report_rollback
 from backfill_assets.orchestration.unit_report import tell
+from backfill_assets.storage.layout import below
 from dagster_batched_events import batched_events
 
 _PLAIN: Mapping[object, Any] = {str: dg.String, int: dg.Int, bool: dg.Bool}

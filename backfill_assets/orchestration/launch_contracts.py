@@ -15,8 +15,8 @@ from backfill_assets.core.unit import CONTRACT_TAG, Unit
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.yaml import content_of, decoded, read_yaml
-from backfill_assets.lakehouse.layout import below
 from backfill_assets.orchestration.names import op_name
+from backfill_assets.storage.layout import below
 
 _SHOWN = 100
 

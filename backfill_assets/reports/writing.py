@@ -15,8 +15,8 @@ from urllib.parse import quote
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.domain.metrics import Metrics
 from backfill_assets.domain.review import Review, review_as_json
-from backfill_assets.reports.folder import JSON, UNFINISHED
 from backfill_assets.reports.page import render_index, render_review
+from backfill_assets.storage.layout import JSON, UNFINISHED
 
 PAGE: Final = "index.html"
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from backfill_assets.application import Application
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings

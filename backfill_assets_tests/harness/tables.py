@@ -16,8 +16,8 @@ from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Language, Layer, LoadedDataset, Model
 from backfill_assets.dataset.sources import Upstream
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.clocks import START
 
 DAY = dt.date(2026, 1, 1)

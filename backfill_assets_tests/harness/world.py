@@ -43,15 +43,15 @@ from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Si
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
 from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.delta.releases_table import DeltaReleasesTable
+from backfill_assets.delta.stored_tables import DeltaStoredTables
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.reader_ports import Notices
-from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
-from backfill_assets.lakehouse.published.table import PublishedTable
-from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
 from backfill_assets.ledger.locks import LockPace
 from backfill_assets.ledger.sql_ledger import Ledger
-from backfill_assets.reports.folder import ReportFolder
+from backfill_assets.storage.layout import ReportFolder
 from backfill_assets_tests.harness.actors import (
     CountedIds,
     LiveRunsOf,

@@ -13,11 +13,12 @@ import backfill_assets
 from backfill_assets.core.days import day_range
 from backfill_assets.dataset.deliveries import received
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.raw import discover, land
+from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
 from backfill_assets.lakehouse.road.staging import stage
 from backfill_assets.lakehouse.road.tables import read_table
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
 from benchmarks.floor import run_floor
 from benchmarks.installation import DATASET, BenchmarkError
 from demo.orders import generate_orders, land_orders

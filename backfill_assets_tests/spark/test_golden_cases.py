@@ -11,12 +11,13 @@ from pyspark.sql import SparkSession
 import backfill_assets
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.raw import discover, land
+from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
 from backfill_assets.lakehouse.road.staging import read_staged, stage
 from backfill_assets.lakehouse.road.tables import read_table
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, upstream_tables
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
 from backfill_assets.testing.golden import GoldenCase, collect_cases, differences
 from backfill_assets.testing.laying_out import lay_out, lay_out_upstreams
 from backfill_assets_tests.told import Told

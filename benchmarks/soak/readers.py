@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EngineError
+from backfill_assets.delta.reading import rows_of
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.published.reading import rows_of
 from backfill_assets.settings import Settings
 from benchmarks.soak.model import DayRows, Poll, View
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.orchestration.backfills import Backfill, LaunchError, graphql, launch_backfill
+from backfill_assets.storage.layout import Layout
 from backfill_assets.system import SystemClock
 from benchmarks.installation import LAUNCH_RUN, ROOT, Installation, job_params
 from benchmarks.soak.processes import Processes

@@ -14,6 +14,7 @@ from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import ContentFingerprints
 from backfill_assets.domain.inputs import (
     Deliveries,
@@ -25,11 +26,10 @@ from backfill_assets.domain.inputs import (
     origins_ever,
     staged_inputs,
 )
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.storage.layout import Layout
 
 _ByDay = Mapping[dt.date, tuple[Delivery, ...]]
 _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import ContentFingerprints
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _Files = Mapping[dt.date, tuple[DataFile, ...]]

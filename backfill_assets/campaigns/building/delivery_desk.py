@@ -19,7 +19,8 @@ from backfill_assets.core.fields import fits
 from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import Standing, heads, place_of, standings
-from backfill_assets.lakehouse.road.raw import SourceFile, discover, land
+from backfill_assets.lakehouse.road.raw import land
+from backfill_assets.storage.sources import SourceFile, discover
 
 Days = tuple[dt.date, ...]
 

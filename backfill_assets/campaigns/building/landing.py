@@ -18,18 +18,11 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.raw import (
-    SourceFile,
-    discover,
-    land,
-    lost_from_raw,
-    require_known,
-    require_raw,
-    require_sources,
-)
+from backfill_assets.lakehouse.road.raw import land, lost_from_raw, require_known, require_raw
 from backfill_assets.lakehouse.road.raw_rows import read_again, rows_in_raw
 from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import SourceFile, discover, require_sources
 
 Days = tuple[dt.date, ...]
 _AHEAD: Final = dt.timedelta(days=366)

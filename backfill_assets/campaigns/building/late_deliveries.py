@@ -19,12 +19,12 @@ from backfill_assets.dataset.deliveries import heads
 from backfill_assets.dataset.lineage import release_groups, upstreams_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
 from backfill_assets.domain.metrics import gaps_of
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.table import PublishedTable
-from backfill_assets.lakehouse.road.raw import SourceFile, discover
 from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import SourceFile, discover
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]

@@ -13,7 +13,7 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Hold, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import release_groups, upstream_first, upstreams_of
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _Need = dict[str, set[dt.date]]

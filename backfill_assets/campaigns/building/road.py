@@ -21,16 +21,15 @@ from backfill_assets.core.measured import NOTHING, Alone, DayMeasurement, Source
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.evidence import DayFault, Fault, faults_of
 from backfill_assets.domain.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.lakehouse.road.alone import built_alone
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure
-from backfill_assets.lakehouse.road.raw import gone_from_sources
 from backfill_assets.lakehouse.road.row_differences import Question, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
@@ -41,6 +40,7 @@ from backfill_assets.lakehouse.road.upstream import (
     require_declared_columns,
     upstream_tables,
 )
+from backfill_assets.storage.sources import gone_from_sources
 
 Days = tuple[dt.date, ...]
 _TRIES: Final = 3

@@ -15,7 +15,7 @@ from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays
 from backfill_assets.ledger.sql_ledger import Ledger
 

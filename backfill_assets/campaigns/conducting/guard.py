@@ -18,8 +18,8 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.release import plan_rollback
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})

@@ -15,6 +15,7 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, DayFindings, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.metrics import (
     CampaignMetrics,
     DatasetMetrics,
@@ -24,7 +25,6 @@ from backfill_assets.domain.metrics import (
     dataset_metrics,
     days_done,
 )
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

@@ -13,7 +13,7 @@ from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.release import EXTRA, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import UnitState
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _CLOSABLE = frozenset(Phase) - {Phase.planned, *SIGNED_OFF}

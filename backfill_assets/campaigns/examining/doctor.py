@@ -18,9 +18,10 @@ from backfill_assets.core.release import is_ahead
 from backfill_assets.core.unit import Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
+from backfill_assets.delta.stored_tables import StoredTable
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 SETTLED = dt.timedelta(days=1)

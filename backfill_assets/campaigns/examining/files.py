@@ -13,10 +13,11 @@ from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
+from backfill_assets.delta.stored_tables import StoredTable
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.domain.health_ports import WrittenReports
 from backfill_assets.domain.inputs import lost_days, surplus_days
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 REPORTS = "reports"

@@ -20,8 +20,9 @@ from backfill_assets.core.release import (
     shadow_of,
 )
 from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
-from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, StoredTable
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.stored_tables import StoredTable
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.ledger.sql_ledger import Ledger
 
 RECONCILE = "run: backfill reconcile"

@@ -30,11 +30,11 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import BasisNow
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.files import write_whole
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.storage.files import write_whole
+from backfill_assets.storage.layout import Layout
 
 
 @dataclass(frozen=True)

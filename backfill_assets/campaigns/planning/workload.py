@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

@@ -29,9 +29,9 @@ from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import layout_digest
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import BasisNow
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"

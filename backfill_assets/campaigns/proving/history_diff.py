@@ -15,10 +15,10 @@ from backfill_assets.core.ports import Ids
 from backfill_assets.dataset.checkout import Checkout
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.proof_ports import Histories, Sampled
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _CONFIGURED = Recomputation("as configured", {})

@@ -12,8 +12,8 @@ from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, layout_digest
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.review import Reach
-from backfill_assets.lakehouse.published.table import PublishedTable
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 

@@ -40,6 +40,7 @@ from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.attribution import attribute
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import (
@@ -52,7 +53,6 @@ from backfill_assets.domain.levels import (
 )
 from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay, RowTotals
 from backfill_assets.domain.series import Series, series_of
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

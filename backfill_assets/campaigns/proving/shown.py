@@ -23,9 +23,9 @@ from backfill_assets.core.release import (
     restorable_until,
 )
 from backfill_assets.core.unit import ReleaseRecord, Unit
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.review import DayState
 from backfill_assets.domain.series import Surroundings
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 CONTEXT: Final = dt.timedelta(days=60)

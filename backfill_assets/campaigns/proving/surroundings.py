@@ -10,8 +10,8 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.proof_ports import Recomputations
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 _Layouts = Mapping[dt.date, str]

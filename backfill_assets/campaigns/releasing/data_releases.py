@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backfill_assets.core.unit import LOCK_WAIT
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.domain.data_releases import by_name, differing, is_of, projection
+from backfill_assets.delta.releases_table import by_name, differing, is_of, projection
 from backfill_assets.domain.reader_ports import ReleasesTable
 from backfill_assets.ledger.sql_ledger import Ledger
 

@@ -28,9 +28,9 @@ from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import BasisNow, ContentFingerprints
 from backfill_assets.domain.evidence import DayFault
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

@@ -26,8 +26,8 @@ from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.release import plan_rollback
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

@@ -11,7 +11,7 @@ from backfill_assets.core.errors import DatasetError, TableMovedError, UnitError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 Checkpoint = Callable[[str], None]

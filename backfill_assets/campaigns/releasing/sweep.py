@@ -13,8 +13,8 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import AHEAD, EXTRA, ReleaseState, StoredFile, restorable_until, shadow_of
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.retention import Needs, collectable
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 GRACE = dt.timedelta(hours=1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.release import EXTRA, ReleaseKind, restorable_until
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

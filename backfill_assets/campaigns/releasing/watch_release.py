@@ -16,9 +16,9 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseKind, restorable_until
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.consumers import Moments, Watched, expects_change, watched
 from backfill_assets.domain.reader_ports import ConsumerQueries
-from backfill_assets.lakehouse.published.table import PublishedTable
 from backfill_assets.ledger.sql_ledger import Ledger
 
 

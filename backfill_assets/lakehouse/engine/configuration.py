@@ -9,8 +9,9 @@ from typing import Final
 
 from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError
-from backfill_assets.lakehouse.engine.registration import EngineFolder, write_private
+from backfill_assets.lakehouse.engine.registration import EngineFolder
 from backfill_assets.settings import Settings
+from backfill_assets.storage.files import write_private
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The Delta JAR that belongs to the pinned pyspark and delta-spark; change all three together."""

@@ -29,13 +29,9 @@ from backfill_assets.lakehouse.engine.configuration import (
     write_configuration,
 )
 from backfill_assets.lakehouse.engine.java import require_java
-from backfill_assets.lakehouse.engine.registration import (
-    EngineFolder,
-    ProcessRef,
-    Registration,
-    write_private,
-)
+from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
 from backfill_assets.settings import Settings
+from backfill_assets.storage.files import write_private
 
 START_SECONDS: Final = 600
 """How long a start may take; the first one on a machine downloads Delta's JARs."""

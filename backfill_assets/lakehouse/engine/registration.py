@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backfill_assets.core.errors import EngineError, ForeignServerError
 from backfill_assets.lakehouse.engine.endpoint import Endpoint
+from backfill_assets.storage.files import write_private
 
 LOCK_SECONDS: Final = 660
 """How long to wait for a process that starts or stops the server: longer than a first start may take."""
@@ -157,10 +158,3 @@ class EngineFolder:
             "use a warehouse of your own (BACKFILL_ASSETS_WAREHOUSE), or let that user stop their server and remove the "
             "folder, and both name one server by BACKFILL_ASSETS_SPARK_URL."
         )
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user may read, from its first byte on."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")

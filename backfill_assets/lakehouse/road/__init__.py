@@ -6,17 +6,7 @@ from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure, published_figures
 from backfill_assets.lakehouse.road.models import run_model
-from backfill_assets.lakehouse.road.raw import (
-    SourceFile,
-    delivered_sizes,
-    discover,
-    gone_from_sources,
-    land,
-    lost_from_raw,
-    require_known,
-    require_raw,
-    require_sources,
-)
+from backfill_assets.lakehouse.road.raw import land, lost_from_raw, require_known, require_raw
 from backfill_assets.lakehouse.road.raw_rows import read_again, rows_in_raw
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.references import reference_fingerprints
@@ -38,6 +28,7 @@ from backfill_assets.lakehouse.road.upstream import (
     upstream_tables,
 )
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
+from backfill_assets.storage.sources import SourceFile, delivered_sizes, discover, gone_from_sources, require_sources
 
 __all__ = [
     "PUBLISHED",

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.measured import Alone
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import differing
 from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of
 from backfill_assets.lakehouse.road.measure import Sides
@@ -18,6 +17,7 @@ from backfill_assets.lakehouse.road.row_values import Pair, counts_of, tallies_o
 from backfill_assets.lakehouse.road.shadow import day_alone, shadow_path
 from backfill_assets.lakehouse.road.tables import read_days
 from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
+from backfill_assets.storage.layout import Layout
 
 
 def built_alone(

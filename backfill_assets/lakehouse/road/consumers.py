@@ -11,10 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Figures
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.spark_sql import figure, is_numeric, renamed
+from backfill_assets.storage.layout import Layout
 
 
 class SparkConsumers(OnSpark):

@@ -6,7 +6,6 @@ import bz2
 import codecs
 import csv as csv_module
 import gzip
-import hashlib
 import io
 import itertools
 import json
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
 from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
+from backfill_assets.storage.files import read_from
 
 _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26
@@ -59,28 +59,6 @@ class Declared(Protocol):
     @property
     def csv(self) -> CsvOptions:
         """How CSV files are to be read."""
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def read_from(shown: str) -> Iterator[None]:
-    """Turn errors of the file system about a file, `shown` to people, into ours: it may vanish after it was listed.
-
-    Raises:
-        SourceError: the file is gone, or cannot be read.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(
-            f"{visible(shown)}: it cannot be read, or not any more ({error.strerror or error}); see that its folders may be read "
-            "and it is delivered whole, under another name until then, and launch again"
-        ) from error
 
 
 def spark_path(path: Path) -> str:

@@ -11,9 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.reading import is_table
 from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.spark_sql import spark_type
-from backfill_assets.lakehouse.road.tables import is_table, read_days
+from backfill_assets.lakehouse.road.tables import read_days
 
 _SUM: Final = "fingerprint:sum"
 _XOR: Final = "fingerprint:xor"

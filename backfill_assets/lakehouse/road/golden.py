@@ -20,7 +20,7 @@ from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Golden, golden_check
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.delta.reading import held_by_day, is_table
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -33,15 +33,16 @@ from backfill_assets.lakehouse.road.compare import (
     new_column,
     old_column,
 )
-from backfill_assets.lakehouse.road.files import read_from, sha256_of
 from backfill_assets.lakehouse.road.models import run_query
 from backfill_assets.lakehouse.road.reads import undeclared
 from backfill_assets.lakehouse.road.references import read_file, reference_tables
 from backfill_assets.lakehouse.road.samples import plain_value
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import declared_type, first_of_each, in_days, renamed
-from backfill_assets.lakehouse.road.tables import held_by_day, is_table, read_days, read_table
+from backfill_assets.lakehouse.road.tables import read_days, read_table
 from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
+from backfill_assets.storage.files import read_from, sha256_of
+from backfill_assets.storage.layout import Layout
 
 _MOST: Final = 5
 _KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}

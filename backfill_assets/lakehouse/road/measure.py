@@ -18,7 +18,7 @@ from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.checks import PERCENTILES, Measure
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.delta.reading import is_table
 from backfill_assets.lakehouse.road.fingerprint import (
     fingerprint_columns,
     fingerprint_of,
@@ -29,7 +29,8 @@ from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import figures_of, is_numeric, is_true, renamed
 from backfill_assets.lakehouse.road.staging import read_staged
-from backfill_assets.lakehouse.road.tables import is_table, read_days
+from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.storage.layout import Layout
 
 _METRIC: Final = "metric:"
 _COUNT: Final = "count:"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.storage.layout import Layout
 
 
 @dataclass(frozen=True)

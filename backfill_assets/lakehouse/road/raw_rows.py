@@ -21,12 +21,13 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Encoding, Format, Source, Undeclared, form_of, reading_of
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.delta.reading import files_of_days, is_table
 from backfill_assets.lakehouse.road.landing import FORM, INGESTED, headers_of, raw_schema
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import declared_type, spark_type, struct_of
-from backfill_assets.lakehouse.road.tables import files_of_days, is_table, read_days
+from backfill_assets.lakehouse.road.tables import read_days
 from backfill_assets.lakehouse.spark_errors import room_for
+from backfill_assets.storage.layout import Layout
 
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""

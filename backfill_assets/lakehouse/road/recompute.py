@@ -18,10 +18,9 @@ from backfill_assets.core.certificate import INPUT_ROWS, NO_PRINTS, Prints, Reco
 from backfill_assets.core.measured import RowChange, Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import add_actions, is_table
 from backfill_assets.domain.history_diff import DayDifference
 from backfill_assets.domain.proof_ports import Sampled
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.reading import add_actions
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -47,8 +46,9 @@ from backfill_assets.lakehouse.road.samples import json_value
 from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow, shadow_path
 from backfill_assets.lakehouse.road.spark_sql import first_of_each, is_numeric
 from backfill_assets.lakehouse.road.staging import as_they_are, staged_rows
-from backfill_assets.lakehouse.road.tables import is_table, read_days
+from backfill_assets.lakehouse.road.tables import read_days
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, upstream_tables
+from backfill_assets.storage.layout import Layout
 
 _MOST_ROWS: Final = 20
 _SHUFFLED_INTO: Final = 5

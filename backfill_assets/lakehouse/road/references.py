@@ -11,11 +11,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Format, Reference
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.road.files import headline, read_from, require_columns, sha256_of, spark_path
+from backfill_assets.lakehouse.road.files import headline, require_columns, spark_path
 from backfill_assets.lakehouse.road.landing import headers_of, lines_of
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import struct_of
+from backfill_assets.storage.files import read_from, sha256_of
+from backfill_assets.storage.layout import Layout
 
 
 def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:

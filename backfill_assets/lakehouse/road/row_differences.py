@@ -19,7 +19,6 @@ from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import DayComparison, RowCounts
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -39,6 +38,7 @@ from backfill_assets.lakehouse.road.shares import CAME, LEFT, MOVED, Shadow, Sli
 from backfill_assets.lakehouse.road.spark_sql import equal_keys, figure, in_days
 from backfill_assets.lakehouse.road.staging import read_staged, staged_rows
 from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.storage.layout import Layout
 
 _FILE: Final = "_source_file"
 

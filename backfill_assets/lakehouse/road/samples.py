@@ -18,7 +18,6 @@ from backfill_assets.core.evidence import Row as SampleRow
 from backfill_assets.core.measured import Value
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.matching import is_unmatched, with_matches
 from backfill_assets.lakehouse.road.measure import is_failing
 from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, read_in_force
@@ -28,6 +27,7 @@ from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import first_of_each, in_days
 from backfill_assets.lakehouse.road.staging import LINEAGE, outside_rows
 from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.storage.layout import Layout
 
 _MOST: Final = 5
 _LONGEST_TEXT: Final = 200

@@ -14,12 +14,12 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout, below
 from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed
 from backfill_assets.lakehouse.road.staging import read_staged
 from backfill_assets.lakehouse.road.tables import write_days
+from backfill_assets.storage.layout import Layout, below
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,17 @@ from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.durable import kept
+from backfill_assets.delta.reading import digests_by_day, is_table, rows_by_day
+from backfill_assets.delta.shadows import kept
 from backfill_assets.lakehouse.road.models import empty_tables, run_model
 from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.lakehouse.road.reads import aggregates
 from backfill_assets.lakehouse.road.records import CORRUPT
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
-from backfill_assets.lakehouse.road.tables import digests_by_day, is_table, read_days, rows_by_day, write_days
+from backfill_assets.lakehouse.road.tables import read_days, write_days
 from backfill_assets.lakehouse.spark_errors import room_for
+from backfill_assets.storage.layout import Layout
 
 LINEAGE: Final = "_lineage"
 """The column that tells of each row from which delivery it came; a staging model hands it through."""

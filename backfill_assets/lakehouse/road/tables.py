@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.lakehouse.published.log import LOG, actions, commits
-from backfill_assets.lakehouse.published.reading import add_actions
+from backfill_assets.delta.log import LOG, actions, commits
+from backfill_assets.delta.reading import is_table
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
 from backfill_assets.lakehouse.spark_errors import room_for
 
@@ -32,39 +31,6 @@ _WRITES: Final = itertools.count()
 """Numbers the writes of this process."""
 
 
-def is_table(path: Path) -> bool:
-    """Whether a Delta table lies in this folder."""
-    return any((path / "_delta_log").glob("*.json"))
-
-
-def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-    """By day a digest (hex) of the files that a table has for it, of all where it is not partitioned by `column`.
-
-    Raises:
-        DeltaError: the folder holds no whole Delta table.
-    """
-    table = DeltaTable(place)
-    # A column that is added or renamed in the metadata alone changes what is read.
-    known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        # Such a vector takes rows out of a file that keeps its name.
-        return dict.fromkeys(days, digest([*known, table.version()]))
-    by_day = column in table.metadata().partition_columns
-    files: dict[dt.date | None, list[str]] = {}
-    for add in add_actions(table, "path", *(["partition"] if by_day else [])):
-        files.setdefault(add["partition"][column] if by_day else None, []).append(add["path"])
-    if not by_day:
-        return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
-    return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
-
-
-def files_of_days(table: DeltaTable, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
-    """The files that a loaded version has for some days, by their path relative to the table, each with its day."""
-    files = {f["path"]: f["partition"][column] for f in add_actions(table, "path", "partition")}
-    asked = frozenset(days)
-    return {file: day for file, day in files.items() if day in asked}
-
-
 def read_table(spark: SparkSession, path: Path) -> DataFrame:
     """Read the newest version of a Delta table."""
     return spark.read.format("delta").load(str(path))
@@ -77,30 +43,6 @@ def read_days(
     reader = spark.read.format("delta")
     table = reader if version is None else reader.option("versionAsOf", version)
     return table.load(str(path)).where(in_days(partition, days))
-
-
-def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
-    """Number of rows of each of the days, from the table's log alone."""
-    counts = dict.fromkeys(days, 0)
-    for file in add_actions(DeltaTable(path), "num_records", "partition"):
-        if (day := file["partition"][partition]) in counts:
-            counts[day] += file["num_records"]
-    return counts
-
-
-def digests_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-    """By day the digest of the files that a table has for it, as `write_days` gives it; none where there is no table."""
-    if not is_table(path):
-        return {}
-    table, files = DeltaTable(path), dict[dt.date, list[str]]()
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        # Such a vector takes rows out of a file that keeps its name; `write_days` makes none.
-        return {}
-    files = {day: [] for day in days}
-    for add in add_actions(table, "path", "partition"):
-        if (day := add["partition"][partition]) in files:
-            files[day].append(add["path"])
-    return {day: digest(sorted(own)) for day, own in files.items()}
 
 
 def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:

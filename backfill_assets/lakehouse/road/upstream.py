@@ -23,11 +23,12 @@ from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.checks import Total
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
+from backfill_assets.delta.reading import files_of_days, is_table
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import figures_of, renamed, struct_of
-from backfill_assets.lakehouse.road.tables import files_of_days, is_table, read_days
+from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.storage.layout import Layout
 
 PUBLISHED: Final = ""
 """The place of days that are read from the published table; all other places are shadow folders."""

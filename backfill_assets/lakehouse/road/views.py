@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.files import write_whole
+from backfill_assets.delta.reading import is_table
 from backfill_assets.lakehouse.road.on_spark import OnSpark
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, literal, quoted, spark_type
-from backfill_assets.lakehouse.road.tables import is_table, read_table
+from backfill_assets.lakehouse.road.tables import read_table
+from backfill_assets.storage.files import write_whole
+from backfill_assets.storage.layout import Layout
 
 DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""

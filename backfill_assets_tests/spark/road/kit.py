@@ -16,13 +16,14 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_force, in_order, received
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.measure import Sides, measure
-from backfill_assets.lakehouse.road.raw import discover, land
+from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.lakehouse.road.raw_rows import read_raw
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import StagedCounts, stage
 from backfill_assets.settings import Settings
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.workplace import settings_of
 
 D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))

@@ -15,10 +15,10 @@ from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.measured import NOTHING
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.lakehouse.engine.session import open_session
-from backfill_assets.lakehouse.layout import Layout
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints, fingerprint_columns, fingerprint_of
 from backfill_assets.lakehouse.road.measure import Sides, published_figures
 from backfill_assets.settings import Settings
+from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.spark.road.kit import D1, Kit
 
 FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE = (D1 + dt.timedelta(i) for i in range(7))

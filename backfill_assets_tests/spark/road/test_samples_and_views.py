@@ -14,12 +14,11 @@ from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.data_releases import projection
-from backfill_assets.lakehouse.published.data_releases import DeltaReleasesTable
-from backfill_assets.lakehouse.road.files import sha256_of
+from backfill_assets.delta.releases_table import DeltaReleasesTable, projection
 from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.views import ensure_views
+from backfill_assets.storage.files import sha256_of
 from backfill_assets_tests.harness.tables import manifest
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, TRIPS, Kit, values
 

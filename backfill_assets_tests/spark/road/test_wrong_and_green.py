@@ -25,9 +25,10 @@ from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.lakehouse.road.raw import discover, land
+from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, read_in_force
 from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values

@@ -17,8 +17,8 @@ from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.sources import reading_of
-from backfill_assets.lakehouse.road.raw import discover
-from backfill_assets.lakehouse.road.tables import digests_by_day
+from backfill_assets.delta.reading import digests_by_day
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.unit.campaigns.test_late_deliveries import Desk
 

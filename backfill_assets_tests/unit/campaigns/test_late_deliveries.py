@@ -19,7 +19,7 @@ from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.definition import Live
 from backfill_assets.dataset.sources import Format, OnMissing, Reference, reading_of
 from backfill_assets.lakehouse.road import raw
-from backfill_assets.lakehouse.road.raw import discover
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import day, layout, loaded
 from backfill_assets_tests.harness.world import World

@@ -18,10 +18,9 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
+from backfill_assets.delta.stored_tables import DeltaStoredTables
 from backfill_assets.domain.health import Finding, Gravity, Mended, RunAtWork
-from backfill_assets.lakehouse.layout import SET_ASIDE
-from backfill_assets.lakehouse.stored_tables import DeltaStoredTables
-from backfill_assets.reports.folder import ReportFolder
+from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
-from backfill_assets.domain.data_releases import ReleaseRow, differing, projection
+from backfill_assets.delta.releases_table import ReleaseRow, differing, projection
 
 BEFORE = (
     '{"by":"ada","code_version":"c0de","created_at":"2026-03-01T12:00:00+00:00","dataset":"sales","days":[{"add":[{"day":'

@@ -16,9 +16,10 @@ from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
+from backfill_assets.delta import shadows
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Mend
-from backfill_assets.lakehouse.published import durable
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.storage.files import sync
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -202,12 +203,12 @@ def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with
     checkpoint.write_bytes(b"half")
     pointer.write_text(f'{{"version":{int(commit.stem)},"size":1}}', encoding="utf-8")
     synced: list[Path] = []
-    durable.sync_commits(table, int(commit.stem) - 1, synced.append)
+    shadows.sync_commits(table, int(commit.stem) - 1, synced.append)
     assert {commit, checkpoint, pointer} <= set(synced)
 
     cut(commit)
     told.injected("the newest commit is cut, and so is its checkpoint")
-    assert durable.set_aside_torn(table, world.folder / "aside", durable.sync)
+    assert shadows.set_aside_torn(table, world.folder / "aside", sync)
     assert not {commit, checkpoint, pointer} & set(log.iterdir())
     assert world.tables["sales"].version() == int(commit.stem) - 1
     told.found("the version before is read again")
@@ -275,14 +276,14 @@ def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(told: Told, t
     synced: list[Path] = []
     for number in range(2):
         synced.clear()
-        with durable.kept(home, synced.append):
+        with shadows.kept(home, synced.append):
             write_shadow(home, "", rows_of({day(number): [number]}))
         written = set(home.glob(f"day={day(number)}/*.parquet"))
         assert written
         assert written | {home / "_delta_log" / f"{number:020}.json"} <= set(synced)
         assert {home / "_delta_log", home, home.parent} <= set(synced)
     synced.clear()
-    with durable.kept(home, synced.append):
+    with shadows.kept(home, synced.append):
         pass
     assert synced == []
     told.found(f"{len(written)} data files, the log and their folders are on the disk; no more than was written")

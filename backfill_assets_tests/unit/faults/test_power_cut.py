@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import EvidenceError, PreconditionError
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired

@@ -14,7 +14,7 @@ import pytest
 
 from backfill_assets.core.errors import BackfillError, ReadBackError, StorageError
 from backfill_assets.core.release import shadow_of
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.full_disk import NO_DISK, TMPFS, full, small_disk
 from backfill_assets_tests.harness.tables import layout
 from backfill_assets_tests.harness.world import World

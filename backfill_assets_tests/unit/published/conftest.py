@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import dataset, layout
 

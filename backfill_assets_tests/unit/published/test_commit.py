@@ -11,7 +11,7 @@ from deltalake.schema import PrimitiveType
 
 from backfill_assets.core.errors import PreconditionError, TableMovedError
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import (
     actions,

@@ -8,8 +8,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from backfill_assets.core.errors import InvalidNameError, LayoutError, PreconditionError
 from backfill_assets.core.release import DaySwap
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.tables import content, day, manifest, only, publish, rows_of, write_shadow
 
 SHADOW = "_shadow/u/1"

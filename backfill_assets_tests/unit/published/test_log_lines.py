@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.lakehouse.published import durable, log
+from backfill_assets.delta import log, shadows
+from backfill_assets.storage.files import sync
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
@@ -20,5 +21,5 @@ def test_a_commit_with_statistics_of_texts_that_hold_other_ends_of_lines_is_whol
     # As `json.dumps` writes them without spaces, which is how engines write commits.
     commit.write_text(commit.read_text(encoding="utf-8").replace('{"add": ', '{"add":'), encoding="utf-8")
     assert list(log.actions(commit, "add")) == [add]
-    assert not durable.set_aside_torn(tmp_path, tmp_path / "aside", durable.sync)
+    assert not shadows.set_aside_torn(tmp_path, tmp_path / "aside", sync)
     assert commit.exists()

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import CommitKind, DaySwap, ReleaseKind
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import content, dataset, day, layout, publish, rows_of, write_shadow
 

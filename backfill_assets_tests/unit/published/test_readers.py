@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
-from backfill_assets.lakehouse.published.table import PublishedTable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import dataset, day, layout, publish, write_shadow
 from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes

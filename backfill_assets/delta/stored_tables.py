@@ -1,4 +1,4 @@
-"""All Delta tables of the warehouse as files: what a power cut or a killed writer leaves, and no engine would show."""
+"""All tables as files, for the doctor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import datetime as dt
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +24,65 @@ from pyarrow import parquet
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import StoredFile
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.domain.health import DamagedCommit, LostFile, StoredTable
-from backfill_assets.lakehouse.layout import Layout, below
-from backfill_assets.lakehouse.published import durable, log
-from backfill_assets.lakehouse.published.files import SHADOW
-from backfill_assets.lakehouse.published.reading import add_actions, read_manifest, said
-from backfill_assets.lakehouse.published.table import RELEASES
+from backfill_assets.delta import log, shadows
+from backfill_assets.delta.reading import add_actions, read_manifest, said
+from backfill_assets.delta.shadows import SHADOW
+from backfill_assets.delta.table import RELEASES
+from backfill_assets.storage.files import sync
+from backfill_assets.storage.layout import Layout, below
+
+
+@dataclass(frozen=True)
+class DamagedCommit:
+    """A commit that cannot be what was written: `fault` says what is wrong with the file."""
+
+    version: int
+    fault: str
+
+
+@dataclass(frozen=True)
+class LostFile:
+    """A data file of the newest version that is not on disk with its size in bytes; `found` is -1 where there is none."""
+
+    path: str
+    size: int
+    found: int
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A Delta table as its files lie on disk, whatever its log can still be used for.
+
+    `place` is its folder, relative to the warehouse; `layer` and `dataset` say whose it is. `version` is that of the
+    newest commit file, -1 without any; `gaps` are versions that lack between others; `fault` says why the newest version
+    cannot be read. `lost` are files of that version (of published tables none are named here), `rows` counts the rows of raw
+    by delivery day, as the newest undamaged version has them. `temporary` are files that some write has left unfinished,
+    `orphans` data files that no commit names; `manifests` are the releases whose manifest beside the table cannot be read;
+    `set_aside` are versions that a repair has taken out of the log; `torn_checkpoints` those of which the checkpoint cannot be
+    read and is not needed.
+    """
+
+    place: str
+    layer: str
+    dataset: str
+    version: int = -1
+    written_at: dt.datetime | None = None
+    damaged: tuple[DamagedCommit, ...] = ()
+    gaps: tuple[int, ...] = ()
+    fault: str = ""
+    lost: tuple[LostFile, ...] = ()
+    rows: Mapping[dt.date, int] = field(default_factory=dict)
+    temporary: tuple[StoredFile, ...] = ()
+    orphans: tuple[StoredFile, ...] = ()
+    manifests: tuple[str, ...] = ()
+    set_aside: tuple[int, ...] = ()
+    torn_checkpoints: tuple[int, ...] = ()
+
+    @property
+    def readable(self) -> bool:
+        """Whether what its log says can be compared with anything."""
+        return not (self.damaged or self.gaps or self.fault)
+
 
 _TEMPORARY: Final = (
     re.compile(r"\..+\.tmp"),  # Spark writes a commit or a checkpoint so, and then renames it
@@ -64,13 +122,13 @@ class DeltaStoredTables:
             )
         commit = folder / f"{version:020}.json"
         if not commit.exists() or _damage(commit):
-            durable.set_aside(folder, version, self.layout.aside_path(place), durable.sync)
+            shadows.set_aside(folder, version, self.layout.aside_path(place), sync)
 
     def set_aside_checkpoint(self, place: str, version: int) -> None:
         """Move the checkpoint of a version below `_set_aside/` if it cannot be read and the commits have all of it."""
         folder = below(self.layout.warehouse, place) / log.LOG
         if version in _torn_checkpoints(folder, [found for found, _ in log.commits(folder)]):
-            durable.set_aside_checkpoint(folder, version, self.layout.aside_path(place), durable.sync)
+            shadows.set_aside_checkpoint(folder, version, self.layout.aside_path(place), sync)
 
     def remove(self, place: str, paths: Iterable[str]) -> None:
         """Remove files below a table's folder; one that is gone already is fine.

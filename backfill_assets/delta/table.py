@@ -1,4 +1,4 @@
-"""The published table: only release commits change it, and each one is checked before and read back after."""
+"""The published table, which only release commits change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,31 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
-from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
+from backfill_assets.core.errors import (
+    PreconditionError,
+    ReadBackError,
+    StorageError,
+    TableMovedError,
+)
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.release import EXTRA, DataFile, Manifest, ReleaseKind, StoredFile, TableCommit, shadow_of
+from backfill_assets.core.release import (
+    EXTRA,
+    DataFile,
+    Manifest,
+    ReleaseKind,
+    StoredFile,
+    TableCommit,
+    shadow_of,
+)
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.lakehouse.layout import Layout
-from backfill_assets.lakehouse.published import durable, files, log, preconditions, schema
-from backfill_assets.lakehouse.published.actions import in_doubt, refused, write
-from backfill_assets.lakehouse.published.reading import (
+from backfill_assets.delta import commit, log, shadows
+from backfill_assets.delta.commit import (
+    Types,
+    in_doubt,
+    refused,
+    write,
+)
+from backfill_assets.delta.reading import (
     SCHEMA_COMMIT,
     FilesByDay,
     active_files,
@@ -26,7 +43,8 @@ from backfill_assets.lakehouse.published.reading import (
     read_manifest,
     shadow_files,
 )
-from backfill_assets.lakehouse.published.schema import Types
+from backfill_assets.storage.files import Sync, sync, write_whole
+from backfill_assets.storage.layout import Layout
 
 RELEASES = "_releases"
 
@@ -34,7 +52,7 @@ RELEASES = "_releases"
 class PublishedTable:
     """The port `PublishedTable` for one dataset, on a Delta table below the warehouse."""
 
-    def __init__(self, layout: Layout, dataset: Dataset, clock: Clock, sync: durable.Sync = durable.sync) -> None:
+    def __init__(self, layout: Layout, dataset: Dataset, clock: Clock, sync: Sync = sync) -> None:
         self._dataset = dataset
         self._clock = clock
         self._sync = sync
@@ -61,7 +79,7 @@ class PublishedTable:
 
     def types(self) -> Types:
         """The types of the table's columns, in its order; empty while there is no table."""
-        return schema.table_types(self._open()) if self.exists() else {}
+        return commit.table_types(self._open()) if self.exists() else {}
 
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
@@ -79,10 +97,10 @@ class PublishedTable:
             PreconditionError: the shadow's log is damaged, or it uses what cannot be published.
             StorageError: the disk does not confirm the shadow.
         """
-        read = log.read_shadow(self._root / files.shadow_folder(folder))
+        read = log.read_shadow(self._root / shadows.shadow_folder(folder))
         found = {} if read is None else shadow_files(read, folder, self._dataset, days)
         # Evidence will speak of these files: they must not be lost, or be zeros, where the evidence is not.
-        durable.sync_shadow(self._root, folder, (f.path for day in found.values() for f in day), self._sync)
+        shadows.sync_shadow(self._root, folder, (f.path for day in found.values() for f in day), self._sync)
         return found
 
     def prepare(self, shadow_folder: str) -> None:
@@ -97,32 +115,32 @@ class PublishedTable:
                 rule, expected, found.
             StorageError: the disk does not confirm the commit.
         """
-        declared = schema.declared_types(self._dataset)
+        declared = commit.declared_types(self._dataset)
         self._require_shadow(shadow_folder, declared)
         if not self.exists():
             self._create(declared)
-            durable.sync_commits(self._root, -1, self._sync)
+            shadows.sync_commits(self._root, -1, self._sync)
             return
         table = self._open()
         self._require_plain_table(table)
-        found = schema.without_dropped(schema.table_types(table), self._dataset)
+        found = commit.without_dropped(commit.table_types(table), self._dataset)
         new = {name: kind for name, kind in declared.items() if name not in found}
         remedy = (
             "A column of a published table keeps its type: publish under a new dataset name, or name a column that nothing "
             "fills any more in dropped_columns of dataset.yaml"
         )
-        schema.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
+        commit.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
         if new:
             table.alter.add_columns(
-                schema.delta_fields(new),
+                commit.delta_fields(new),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
             )
-        if short := schema.kept_too_short(table.metadata().configuration, self._kept):
+        if short := commit.kept_too_short(table.metadata().configuration, self._kept):
             table.alter.set_table_properties(
                 short, commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "retention"})
             )
         # Also where nothing is new: whoever wrote the newest commit may have been refused by the disk.
-        durable.sync_commits(self._root, table.version() - 1, self._sync)
+        shadows.sync_commits(self._root, table.version() - 1, self._sync)
 
     def commit(self, manifest: Manifest, base_version: int) -> int:
         """Verify every precondition and commit the manifest on `base_version`; the new version.
@@ -166,15 +184,15 @@ class PublishedTable:
 
     def set_aside_torn(self) -> bool:
         """Put the newest commit aside if a power cut has left only a part of it, which no engine can read; whether it was so."""
-        return durable.set_aside_torn(self._root, self._aside, self._sync)
+        return shadows.set_aside_torn(self._root, self._aside, self._sync)
 
     def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """Those of the files that are not on disk with their size."""
-        return files.missing(self._root, wanted)
+        return shadows.missing(self._root, wanted)
 
     def unreleasable(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """Those of shadows' files that are missing in that way, or of which the shadow's log cannot be read."""
-        return files.unreleasable(self._root, tuple(wanted))
+        return shadows.unreleasable(self._root, tuple(wanted))
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
         """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
@@ -186,8 +204,8 @@ class PublishedTable:
 
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, whole or not at all."""
-        name = files.plain_path(f"{manifest.release}.json")
-        files.write_whole(self._root / RELEASES / name, manifest.to_json())
+        name = shadows.plain_path(f"{manifest.release}.json")
+        write_whole(self._root / RELEASES / name, manifest.to_json())
 
     def manifests(self) -> tuple[Manifest, ...]:
         """All manifests stored beside the table, by name.
@@ -199,11 +217,11 @@ class PublishedTable:
 
     def seal(self, folder: str) -> None:
         """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
-        files.seal(self._root / files.shadow_folder(folder))
+        shadows.seal(self._root / shadows.shadow_folder(folder))
 
     def stored_files(self) -> tuple[StoredFile, ...]:
         """Every file under `_shadow/`, logs included."""
-        return files.stored(self._root)
+        return shadows.stored(self._root)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files under `_shadow/` and the folders that this leaves empty.
@@ -211,7 +229,7 @@ class PublishedTable:
         Raises:
             PreconditionError: a path lies elsewhere or goes through a link; nothing has been removed then.
         """
-        files.delete(self._root, paths)
+        shadows.delete(self._root, paths)
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         # A version never changes; only a backup put back may have the same one with other files, and another commit file.
@@ -229,32 +247,32 @@ class PublishedTable:
         self._root.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
             str(self._root),
-            schema.delta_schema(declared),
+            commit.delta_schema(declared),
             mode="error",
             partition_by=[self._dataset.partition_column],
-            configuration=schema.kept_too_short({}, self._kept),
+            configuration=commit.kept_too_short({}, self._kept),
             commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "create"}),
         )
 
     def _require_shadow(self, folder: str, declared: Types) -> None:
-        found = log.read_shadow(self._root / files.shadow_folder(folder))
+        found = log.read_shadow(self._root / shadows.shadow_folder(folder))
         if found is None:
             return
         features = (
             *(found.protocol.get("readerFeatures") or ()),
             *(found.protocol.get("writerFeatures") or ()),
         )
-        schema.require_plain(f"shadow {folder}", features, found.configuration)
-        schema.require_partitioning(f"shadow {folder}", self._dataset, found.partition_columns)
+        commit.require_plain(f"shadow {folder}", features, found.configuration)
+        commit.require_partitioning(f"shadow {folder}", self._dataset, found.partition_columns)
         remedy = "Build these days again with the dataset as it is now"
-        schema.require_same(f"shadow {folder}", declared, schema.types_of(found.fields.values()), remedy)
+        commit.require_same(f"shadow {folder}", declared, commit.types_of(found.fields.values()), remedy)
 
     def _require_plain_table(self, table: DeltaTable) -> None:
         protocol, what = table.protocol(), f"published table {self._root}"
         features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
-        schema.require_plain(what, features, table.metadata().configuration)
-        schema.require_no_rules(what, schema.table_fields(table), table.metadata().configuration)
-        schema.require_partitioning(what, self._dataset, table.metadata().partition_columns)
+        commit.require_plain(what, features, table.metadata().configuration)
+        commit.require_no_rules(what, commit.table_fields(table), table.metadata().configuration)
+        commit.require_partitioning(what, self._dataset, table.metadata().partition_columns)
 
     def _require_version(self, found: int, expected: int) -> None:
         if found != expected:
@@ -264,28 +282,28 @@ class PublishedTable:
             )
 
     def _verify(self, manifest: Manifest, table: DeltaTable, active: FilesByDay) -> None:
-        preconditions.require_own_dataset(manifest, self._dataset.name)
-        preconditions.require_each_day_once(manifest)
-        preconditions.require_files_of_their_day(manifest)
+        commit.require_own_dataset(manifest, self._dataset.name)
+        commit.require_each_day_once(manifest)
+        commit.require_files_of_their_day(manifest)
         self._require_plain_table(table)
         if manifest.kind is ReleaseKind.publish:
             # What a rollback restores was in this very table; only new files can bring another schema.
-            preconditions.require_files_of_the_unit(manifest)
+            commit.require_files_of_the_unit(manifest)
             for folder in sorted({shadow_of(f.path) for f in manifest.added}):
-                self._require_written(folder, schema.without_dropped(schema.table_types(table), self._dataset))
-        preconditions.require_exactly_the_active_files(manifest, active)
-        preconditions.require_new_files(manifest, active)
-        preconditions.require_files_on_disk(manifest, self._root)
+                self._require_written(folder, commit.without_dropped(commit.table_types(table), self._dataset))
+        commit.require_exactly_the_active_files(manifest, active)
+        commit.require_new_files(manifest, active)
+        commit.require_files_on_disk(manifest, self._root)
 
     def _require_written(self, folder: str, published: Types) -> None:
-        if log.shadow_log_folder(self._root / files.shadow_folder(folder)) is None:
+        if log.shadow_log_folder(self._root / shadows.shadow_folder(folder)) is None:
             raise PreconditionError(f"shadow {folder}: expected its log, found none; build these days again")
         self._require_shadow(folder, published)
 
     def _keep(self, manifest: Manifest, base_version: int) -> None:
         # The ledger will say that it is true: it must not be lost where the ledger is not.
         try:
-            durable.sync_commits(self._root, base_version, self._sync)
+            shadows.sync_commits(self._root, base_version, self._sync)
         except StorageError as error:
             raise ReadBackError(
                 f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.__cause__}); see that "

@@ -15,13 +15,18 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError, TimeTravelError
-from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
+from backfill_assets.core.release import (
+    CommitKind,
+    DataFile,
+    Manifest,
+    TableCommit,
+)
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.lakehouse.published.files import plain_path
-from backfill_assets.lakehouse.published.log import ShadowLog, stats_texts
-from backfill_assets.lakehouse.published.stats import published_stats
+from backfill_assets.delta.log import ShadowLog, published_stats, stats_texts
+from backfill_assets.delta.shadows import plain_path
 
 SCHEMA_COMMIT = "backfill_assets_schema"
 """Key of the commits by which this project itself creates the table or adds columns."""
@@ -173,3 +178,60 @@ def _by_day(files: Iterable[DataFile]) -> FilesByDay:
     for file in files:
         grouped[file.day].append(file)
     return {day: tuple(sorted(grouped[day], key=lambda f: f.path)) for day in sorted(grouped)}
+
+
+def is_table(path: Path) -> bool:
+    """Whether a Delta table lies in this folder."""
+    return any((path / "_delta_log").glob("*.json"))
+
+
+def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+    """By day a digest (hex) of the files that a table has for it, of all where it is not partitioned by `column`.
+
+    Raises:
+        DeltaError: the folder holds no whole Delta table.
+    """
+    table = DeltaTable(place)
+    # A column that is added or renamed in the metadata alone changes what is read.
+    known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # Such a vector takes rows out of a file that keeps its name.
+        return dict.fromkeys(days, digest([*known, table.version()]))
+    by_day = column in table.metadata().partition_columns
+    files: dict[dt.date | None, list[str]] = {}
+    for add in add_actions(table, "path", *(["partition"] if by_day else [])):
+        files.setdefault(add["partition"][column] if by_day else None, []).append(add["path"])
+    if not by_day:
+        return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
+    return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
+
+
+def files_of_days(table: DeltaTable, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
+    """The files that a loaded version has for some days, by their path relative to the table, each with its day."""
+    files = {f["path"]: f["partition"][column] for f in add_actions(table, "path", "partition")}
+    asked = frozenset(days)
+    return {file: day for file, day in files.items() if day in asked}
+
+
+def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
+    """Number of rows of each of the days, from the table's log alone."""
+    counts = dict.fromkeys(days, 0)
+    for file in add_actions(DeltaTable(path), "num_records", "partition"):
+        if (day := file["partition"][partition]) in counts:
+            counts[day] += file["num_records"]
+    return counts
+
+
+def digests_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+    """By day the digest of the files that a table has for it, as `write_days` gives it; none where there is no table."""
+    if not is_table(path):
+        return {}
+    table, files = DeltaTable(path), dict[dt.date, list[str]]()
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # Such a vector takes rows out of a file that keeps its name; `write_days` makes none.
+        return {}
+    files = {day: [] for day in days}
+    for add in add_actions(table, "path", "partition"):
+        if (day := add["partition"][partition]) in files:
+            files[day].append(add["path"])
+    return {day: digest(sorted(own)) for day, own in files.items()}

@@ -1,0 +1,318 @@
+"""One commit of the published table: schema rules, preconditions, the actions that it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import re
+from collections import Counter
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.schema import Field
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    RemoveAction,
+    Transaction,
+)
+
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import (
+    BackfillError,
+    PreconditionError,
+    ReadBackError,
+    StorageError,
+)
+from backfill_assets.core.release import DataFile, Manifest
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.reading import said
+from backfill_assets.delta.shadows import SHADOW, missing, plain_path
+
+Types = Mapping[str, str]
+"""Delta's names of the types by column, in the table's order; the dataset contract uses the same names."""
+
+_REFUSED_FEATURES = ("columnMapping", "deletionVectors")
+_CONSTRAINT: Final = "delta.constraints."
+_RULES_OF_FIELDS: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.")
+"""What the metadata of a field begins with where an engine refuses or makes up its values."""
+
+
+def declared_types(dataset: Dataset) -> Types:
+    """The columns that dataset.yaml declares, and the audit columns after them."""
+    return {**{name: column.type for name, column in dataset.columns.items()}, **AUDIT_COLUMNS}
+
+
+def without_dropped(types: Types, dataset: Dataset) -> Types:
+    """A table's columns less those that dataset.yaml says nothing fills any more."""
+    return {name: kind for name, kind in types.items() if name not in dataset.dropped_columns}
+
+
+def delta_schema(types: Types) -> Schema:
+    """A Delta schema of nullable columns: what must not be null is a matter of the checks, before the release."""
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
+    return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+
+
+def delta_fields(types: Types) -> list[Field]:
+    """The fields of `delta_schema`."""
+    return list(delta_schema(types).fields)
+
+
+def types_of(fields: Iterable[Mapping[str, Any]]) -> Types:
+    """The types in the fields of a schema's JSON; a type that is not primitive shows as its JSON."""
+    return {f["name"]: f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]) for f in fields}
+
+
+def table_fields(table: DeltaTable) -> Sequence[Mapping[str, Any]]:
+    """The fields of a table, as the JSON of its schema has them."""
+    fields: Sequence[Mapping[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
+
+
+def table_types(table: DeltaTable) -> Types:
+    """The types of a table's columns."""
+    return types_of(table_fields(table))
+
+
+def differences(expected: Types, found: Types) -> list[str]:
+    """How columns differ, one line each; the order of columns is none of it."""
+    lines = [f"column {n}: expected {t}, found no such column" for n, t in expected.items() if n not in found]
+    lines += [f"column {n}: expected no such column, found {t}" for n, t in found.items() if n not in expected]
+    both = [n for n in expected if n in found and expected[n] != found[n]]
+    return lines + [f"column {n}: expected {expected[n]}, found {found[n]}" for n in both]
+
+
+def require_same(what: str, expected: Types, found: Types, remedy: str) -> None:
+    """Refuse different columns.
+
+    Raises:
+        PreconditionError: names each column with what was expected and found.
+    """
+    if lines := differences(expected, found):
+        raise PreconditionError(f"{what}: {'; '.join(lines)}. {remedy}")
+
+
+def require_partitioning(what: str, dataset: Dataset, found: Sequence[str]) -> None:
+    """Refuse a table that is not partitioned by exactly the dataset's partition column.
+
+    Raises:
+        PreconditionError: names what was expected and found.
+    """
+    if tuple(found) != (dataset.partition_column,):
+        raise PreconditionError(
+            f"{what}: expected to be partitioned by column {dataset.partition_column}, found {', '.join(found) or 'none'}; "
+            "partitioning cannot be changed in place: publish under a new dataset name"
+        )
+
+
+def require_plain(what: str, features: Iterable[str], configuration: Mapping[str, str]) -> None:
+    """Refuse column mapping and deletion vectors: a file taken out of its table would be read wrongly.
+
+    Raises:
+        PreconditionError: names the feature.
+    """
+    listed = set(features)
+    refused = [name for name in _REFUSED_FEATURES if name in listed]
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        refused.append("columnMapping")
+    if configuration.get("delta.enableDeletionVectors", "false") == "true":
+        refused.append("deletionVectors")
+    if refused:
+        raise PreconditionError(
+            f"{what}: expected a table without column mapping and deletion vectors, found {', '.join(sorted(set(refused)))}; "
+            "files of such a table cannot be swapped. Write it without these features"
+        )
+
+
+def require_no_rules(what: str, fields: Iterable[Mapping[str, Any]], configuration: Mapping[str, str]) -> None:
+    """Refuse a table with rules of its own: rows of files that are swapped in are never held against them.
+
+    Raises:
+        PreconditionError: names each rule.
+    """
+    rules = [
+        f"constraint {name.removeprefix(_CONSTRAINT)} ({sql})"
+        for name, sql in sorted(configuration.items())
+        if name.startswith(_CONSTRAINT)
+    ]
+    for field in fields:
+        rules += [f"column {field['name']} NOT NULL"] if not field["nullable"] else []
+        rules += [f"column {field['name']} {key}" for key in field["metadata"] if key.startswith(_RULES_OF_FIELDS)]
+    if rules:
+        raise PreconditionError(
+            f"{what}: expected a table without rules of its own, found {', '.join(rules)}; a release swaps files, of which no "
+            "engine looks at the rows. Declare them in dataset.yaml, under checks.rules or as nullable: false of a column, and "
+            "take them off the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
+        )
+
+
+_KEPT: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+_INTERVAL: Final = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+
+
+def kept_too_short(configuration: Mapping[str, str | None], needed: dt.timedelta) -> dict[str, str]:
+    """The settings of a table's log that keep less than is needed, with what they have to be; longer ones stay."""
+    wanted = f"interval {needed // dt.timedelta(seconds=1)} seconds"
+    return {name: wanted for name in _KEPT if _interval(configuration.get(name) or "") < needed}
+
+
+def _interval(text: str) -> dt.timedelta:
+    """An interval as Delta writes it; none for what cannot be read, which is set again."""
+    found = _INTERVAL.fullmatch(text.strip())
+    return dt.timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else dt.timedelta(0)
+
+
+Active = Mapping[dt.date, Sequence[DataFile]]
+
+
+def require_own_dataset(manifest: Manifest, dataset: str) -> None:
+    """A manifest is for one dataset: refuse another one's."""
+    if manifest.dataset != dataset:
+        raise PreconditionError(
+            f"release {manifest.release}: expected a manifest of {dataset}, found one of {manifest.dataset}"
+        )
+
+
+def require_each_day_once(manifest: Manifest) -> None:
+    """Refuse a manifest without a day, or that swaps a day twice."""
+    counts = Counter(swap.day for swap in manifest.days)
+    twice = [day for day, count in counts.items() if count > 1]
+    if twice or not counts:
+        raise PreconditionError(
+            f"release {manifest.release}: expected each day once, found {format_days(twice)} twice"
+            if twice
+            else f"release {manifest.release}: expected at least one day, found none"
+        )
+
+
+def require_files_of_their_day(manifest: Manifest) -> None:
+    """Refuse a file whose partition is not the day that it is swapped into or out of."""
+    for swap in manifest.days:
+        for file in (*swap.add, *swap.remove):
+            if file.day != swap.day:
+                raise PreconditionError(
+                    f"release {manifest.release}: file {file.path}: expected the day {swap.day}, found {file.day}"
+                )
+
+
+def require_files_of_the_unit(manifest: Manifest) -> None:
+    """Refuse to publish a file that is not below the shadows of the release's own unit."""
+    prefix = f"{SHADOW}/{manifest.unit}/"
+    for file in manifest.added:
+        if not plain_path(file.path).startswith(prefix):
+            raise PreconditionError(
+                f"release {manifest.release}: file {file.path}: expected a file of the unit, below {prefix}"
+            )
+
+
+def require_exactly_the_active_files(manifest: Manifest, active: Active) -> None:
+    """Refuse unless what leaves each day is exactly what readers see of it now; names each day that differs."""
+    lines = []
+    for swap in manifest.days:
+        expected = {f.identity for f in swap.remove}
+        found = {f.identity for f in active.get(swap.day, ())}
+        if expected != found:
+            lines.append(f"{swap.day}: expected {_paths(expected)}, found {_paths(found)}")
+    if lines:
+        raise PreconditionError(
+            f"release {manifest.release}: the published files are not those that it was planned to replace: "
+            f"{'; '.join(lines)}. Check these days again and release anew"
+        )
+
+
+def require_new_files(manifest: Manifest, active: Active) -> None:
+    """Refuse files that readers see already, or that are added twice."""
+    seen = {f.path for files in active.values() for f in files}
+    twice = {path for path, count in Counter(f.path for f in manifest.added).items() if count > 1}
+    for file in manifest.added:
+        if file.path in seen or file.path in twice:
+            found = "it is active already" if file.path in seen else "it is added twice"
+            raise PreconditionError(
+                f"release {manifest.release}: file {file.path}: expected a file that is not in the table, found that {found}"
+            )
+
+
+def require_files_on_disk(manifest: Manifest, root: Path) -> None:
+    """Refuse files that are not there with their size."""
+    lost = missing(root, manifest.added)
+    if lost:
+        names = ", ".join(f"{f.path} ({f.size} bytes)" for f in lost[:5])
+        raise PreconditionError(
+            f"release {manifest.release}: expected {len(manifest.added)} files below {root}, found that {len(lost)} are "
+            f"missing or altered: {names}. Build {format_days(f.day for f in lost)} again"
+        )
+
+
+def _paths(identities: Iterable[tuple[str, int, str]]) -> str:
+    return ", ".join(f"{path} ({size} bytes)" for path, size, _ in sorted(identities)) or "no file"
+
+
+_DATA_CHANGE = True
+
+
+def _partition(file: DataFile, dataset: Dataset) -> Mapping[str, str | None]:
+    return {dataset.partition_column: file.day.isoformat()}
+
+
+def _removals(manifest: Manifest, dataset: Dataset, now: int) -> list[RemoveAction]:
+    """What takes the old files of the days out of the table; `now` is in milliseconds since 1970."""
+    return [RemoveAction(f.path, _DATA_CHANGE, now, f.size, dict(_partition(f, dataset))) for f in manifest.removed]
+
+
+def _additions(manifest: Manifest, dataset: Dataset) -> list[AddAction]:
+    """What brings the new files into it."""
+    return [
+        # Null and not empty: one empty text makes delta-rs lose the statistics of all files.
+        AddAction(f.path, f.size, _partition(f, dataset), f.modified, _DATA_CHANGE, f.stats or None)  # type: ignore[arg-type]
+        for f in manifest.added
+    ]
+
+
+def write(table: DeltaTable, manifest: Manifest, dataset: Dataset, at: dt.datetime) -> None:
+    """Write the commit on exactly the version that was loaded; raises what delta-rs raises if it cannot."""
+    metadata = manifest.metadata()
+    note = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+    table.create_write_transaction(
+        [*_removals(manifest, dataset, int(at.timestamp() * 1000)), *_additions(manifest, dataset)],
+        mode="append",
+        schema=table.schema(),
+        partition_by=[dataset.partition_column],
+        commit_properties=CommitProperties(
+            custom_metadata={**metadata, "userMetadata": note},
+            app_transactions=[Transaction(manifest.release, table.version() + 1)],
+            max_commit_retries=0,
+        ),
+    )
+
+
+def refused(manifest: Manifest, root: Path, error: Exception) -> BackfillError:
+    """Why a commit was not made, and what to do about it."""
+    if isinstance(error, OSError):
+        return StorageError(
+            f"release {manifest.release}: its commit cannot be written ({said(error)}); make room for {root} or let this "
+            "user write there, and repeat the command: nothing was changed"
+        )
+    return PreconditionError(f"release {manifest.release}: Delta refused the commit: {said(error)}")
+
+
+@contextlib.contextmanager
+def in_doubt(manifest: Manifest) -> Iterator[None]:
+    """Once a commit has been tried, whatever keeps the log from being read must not pass for a commit that failed."""
+    try:
+        yield
+    except (DeltaError, OSError, PreconditionError) as error:
+        raise ReadBackError(
+            f"release {manifest.release}: it may be committed, but what its table holds now cannot be read ({error}); "
+            "see to that, and run: backfill reconcile"
+        ) from error

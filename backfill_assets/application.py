@@ -54,9 +54,8 @@ from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.lakehouse.road.staging import vacuum_staging
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
-from backfill_assets.ledger.clock import ledger_clock
-from backfill_assets.ledger.opening import open_ledger
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import ledger_clock, open_ledger
 from backfill_assets.settings import Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import SystemClock, TimedIds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from backfill_assets.core.ports import Identity
-from backfill_assets.ledger.login import LedgerLogin
+from backfill_assets.ledger.open import LedgerLogin
 from backfill_assets.settings import IdentitySource, Settings
 from backfill_assets.system import SystemUser
 

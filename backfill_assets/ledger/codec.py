@@ -1,4 +1,4 @@
-"""Domain values as text in the database, and back, without losing a digit: hashes survive the round trip."""
+"""Records as text in the database, and back, without losing a digit: hashes survive the round trip."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
 
@@ -14,12 +15,29 @@ from sqlalchemy import RowMapping
 
 from backfill_assets.campaign.plan import Plan
 from backfill_assets.campaign.specification import Specification
-from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
+from backfill_assets.campaign.state import (
+    Action,
+    Campaign,
+    JournalEntry,
+    Knobs,
+    Phase,
+)
 from backfill_assets.core import canonical
 from backfill_assets.core.evidence import SEEN, DayEvidence
 from backfill_assets.core.expected_change import Change, Clause, Contract
+from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.release import Manifest, ReleaseState
-from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, ReleaseRecord, Unit, UnitState, Work
+from backfill_assets.core.unit import (
+    Attempt,
+    AttemptState,
+    DayFindings,
+    ReleaseMode,
+    ReleaseRecord,
+    Unit,
+    UnitState,
+    Work,
+)
+from backfill_assets.dataset.sources import golden_check
 
 
 def contract_to_text(contract: Contract) -> str:
@@ -185,3 +203,63 @@ def _evidence() -> TypeAdapter[tuple[DayEvidence]]:
     # twice as fast as the json module and constructors do. A tuple, because a dataclass cannot be told to take NaN from
     # outside; built when first needed, because that takes a moment.
     return TypeAdapter(tuple[DayEvidence], config=ConfigDict(allow_inf_nan=True))
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    row_count: Decimal | None = None
+
+
+@dataclass(frozen=True)
+class _Counts:
+    duplicate_keys: int = 0
+
+
+@dataclass(frozen=True)
+class _Side:
+    metrics: _Metrics
+    counts: _Counts
+
+
+@dataclass(frozen=True)
+class _Measured:
+    shadow: _Side
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    check: str
+    passed: bool
+    blocks: bool
+
+
+@dataclass(frozen=True)
+class _Compared:
+    golden: Mapping[str, GoldenCounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    measured: _Measured
+    verdicts: tuple[_Verdict, ...]
+    compared: _Compared | None = None
+
+
+def findings_from_text(text: str) -> DayFindings:
+    """What the body of stored evidence found."""
+    evidence = _reader().validate_json(text)
+    shadow, golden = evidence.measured.shadow, evidence.compared.golden if evidence.compared else {}
+    failed = [verdict for verdict in evidence.verdicts if not verdict.passed]
+    apart = {golden_check(name) for name in golden}
+    return DayFindings(
+        rows=int(shadow.metrics.row_count or 0),
+        duplicate_keys=shadow.counts.duplicate_keys,
+        golden_mismatches=sum(counts.mismatches for counts in golden.values()),
+        tolerated=tuple(v.check for v in failed if not v.blocks and v.check not in apart),
+        passed=bool(evidence.verdicts) and not any(v.blocks for v in failed),
+    )
+
+
+@cache
+def _reader() -> TypeAdapter[_Evidence]:
+    return TypeAdapter(_Evidence)

@@ -1,10 +1,20 @@
-"""One database, two kinds of transactions: reads see one moment, writes come strictly one after the other."""
+"""One database and two kinds of transactions: reads see one moment, writes come strictly one after the other."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import hashlib
+import os
+import socket
+from collections.abc import (
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -26,6 +36,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.ports import Clock
 
 BUSY_SECONDS: Final = 60
 """How long a write waits for another one before it gives up; no write takes longer than a second or two."""
@@ -218,3 +229,57 @@ def _remedy(error: DBAPIError) -> str:
     if "malformed" in cause or "not a database" in cause:
         return "the file is damaged or no ledger; restore it from a backup"
     return "see that the database is up, reachable and writable, and that BACKFILL_ASSETS_LEDGER_URL is right"
+
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine: a name for people, and an id that survives renaming."""
+
+    name: str
+    id: str
+
+
+def this_host() -> Host:
+    """The machine that this process runs on; where it has no machine id (containers), its name has to do."""
+    name = socket.gethostname()
+    try:
+        machine = _MACHINE_ID.read_text().strip()
+    except OSError:
+        machine = ""
+    # Machine ids are not meant to leave the machine as they are.
+    return Host(name, hashlib.sha256(f"backfill_assets:{machine or name}".encode()).hexdigest()[:16])
+
+
+def worker_name() -> str:
+    """This process, as leases and locks name their holders: `host:pid`."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def process_here(worker: str) -> int | None:
+    """The number of a worker's process, if it is or was one of this host."""
+    host, _, number = worker.rpartition(":")
+    return int(number) if host == socket.gethostname() else None
+
+
+@dataclass(frozen=True)
+class LockPace:
+    """How long a lease lasts without renewal, how often its holder renews it, how often others look."""
+
+    lease: dt.timedelta = dt.timedelta(seconds=60)
+    renew: dt.timedelta = dt.timedelta(seconds=15)
+    poll: dt.timedelta = dt.timedelta(milliseconds=200)
+
+
+DEFAULT_PACE: Final = LockPace()
+
+
+class Rows:
+    """A database, a clock, and the pace of locks."""
+
+    def __init__(self, database: Database, clock: Clock, lock_pace: LockPace) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock_pace = lock_pace

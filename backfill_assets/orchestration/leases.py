@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Attempt, AttemptState
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import dagster as dg
 import psutil
 from dagster._core.storage.tags import GRPC_INFO_TAG  # a hidden tag, by which Dagster itself finds the code server
 
-from backfill_assets.ledger.host import process_here
+from backfill_assets.ledger.database import process_here
 
 # A clock that was set forward makes a process look younger than what it has said.
 _SLACK_SECONDS = 300

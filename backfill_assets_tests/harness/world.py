@@ -49,8 +49,8 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.reader_ports import Notices
-from backfill_assets.ledger.locks import LockPace
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.database import LockPace
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets_tests.harness.actors import (
     CountedIds,

@@ -28,7 +28,7 @@ from backfill_assets.domain.inputs import (
 )
 from backfill_assets.lakehouse.road.golden import golden_fingerprints
 from backfill_assets.lakehouse.road.references import reference_fingerprints
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
 
 _ByDay = Mapping[dt.date, tuple[Delivery, ...]]

@@ -11,7 +11,7 @@ from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import ContentFingerprints
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _Files = Mapping[dt.date, tuple[DataFile, ...]]
 

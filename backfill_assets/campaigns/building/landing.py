@@ -20,7 +20,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.lakehouse.road.raw import land, lost_from_raw, require_known, require_raw
 from backfill_assets.lakehouse.road.raw_rows import read_again, rows_in_raw
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import SourceFile, discover, require_sources
 

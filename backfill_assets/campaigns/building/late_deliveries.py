@@ -22,7 +22,7 @@ from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
 from backfill_assets.domain.metrics import gaps_of
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import SourceFile, discover
 

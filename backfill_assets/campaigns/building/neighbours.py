@@ -16,7 +16,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.null_shares import SPAN, Files, null_rises
 from backfill_assets.domain.seams import places, seams
 from backfill_assets.lakehouse.road.measure import Sides, published_figures
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
 
 _SPAN: Final = 28

@@ -14,7 +14,7 @@ from backfill_assets.core.unit import Hold, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import release_groups, upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _Need = dict[str, set[dt.date]]
 

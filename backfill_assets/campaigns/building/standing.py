@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:

@@ -17,7 +17,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 Days = tuple[dt.date, ...]
 _EMPTY: Final = layout_digest(())

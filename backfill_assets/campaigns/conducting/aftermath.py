@@ -16,7 +16,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _LOG: Final = logging.getLogger(__name__)
 _RELEASES: Final = "releases"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from backfill_assets.campaign.approval import Roles, approver_of, require_another
 from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
-from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence, own_people
 from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.campaigns.releasing.survey import refusal
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.unit import LOCK_WAIT, Unit, UnitState, shown_days
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import last_step
 
 _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

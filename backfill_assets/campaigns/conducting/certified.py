@@ -9,7 +9,7 @@ from backfill_assets.campaign.validation import Certification
 from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.unit import Unit
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:

@@ -11,7 +11,6 @@ from backfill_assets.campaign.plan import Days, Plan
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.campaigns.conducting.conductor import Conductor, Tell
-from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.planning.claims import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.ports import Clock, Identity, Ids
@@ -19,7 +18,8 @@ from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode,
 from backfill_assets.dataset.faults import shown_path
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.evidence import DayFault
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import last_step
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
 _OVER = {

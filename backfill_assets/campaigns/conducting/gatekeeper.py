@@ -15,7 +15,7 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.unit import LOCK_WAIT, Attempt, AttemptState, Work
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.domain.campaign_ports import LiveRuns
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 REFUSED: Final = "refused"
 """Key of the detail of an entry `waits`: the batch that a run was told to halt the campaign over."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.state import Campaign, Phase
 from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
-from backfill_assets.campaigns.conducting.journal import last_step
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.campaigns.releasing.survey import Obstacles, Sanction, Survey
 from backfill_assets.core.days import format_days
@@ -20,7 +19,8 @@ from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.release import plan_rollback
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import last_step
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

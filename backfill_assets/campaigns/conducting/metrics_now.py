@@ -25,7 +25,7 @@ from backfill_assets.domain.metrics import (
     dataset_metrics,
     days_done,
 )
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.errors import BackfillError, NoticeError
 from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.domain.reader_ports import Notices
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _LOG: Final = logging.getLogger(__name__)
 _LONGEST: Final = 1000

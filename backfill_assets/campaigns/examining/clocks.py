@@ -10,7 +10,7 @@ from typing import Final
 from backfill_assets.core.release import ReleaseState, is_ahead
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.domain.health import Finding, Gravity
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _WRONG: Final = "that clock was ahead, or the one of this host is behind"
 _RIGHT: Final = "set both right"

@@ -22,7 +22,7 @@ from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""

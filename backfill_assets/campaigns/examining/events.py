@@ -13,7 +13,7 @@ from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.domain.health_ports import EventLog
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _TELLING = dt.timedelta(minutes=1)
 """How long whoever has released a unit may take until they have told of it."""

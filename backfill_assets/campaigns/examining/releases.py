@@ -23,7 +23,7 @@ from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 RECONCILE = "run: backfill reconcile"
 _BACKUP = "restore _releases/ from a backup"

@@ -14,7 +14,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _RESTORE = "the ledger was altered: restore it from a backup, or find out who writes to it"
 _TOLD = frozenset({Action.published, Action.rolled_back})

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collection[dt.date]]) -> None:

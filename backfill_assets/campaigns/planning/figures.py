@@ -13,7 +13,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import delivered_sizes
 

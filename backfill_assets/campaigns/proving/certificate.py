@@ -32,7 +32,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import BasisNow
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SETTINGS: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}

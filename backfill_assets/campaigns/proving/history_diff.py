@@ -19,7 +19,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.proof_ports import Histories, Sampled
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _CONFIGURED = Recomputation("as configured", {})
 

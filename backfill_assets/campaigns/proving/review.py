@@ -53,7 +53,7 @@ from backfill_assets.domain.levels import (
 )
 from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay, RowTotals
 from backfill_assets.domain.series import Series, series_of
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.review import DayState
 from backfill_assets.domain.series import Surroundings
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 CONTEXT: Final = dt.timedelta(days=60)
 """How far before and after a unit's days its neighbours are shown: enough steps to tell a usual one."""

@@ -12,7 +12,7 @@ from backfill_assets.core.release import ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.proof_ports import Recomputations
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _Layouts = Mapping[dt.date, str]
 

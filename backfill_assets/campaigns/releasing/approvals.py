@@ -10,7 +10,7 @@ from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEn
 from backfill_assets.campaigns.releasing.steps import is_rollback
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 _RULES = frozenset({"approval", "validation"})
 """Keys of a specification that an approval is given under."""

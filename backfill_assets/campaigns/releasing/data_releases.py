@@ -9,7 +9,7 @@ from backfill_assets.core.unit import LOCK_WAIT
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.releases_table import by_name, differing, is_of, projection
 from backfill_assets.domain.reader_ports import ReleasesTable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import ROW_COUNT
 from backfill_assets.core.release import DaySwap, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 Pair = tuple[Decimal | None, Decimal | None]
 """A figure before and after."""

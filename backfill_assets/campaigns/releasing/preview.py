@@ -10,7 +10,7 @@ from backfill_assets.core.errors import UnitError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.domain.reader_ports import Previews
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.basis_ports import BasisNow, ContentFingerprints
 from backfill_assets.domain.evidence import DayFault
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

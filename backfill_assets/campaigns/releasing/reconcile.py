@@ -17,7 +17,7 @@ from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 class RepairKind(StrEnum):

@@ -28,7 +28,7 @@ from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.release import plan_rollback
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

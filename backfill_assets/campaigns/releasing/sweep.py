@@ -15,7 +15,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.retention import Needs, collectable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 GRACE = dt.timedelta(hours=1)
 """How old a file must be before the sweep looks at it."""

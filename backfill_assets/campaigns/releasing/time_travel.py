@@ -10,7 +10,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.release import EXTRA, ReleaseKind, restorable_until
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.consumers import Moments, Watched, expects_change, watched
 from backfill_assets.domain.reader_ports import ConsumerQueries
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)

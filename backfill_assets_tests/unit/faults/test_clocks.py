@@ -17,8 +17,8 @@ from backfill_assets.core.errors import LedgerError, RollbackError
 from backfill_assets.core.release import AHEAD
 from backfill_assets.core.unit import Hold, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.health import Gravity
-from backfill_assets.ledger.locks import LockPace
-from backfill_assets.ledger.opening import open_ledger
+from backfill_assets.ledger.database import LockPace
+from backfill_assets.ledger.open import open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import day

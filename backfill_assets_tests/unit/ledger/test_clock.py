@@ -9,10 +9,9 @@ import pytest
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import LedgerError
-from backfill_assets.ledger import clock as module
-from backfill_assets.ledger.clock import ledger_clock
-from backfill_assets.ledger.locks import LockPace
-from backfill_assets.ledger.opening import open_ledger
+from backfill_assets.ledger import open as module
+from backfill_assets.ledger.database import LockPace
+from backfill_assets.ledger.open import ledger_clock, open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import LEASE, a_launch, a_unit, march

@@ -14,9 +14,9 @@ import pytest
 
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.unit import LOCK_WAIT
-from backfill_assets.ledger.locks import DEFAULT_PACE, LockPace
-from backfill_assets.ledger.opening import open_ledger
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.database import DEFAULT_PACE, LockPace
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.unit.ledger.samples import LEASE, SECOND
@@ -34,7 +34,7 @@ def until_renewed(clock: FixedClock) -> None:
 
 DIES_HOLDING = """
 import datetime as dt, os, sys
-from backfill_assets.ledger.opening import open_ledger
+from backfill_assets.ledger.open import open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import NOON
 with open_ledger(sys.argv[1], FixedClock(NOON)).lock("table", dt.timedelta(0)):

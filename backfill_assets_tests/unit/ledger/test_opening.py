@@ -11,10 +11,10 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
 from backfill_assets.core.errors import LedgerError
-from backfill_assets.ledger.host import Host, this_host
-from backfill_assets.ledger.opening import adopt_host, open_ledger
+from backfill_assets.ledger.database import Host, this_host
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import adopt_host, open_ledger
 from backfill_assets.ledger.schema import metadata
-from backfill_assets.ledger.sql_ledger import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.ledger.samples import a_hold, a_launch, a_unit, march

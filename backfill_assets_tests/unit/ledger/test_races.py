@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from backfill_assets.core.errors import ClaimedDaysError
-from backfill_assets.ledger.opening import open_ledger
-from backfill_assets.ledger.sql_ledger import Ledger
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import new_database
 from backfill_assets_tests.unit.ledger.processes import together
@@ -25,8 +25,8 @@ AT_THE_SAME_MOMENT = """
 import datetime as dt, sys, time
 from pathlib import Path
 from backfill_assets.core.errors import ClaimedDaysError
-from backfill_assets.ledger.locks import LockPace
-from backfill_assets.ledger.opening import open_ledger
+from backfill_assets.ledger.database import LockPace
+from backfill_assets.ledger.open import open_ledger
 from backfill_assets_tests.unit.ledger.samples import a_launch, a_unit, march
 from backfill_assets.system import SystemClock
 

@@ -21,7 +21,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobO
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from backfill_assets.core.unit import Attempt, AttemptState
-from backfill_assets.ledger import attempts
+from backfill_assets.ledger import work
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.run_processes import ended_process
 from backfill_assets.orchestration.sensors import dead_workers
@@ -201,7 +201,7 @@ def test_whose_attempts_have_ended_is_known_by_its_worker_and_not_by_the_code_se
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look.started(number := dead(), tags={})
-    monkeypatch.setattr(attempts, "worker_name", lambda: f"{socket.gethostname()}:{number}")
+    monkeypatch.setattr(work, "worker_name", lambda: f"{socket.gethostname()}:{number}")
     look.house.world.ledger.end_attempt(look.attempt().number, AttemptState.done)
     look.again()
     assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
@@ -211,7 +211,7 @@ def test_a_worker_that_is_gone_in_the_middle_of_its_lease_is_not_waited_for(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look.started(number := dead(), tags={})
-    monkeypatch.setattr(attempts, "worker_name", lambda: f"{socket.gethostname()}:{number}")
+    monkeypatch.setattr(work, "worker_name", lambda: f"{socket.gethostname()}:{number}")
     look.attempt()
     look.again()
     assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
@@ -238,7 +238,7 @@ def test_the_process_of_another_host_is_nobodys_business(
     look: Look, here: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look.started(number := dead(), tags=here)
-    monkeypatch.setattr(attempts, "worker_name", lambda: f"elsewhere:{number}")
+    monkeypatch.setattr(work, "worker_name", lambda: f"elsewhere:{number}")
     look.house.world.ledger.end_attempt(look.attempt().number, AttemptState.done)
     assert look.lives
 

@@ -1,10 +1,13 @@
-"""Opening a ledger: create what is missing, migrate what is old, refuse what is newer or another host's."""
+"""Opens a ledger: creates what is missing, migrates what is old, refuses what is newer or belongs to another host."""
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +16,25 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, text
 
+from backfill_assets.campaign.state import NOTES, JournalEntry
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.ports import Clock
-from backfill_assets.ledger.database import BUSY_SECONDS, Database, has_table, parsed_url, read_meta, upsert
-from backfill_assets.ledger.host import Host, this_host
-from backfill_assets.ledger.locks import DEFAULT_PACE, LockPace
+from backfill_assets.ledger.database import (
+    BUSY_SECONDS,
+    DEFAULT_PACE,
+    Database,
+    Host,
+    LockPace,
+    has_table,
+    parsed_url,
+    read_meta,
+    this_host,
+    upsert,
+)
+from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.schema import meta
-from backfill_assets.ledger.sql_ledger import Ledger
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the migration that is running in module globals: one at a time in each process.
@@ -138,3 +151,105 @@ def _migrate(database: Database, connection: Connection) -> None:
                 "a newer one has migrated it. Upgrade backfill_assets, or use another ledger"
             )
         command.upgrade(config, "head")
+
+
+class LedgerLogin:
+    """The identity that Postgres has verified: the role with which this process logs in to the ledger.
+
+    Raises:
+        LedgerError: the ledger is a SQLite file, or its URL cannot be read.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(parsed_url(url))
+        if self._database.is_sqlite:
+            raise LedgerError(
+                f"{self._database.name} is a file and has no logins; unset BACKFILL_ASSETS_IDENTITY, or use a ledger on "
+                "Postgres by BACKFILL_ASSETS_LEDGER_URL"
+            )
+
+    def name(self) -> str:
+        """The name of the role; source: Postgres' `session_user`, which no SET ROLE changes.
+
+        Raises:
+            LedgerError: the ledger cannot be reached.
+        """
+        return self._name
+
+    @cached_property
+    def _name(self) -> str:
+        try:
+            with self._database.read() as connection:
+                return str(connection.execute(text("SELECT session_user")).scalar_one())
+        finally:
+            self._database.close()
+
+
+ASK_AGAIN: Final = dt.timedelta(minutes=1)
+"""How long a time of the database is counted on from, before it is asked again."""
+
+# Goes on while a machine sleeps, unlike the plain one; only Linux has it.
+_COUNTER: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def ledger_clock(url: str, own: Clock) -> Clock:
+    """The clock to date everything by: Postgres' for a ledger there, this host's `own` for a file, which no other host opens.
+
+    Raises:
+        LedgerError: the URL cannot be read.
+    """
+    parsed = parsed_url(url)
+    return own if parsed.get_backend_name() == "sqlite" else PostgresClock(parsed)
+
+
+class PostgresClock:
+    """The port `Clock` on Postgres; between two questions the time is counted on, whatever this host's clock is set to."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._told: tuple[dt.datetime, float] | None = None
+
+    def now(self) -> dt.datetime:
+        """The present moment, aware, in UTC; counted on while the database is away.
+
+        Raises:
+            LedgerError: the database could not be reached yet.
+        """
+        with self._lock:
+            told = self._told
+            if told is None or self._passed(told) >= ASK_AGAIN:
+                told = self._told = self._asked_unless_away(told)
+            return told[0] + self._passed(told)
+
+    def _asked_unless_away(self, told: tuple[dt.datetime, float] | None) -> tuple[dt.datetime, float]:
+        try:
+            return self._asked(), time.clock_gettime(_COUNTER)
+        except LedgerError:
+            if told is None:
+                raise
+            # A failed question takes seconds. The counted time counts as an answer, so nobody asks again for a minute.
+            passed = self._passed(told)
+            return told[0] + passed, told[1] + passed.total_seconds()
+
+    def _passed(self, told: tuple[dt.datetime, float]) -> dt.timedelta:
+        return dt.timedelta(seconds=time.clock_gettime(_COUNTER) - told[1])
+
+    def _asked(self) -> dt.datetime:
+        # A connection of its own, closed at once: a process that is forked later must not share it.
+        database = Database(self._url)
+        try:
+            with database.read() as connection:
+                found: dt.datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        finally:
+            database.close()
+        return found.astimezone(dt.UTC)
+
+
+def last_step(ledger: Ledger, campaign_id: str) -> JournalEntry | None:
+    """The newest entry that has brought the campaign on; notes about waits, knobs and notices explain no phase.
+
+    Raises:
+        CampaignError: there is no such campaign.
+    """
+    return next((entry for entry in reversed(ledger.journal(campaign_id)) if entry.action not in NOTES), None)

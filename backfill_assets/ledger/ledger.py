@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from backfill_assets.ledger.attempts import WorkRows
-from backfill_assets.ledger.campaigns import CampaignRows
-from backfill_assets.ledger.proof import ProofRows
+from backfill_assets.ledger.campaigns import CampaignRows, ProofRows
 from backfill_assets.ledger.releases import ReleaseRows
 from backfill_assets.ledger.units import UnitRows
+from backfill_assets.ledger.work import WorkRows
 
 
 class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):

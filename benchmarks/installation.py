@@ -22,9 +22,9 @@ import backfill_assets
 from backfill_assets.application import Application
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import CONTRACT_TAG
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
 from benchmarks.processes import comes_true, living_with
 
 ROOT: Final = Path(__file__).resolve().parents[1]

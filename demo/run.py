@@ -15,9 +15,9 @@ from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say, table
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import BackfillError
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.names import op_name
+from backfill_assets.spark.server import SparkServer
 from demo.daemon import refuse_second_daemon, running_daemon
 from demo.figures import Figures, published_figures
 from demo.follow import follow

@@ -14,7 +14,7 @@ from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import AttemptState
 
 if TYPE_CHECKING:
-    from backfill_assets.lakehouse.engine.server import SparkServer
+    from backfill_assets.spark.server import SparkServer
 
 _TASK: Final = timedelta(seconds=30)
 
@@ -40,7 +40,7 @@ def stop() -> None:
 @spark.command("status")
 def server_status() -> None:
     """Show whether a server runs and works, where, since when, and how it is configured; exit code 1 if it does not work."""
-    from backfill_assets.lakehouse.engine.server import ServerState
+    from backfill_assets.spark.server import ServerState
 
     application = Application.from_env()
     found = _server(application).status()
@@ -69,7 +69,7 @@ def _fault(application: Application) -> str:
     """Why a running server works on nothing: a query is answered, and its tasks may have nobody who runs them."""
     from pyspark.errors import PySparkException
 
-    from backfill_assets.lakehouse.engine.session import open_session
+    from backfill_assets.spark.session import open_session
 
     settings = application.settings.model_copy(update={"query_timeout": _TASK})
     try:
@@ -104,6 +104,6 @@ def sql(
 
 
 def _server(application: Application) -> SparkServer:
-    from backfill_assets.lakehouse.engine.server import SparkServer  # more than a second: it brings Spark's client
+    from backfill_assets.spark.server import SparkServer  # more than a second: it brings Spark's client
 
     return SparkServer(application.settings)

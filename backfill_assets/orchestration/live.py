@@ -15,8 +15,8 @@ from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LIVE_TAG
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.names import asset_key, layers_of
+from backfill_assets.spark.server import SparkServer
 
 _TAGS = {
     LIVE_TAG: "true",

@@ -8,8 +8,8 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
-from backfill_assets.lakehouse.engine.endpoint import client_environment
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.registration import client_environment
+from backfill_assets.spark.server import SparkServer
 
 
 def warm_spark(application: Application) -> LazyPySparkResource:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, shared_lab
 from backfill_assets_tests.engine import spark_server
 

@@ -28,11 +28,11 @@ from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.domain.health import Finding
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.harness.shared import made_once, shared_folder
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.harness.without_dagster import publish

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 D1, D2, D3, D4 = (f"2026-01-0{number}" for number in range(1, 5))

@@ -14,7 +14,7 @@ import yaml
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import AttemptState, UnitState
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE

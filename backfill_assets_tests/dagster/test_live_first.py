@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from backfill_assets.core.days import day_range
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, started
 from backfill_assets_tests.harness.waiting import wait_for
 

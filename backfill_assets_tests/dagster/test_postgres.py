@@ -13,8 +13,8 @@ from sqlalchemy import create_engine, inspect
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.release import ReleaseKind, ReleaseState
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.ledger.open import open_ledger
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, DAGSTER, LEDGER, documented_urls
 from backfill_assets_tests.harness.clocks import FixedClock

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import ReleaseState
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
 from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, LEDGER, documented_urls

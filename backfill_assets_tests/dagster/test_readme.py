@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 _FILE = re.compile(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)

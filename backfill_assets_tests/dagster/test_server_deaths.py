@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
-from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
+from backfill_assets.spark.server import ServerState, SparkServer
 from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.engine import held_at, somebody_elses_server
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for

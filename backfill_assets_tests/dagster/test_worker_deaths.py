@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from backfill_assets.core.unit import AttemptState
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, killed_at
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for

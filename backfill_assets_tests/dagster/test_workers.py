@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from backfill_assets.core.unit import Attempt, AttemptState
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, started_alone
 from backfill_assets_tests.engine import works
 from backfill_assets_tests.harness.waiting import wait_for

@@ -12,8 +12,8 @@ import pytest
 from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import DELIVERY_FILE, DayComparison
 from backfill_assets.domain.attribution import Attribution, attribute
-from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.spark.retail import deliver, deliver_products, deliver_rates, receipts_by_day
 from backfill_assets_tests.spark.workplace import Workplace

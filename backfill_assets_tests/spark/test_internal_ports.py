@@ -12,10 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from backfill_assets.cli.app import app
-from backfill_assets.lakehouse.engine.endpoint import Endpoint
-from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.settings import Settings
+from backfill_assets.spark.registration import Endpoint, EngineFolder, ProcessRef, Registration
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.engine import engine_environment, engine_settings, somebody_elses_server
 
 STRANGER = Path(__file__).with_name("stop_executor.py")

@@ -21,8 +21,8 @@ from pyspark.sql.functions import col, lit
 
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import ARROW, dataset, day, layout, publish

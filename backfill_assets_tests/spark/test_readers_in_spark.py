@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.unit.published.flights import Flights
 from backfill_assets_tests.unit.published.test_readers import AFTER, BEFORE, MARCH, code, correct, shell
 

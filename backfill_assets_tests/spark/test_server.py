@@ -12,19 +12,19 @@ from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EngineError, ServerLostError
-from backfill_assets.lakehouse.engine.client import Answer, ask, take_session
-from backfill_assets.lakehouse.engine.endpoint import TOKEN_VARIABLE, Endpoint, client_environment
-from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.orchestration.resources import warm_spark
 from backfill_assets.settings import Settings
+from backfill_assets.spark.client import Answer, ask, take_session
+from backfill_assets.spark.registration import TOKEN_VARIABLE, Endpoint, client_environment
+from backfill_assets.spark.server import ServerState, SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
 
 ASKS = """
 import os, time
 from pathlib import Path
-from backfill_assets.lakehouse.engine.client import ask
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.client import ask
+from backfill_assets.spark.server import SparkServer
 from backfill_assets.settings import Settings
 endpoint = SparkServer(Settings.from_env(os.environ)).folder.read().endpoint
 for _ in range(3):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import ServerLostError, ServerStartError
-from backfill_assets.lakehouse.engine.registration import ProcessRef, Registration
-from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.registration import ProcessRef, Registration
+from backfill_assets.spark.server import ServerState, SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, java_processes, start_python, works
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.faults
 
 _ENSURE = """
 import os
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets.settings import Settings
 print(SparkServer(Settings.from_env(os.environ)).ensure().url)
 """
 
 _HOLD = """
 import os, time
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.session import open_session
 from backfill_assets.settings import Settings
 with open_session(Settings.from_env(os.environ), "hold"):
     print("open", flush=True)
@@ -39,7 +39,7 @@ with open_session(Settings.from_env(os.environ), "hold"):
 
 _ENDLESS = """
 import os
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.session import open_session
 from backfill_assets.settings import Settings
 with open_session(Settings.from_env(os.environ), "endless") as spark:
     print("open", flush=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import ServerLostError
-from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings, free_port, somebody_elses_server
 from backfill_assets_tests.told import Told
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError, QueryTimeoutError, SessionTakenOverError
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
 from backfill_assets_tests.harness.waiting import wait_for
 
@@ -26,7 +26,7 @@ _NAP = "java_method('java.lang.Thread', 'sleep', 200L) AS nap"
 # Writes one small file every 100 ms for the better part of an hour: files tell whether Spark still works.
 _LONG_WORK = f"""
 import os
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.session import open_session
 from backfill_assets.settings import Settings
 with open_session(Settings.from_env(os.environ), os.environ["WORK_TAG"]) as spark:
     spark.range(0, 30000, 1, 30000).selectExpr("{_NAP}").write.parquet(os.environ["WORK_FOLDER"])

@@ -15,8 +15,8 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Unit
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 
 DATASETS = Path(__file__).parent / "datasets"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Error, expect, sync_playwright
 
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, shared_lab
 from backfill_assets_tests.engine import spark_server
 from backfill_assets_tests.ui.pages import Ui

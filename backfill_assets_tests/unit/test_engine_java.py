@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import JavaError
-from backfill_assets.lakehouse.engine.java import require_java
-from backfill_assets.lakehouse.engine.server import SparkServer
 from backfill_assets.settings import Settings
+from backfill_assets.spark.configuration import require_java
+from backfill_assets.spark.server import SparkServer
 
 
 def _java_home(folder: Path, says: str) -> Path:

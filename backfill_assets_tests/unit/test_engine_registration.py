@@ -11,17 +11,22 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import EngineError, ForeignServerError, PortTakenError
-from backfill_assets.lakehouse.engine.configuration import (
+from backfill_assets.settings import Settings
+from backfill_assets.spark.configuration import (
     server_command,
     server_configuration,
     server_environment,
     write_configuration,
 )
-from backfill_assets.lakehouse.engine.endpoint import Endpoint, client_environment
-from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
-from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS
-from backfill_assets.lakehouse.engine.server import ServerState, SparkServer
-from backfill_assets.settings import Settings
+from backfill_assets.spark.registration import (
+    FRESH_SECONDS,
+    Endpoint,
+    EngineFolder,
+    ProcessRef,
+    Registration,
+    client_environment,
+)
+from backfill_assets.spark.server import ServerState, SparkServer
 
 
 @pytest.fixture
@@ -256,7 +261,7 @@ def test_clients_of_others_get_the_token_by_a_variable() -> None:
 
 def test_the_watcher_does_not_carry_sparks_client() -> None:
     code = (
-        "import sys, backfill_assets.lakehouse.engine.watcher; "
+        "import sys, backfill_assets.spark.watcher; "
         "print([name for name in ('pyspark', 'grpc') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

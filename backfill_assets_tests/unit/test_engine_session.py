@@ -26,9 +26,9 @@ from pyspark.sql.connect.proto import (
 from pyspark.sql.connect.proto.base_pb2_grpc import add_SparkConnectServiceServicer_to_server
 
 from backfill_assets.core.errors import ServerLostError, SessionTakenOverError, StorageError
-from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
+from backfill_assets.spark.session import open_session
 
 _CODES = grpc.StatusCode
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.lakehouse.engine.launch import start_watcher
-from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
-from backfill_assets.lakehouse.engine.watcher import watch
 from backfill_assets.settings import Settings
+from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
+from backfill_assets.spark.start import start_watcher
+from backfill_assets.spark.watcher import watch
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-from backfill_assets.lakehouse.engine.server import SparkServer
+from backfill_assets.spark.server import SparkServer
 from benchmarks.installation import Installation, end
 from benchmarks.soak.actions import Fault
 from benchmarks.soak.readers import KINDS

@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EngineError
 from backfill_assets.delta.reading import rows_of
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.settings import Settings
+from backfill_assets.spark.session import open_session
 from benchmarks.soak.model import DayRows, Poll, View
 
 KINDS: Final = ("deltalake", "polars", "spark")

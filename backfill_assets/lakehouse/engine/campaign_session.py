@@ -20,7 +20,7 @@ def campaign_session(settings: Settings, tag: str, execution: Execution | None) 
         SettingsError: the campaign names a compute that this process has no URL of.
     """
     # Here, not above: Spark's client takes longer to import than most commands to run, and few need it.
-    from backfill_assets.lakehouse.engine.session import open_session  # noqa: PLC0415
+    from backfill_assets.spark.session import open_session  # noqa: PLC0415
 
     conf: Mapping[str, str] | None = None
     if execution is not None:

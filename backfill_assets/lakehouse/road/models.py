@@ -126,7 +126,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def _watched(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> Iterator[None]:
     """Refuse what a model executes in this thread and may not; its settings are those of every session again afterwards."""
-    from backfill_assets.lakehouse.engine.client import set_settings  # noqa: PLC0415 - as above
+    from backfill_assets.spark.client import set_settings  # noqa: PLC0415 - as above
 
     client = cast("Any", spark).client
     watch = _Watch(client, model, tables)

@@ -26,7 +26,7 @@ from backfill_assets.lakehouse.road.landing import FORM, INGESTED, headers_of, r
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import declared_type, spark_type, struct_of
 from backfill_assets.lakehouse.road.tables import read_days
-from backfill_assets.lakehouse.spark_errors import room_for
+from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 
 DELIVERY_DAY: Final = "_delivery_day"

@@ -17,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.days import runs_of_days
 from backfill_assets.core.errors import BackfillError
-from backfill_assets.lakehouse.spark_errors import is_of_data, room_for
+from backfill_assets.spark.session import is_of_data, room_for
 
 _TYPES: Final[Mapping[str, T.DataType]] = {
     "string": T.StringType(),

@@ -29,7 +29,7 @@ from backfill_assets.lakehouse.road.records import CORRUPT
 from backfill_assets.lakehouse.road.references import reference_tables
 from backfill_assets.lakehouse.road.spark_sql import declared_type, in_days, is_true, renamed, struct_of
 from backfill_assets.lakehouse.road.tables import read_days, write_days
-from backfill_assets.lakehouse.spark_errors import room_for
+from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 
 LINEAGE: Final = "_lineage"

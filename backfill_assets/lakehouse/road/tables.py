@@ -17,7 +17,7 @@ from backfill_assets.core.canonical import digest
 from backfill_assets.delta.log import LOG, actions, commits
 from backfill_assets.delta.reading import is_table
 from backfill_assets.lakehouse.road.spark_sql import condition_of, days_condition, in_days
-from backfill_assets.lakehouse.spark_errors import room_for
+from backfill_assets.spark.session import room_for
 
 _PLAIN: Final = {
     "delta.enableDeletionVectors": "false",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.spark.road.kit import Kit
 

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.errors import StorageError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import is_table
-from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import stage
 from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.session import open_session
 from backfill_assets_tests.full_disk import TMPFS, full, small_disk
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, Kit, commits, values
 from backfill_assets_tests.told import Told

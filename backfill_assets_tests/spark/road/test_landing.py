@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.engine.session import open_session
 from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.settings import Settings
+from backfill_assets.spark.session import open_session
 from backfill_assets.storage.files import sha256_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, NOW, Kit, commits, values

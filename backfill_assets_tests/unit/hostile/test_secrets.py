@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from backfill_assets.application import Application
 from backfill_assets.cli.failures import noted
 from backfill_assets.core.errors import BackfillError, LedgerError, SettingsError
-from backfill_assets.lakehouse.engine.client import channel_builder
-from backfill_assets.lakehouse.engine.endpoint import Endpoint
 from backfill_assets.ledger.open import open_ledger
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.settings import Settings
+from backfill_assets.spark.client import channel_builder
+from backfill_assets.spark.registration import Endpoint
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.hostile.commands import run

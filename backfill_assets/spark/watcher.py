@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from backfill_assets.lakehouse.engine.registration import EngineFolder, Registration
+from backfill_assets.spark.registration import EngineFolder, Registration
 
 _logger: Final = logging.getLogger("watcher")
 _LONGEST_POLL_SECONDS: Final = 5.0

@@ -20,17 +20,17 @@ from filelock import FileLock, Timeout
 
 import backfill_assets
 from backfill_assets.core.errors import PortTakenError, ServerStartError
-from backfill_assets.lakehouse.engine.client import Answer, ask
-from backfill_assets.lakehouse.engine.configuration import (
+from backfill_assets.settings import Settings
+from backfill_assets.spark.client import Answer, ask
+from backfill_assets.spark.configuration import (
     DELTA_JAR,
+    require_java,
     server_command,
     server_configuration,
     server_environment,
     write_configuration,
 )
-from backfill_assets.lakehouse.engine.java import require_java
-from backfill_assets.lakehouse.engine.registration import EngineFolder, ProcessRef, Registration
-from backfill_assets.settings import Settings
+from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
 from backfill_assets.storage.files import write_private
 
 START_SECONDS: Final = 600
@@ -119,7 +119,7 @@ def start_watcher(settings: Settings, folder: EngineFolder, registration: Regist
     command = [
         sys.executable,
         "-m",
-        "backfill_assets.lakehouse.engine.watcher",
+        "backfill_assets.spark.watcher",
         str(settings.warehouse),
         idle,
     ]

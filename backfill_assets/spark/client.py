@@ -23,7 +23,7 @@ from pyspark.sql.connect.proto import (
 )
 
 from backfill_assets.core.errors import ServerLostError
-from backfill_assets.lakehouse.engine.endpoint import Endpoint
+from backfill_assets.spark.registration import Endpoint
 
 _USER: Final = "backfill_assets"
 _RPC_SECONDS: Final = 30

@@ -1,15 +1,18 @@
-"""Sessions on the server that leave nothing running behind them, however the work under them ends."""
+"""Sessions that leave nothing running on the server, and Spark's errors in our words."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, NoReturn, cast
 
 from pyspark.errors import PySparkException
@@ -19,13 +22,49 @@ from pyspark.sql.connect.proto import ExecutePlanRequest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.campaign.execution import PINNED
-from backfill_assets.core.errors import EngineError, QueryTimeoutError, ServerLostError, SessionTakenOverError
+from backfill_assets.core.errors import (
+    EngineError,
+    QueryTimeoutError,
+    ServerLostError,
+    SessionTakenOverError,
+    StorageError,
+)
 from backfill_assets.core.text import format_duration
-from backfill_assets.lakehouse.engine.client import channel_builder, release_session, set_settings, take_session
-from backfill_assets.lakehouse.engine.endpoint import Endpoint
-from backfill_assets.lakehouse.engine.server import SparkServer
-from backfill_assets.lakehouse.spark_errors import room_for
 from backfill_assets.settings import Settings
+from backfill_assets.spark.client import (
+    channel_builder,
+    release_session,
+    set_settings,
+    take_session,
+)
+from backfill_assets.spark.registration import Endpoint
+from backfill_assets.spark.server import SparkServer
+
+_MODELS_FAULT: Final = ("0A", "21", "22", "23", "42", "54", "P0")
+"""Classes of SQLSTATE that data and SQL cause; all others are the engine's own trouble."""
+_NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What the system says of a write that it has no room for; Spark has it among the causes of an error of its own."""
+
+
+def is_of_data(error: PySparkException) -> bool:
+    """Whether data or SQL are to blame for an error, not the engine."""
+    return (error.getSqlState() or "").startswith(_MODELS_FAULT)
+
+
+@contextmanager
+def room_for(work: Path | str) -> Iterator[None]:
+    """Turn Spark's errors about a full disk into a StorageError that begins with what Spark was busy with."""
+    try:
+        yield
+    except PySparkException as error:
+        full = next((said for said in _NO_ROOM if said in str(error)), None)
+        if full is None or is_of_data(error):
+            raise
+        raise StorageError(
+            f"{work}: Spark cannot write ({full}); make room on the disk of the warehouse, and of Spark's temporary files "
+            "where that is another, and repeat the command: what it was writing is there whole or not at all"
+        ) from None
+
 
 _TICK_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 15.0

@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import Final
 
 from backfill_assets.core.errors import EngineError, ForeignServerError
-from backfill_assets.lakehouse.engine.client import Answer, ask
-from backfill_assets.lakehouse.engine.endpoint import Endpoint
-from backfill_assets.lakehouse.engine.launch import (
+from backfill_assets.settings import Settings
+from backfill_assets.spark.client import Answer, ask
+from backfill_assets.spark.registration import (
+    FRESH_SECONDS,
+    Endpoint,
+    EngineFolder,
+    Registration,
+    RemoteNote,
+    same_server,
+)
+from backfill_assets.spark.start import (
     downloads_alone,
     start_server,
     start_watcher,
     wait_until_ready,
 )
-from backfill_assets.lakehouse.engine.registration import EngineFolder, Registration
-from backfill_assets.lakehouse.engine.remote_note import FRESH_SECONDS, RemoteNote, same_server
-from backfill_assets.settings import Settings
 
 _LOSE: Final = "Two Spark servers on one warehouse lose commits (docs/storage.md)"
 _EMBEDDED: Final = "the embedded server"

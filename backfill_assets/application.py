@@ -13,12 +13,8 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.delivery_desk import DeliveryDesk
-from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
-from backfill_assets.campaigns.building.relaunch import Relaunches
 from backfill_assets.campaigns.building.road import Road
-from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
@@ -47,6 +43,9 @@ from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.delta.releases_table import DeltaReleasesTable
 from backfill_assets.delta.stored_tables import DeltaStoredTables
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.late_deliveries import LateDeliveries
+from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.lakehouse.road.consumers import SparkConsumers

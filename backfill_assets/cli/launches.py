@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.relaunch import Relaunch
-from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.desk import Webserver, campaign_of
 from backfill_assets.cli.output import say
@@ -19,7 +17,8 @@ from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ContractError, UnitError
 from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.evidence import DayFault, explain_faults
+from backfill_assets.evidence.outdated import Outdated, Relaunch
+from backfill_assets.evidence.readiness import DayFault, explain_faults
 
 ExpectedChange = Annotated[
     str,

@@ -9,8 +9,6 @@ from typing import Annotated, TypedDict
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.standing import published_among
-from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.campaigns.conducting.certified import certificates_of
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
@@ -18,8 +16,10 @@ from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.core.days import format_days, runs_of_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.unit import Hold, Unit, UnitState
-from backfill_assets.domain.evidence import DayFault, explain_faults
-from backfill_assets.domain.metrics import gaps_of
+from backfill_assets.evidence.contents import published_among
+from backfill_assets.evidence.late_deliveries import gaps_of
+from backfill_assets.evidence.outdated import Outdated
+from backfill_assets.evidence.readiness import DayFault, explain_faults
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 

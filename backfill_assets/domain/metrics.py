@@ -10,7 +10,7 @@ from typing import Final
 
 from backfill_assets.campaign.state import WORKING, Action, Campaign, CampaignState, JournalEntry
 from backfill_assets.core.canonical import plain
-from backfill_assets.core.days import ONE_DAY, day_range, runs_of_days
+from backfill_assets.core.days import ONE_DAY, runs_of_days
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import Manifest, restorable_until
 from backfill_assets.core.unit import (
@@ -23,6 +23,7 @@ from backfill_assets.core.unit import (
     UnitState,
 )
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.evidence.late_deliveries import gaps_of
 
 _HOUR: Final = 3600.0
 _BUILT: Final = "shadow"
@@ -203,18 +204,6 @@ def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> 
     # A day becomes a partition when it is over, and as many days earlier as the offset says.
     since = dt.datetime.combine(newest + (2 - dataset.end_offset) * ONE_DAY, dt.time(), dataset.zone)
     return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)), gaps)
-
-
-def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
-    """The due days that are missing among these published days, from the first one on.
-
-    Where the history grows, up to the newest day that the daily pipeline takes at an aware moment; otherwise up to the newest
-    published one: how far a closed history is to be filled, nobody has said.
-    """
-    if not days:
-        return ()
-    newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
-    return tuple(sorted(set(day_range(min(days), newest)) - set(days)))
 
 
 def seconds_per_partition(

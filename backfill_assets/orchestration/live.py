@@ -11,10 +11,10 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LIVE_TAG
+from backfill_assets.evidence.late_deliveries import LateDay
 from backfill_assets.orchestration.names import asset_key, layers_of
 from backfill_assets.spark.server import SparkServer
 

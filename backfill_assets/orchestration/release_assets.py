@@ -18,7 +18,7 @@ from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.evidence import Fault, explain_faults
+from backfill_assets.evidence.readiness import Fault, explain_faults
 from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.materializations import last_metadata, last_said
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of

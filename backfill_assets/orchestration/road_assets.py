@@ -12,7 +12,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.inputs import deliveries_of, force_by_day
+from backfill_assets.evidence.inputs import deliveries_of, force_by_day
 from backfill_assets.orchestration.building import build
 from backfill_assets.orchestration.campaign_runs import build_in_batches, campaign_of, in_batches
 from backfill_assets.orchestration.launches import target_of, unit_of

@@ -15,7 +15,6 @@ from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
@@ -49,6 +48,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.domain.reader_ports import Notices
+from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import ReportFolder

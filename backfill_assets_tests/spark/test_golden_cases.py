@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 import backfill_assets
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
+from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
 from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
 from backfill_assets.lakehouse.road.staging import read_staged, stage
 from backfill_assets.lakehouse.road.tables import read_table
-from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, upstream_tables
+from backfill_assets.lakehouse.road.upstream import upstream_tables
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
 from backfill_assets.testing.golden import GoldenCase, collect_cases, differences

@@ -11,7 +11,6 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from backfill_assets.campaigns.building.road import Road
-from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import ArgumentError, SourceError
@@ -19,6 +18,7 @@ from backfill_assets.core.fields import fits
 from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import Standing, heads, place_of, standings
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.lakehouse.road.raw import land
 from backfill_assets.storage.sources import SourceFile, discover
 

@@ -9,11 +9,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.building.comparing import compared_days, sampled_rows
 from backfill_assets.campaigns.building.landing import Landing
 from backfill_assets.campaigns.building.neighbours import Neighbours, week_around
-from backfill_assets.campaigns.building.upstream import UpstreamPlaces, absent_before
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.evidence import Basis, DayEvidence, Row, Verdict
@@ -22,11 +20,14 @@ from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.evidence import DayFault, Fault, faults_of
-from backfill_assets.domain.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judge_alone import days_to_build_alone
 from backfill_assets.domain.judge_rows import schema_change
+from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
+from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
+from backfill_assets.evidence.readiness import DayFault, Fault, faults_of
 from backfill_assets.lakehouse.road.alone import built_alone
 from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.lakehouse.road.measure import Sides, measure
@@ -34,12 +35,7 @@ from backfill_assets.lakehouse.road.row_differences import Question, row_differe
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
 from backfill_assets.lakehouse.road.staging import aggregates_deliveries, held_in_staging, stage
-from backfill_assets.lakehouse.road.upstream import (
-    UpstreamDays,
-    measure_upstreams,
-    require_declared_columns,
-    upstream_tables,
-)
+from backfill_assets.lakehouse.road.upstream import measure_upstreams, require_declared_columns, upstream_tables
 from backfill_assets.storage.sources import gone_from_sources
 
 Days = tuple[dt.date, ...]

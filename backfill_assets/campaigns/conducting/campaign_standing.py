@@ -18,7 +18,7 @@ from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
-from backfill_assets.domain.evidence import DayFault, Fault
+from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
 
 

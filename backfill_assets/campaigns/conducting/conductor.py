@@ -17,7 +17,7 @@ from backfill_assets.core.ports import Clock
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, UnitState, shown_days
 from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
-from backfill_assets.domain.evidence import DayFault, Fault
+from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
 
 Tell = Callable[[Campaign, Notice, str], None]

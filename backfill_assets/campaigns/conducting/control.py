@@ -17,7 +17,7 @@ from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.faults import shown_path
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.domain.evidence import DayFault
+from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import last_step
 

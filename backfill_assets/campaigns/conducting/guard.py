@@ -10,7 +10,6 @@ from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.state import Campaign, Phase
 from backfill_assets.campaigns.conducting.certified import certificates_of, passed_of, uncertified
 from backfill_assets.campaigns.releasing.approvals import approved
-from backfill_assets.campaigns.releasing.survey import Obstacles, Sanction, Survey
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ApprovalError, RollbackError
 from backfill_assets.core.ports import Clock
@@ -19,6 +18,7 @@ from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.release import plan_rollback
+from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import last_step
 

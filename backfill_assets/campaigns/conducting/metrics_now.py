@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaign.state import Action, Campaign, state_of
-from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.releasing.approvals import approved
 from backfill_assets.core.evidence import DatasetDay
@@ -25,6 +24,7 @@ from backfill_assets.domain.metrics import (
     dataset_metrics,
     days_done,
 )
+from backfill_assets.evidence.contents import effective
 from backfill_assets.ledger.ledger import Ledger
 
 

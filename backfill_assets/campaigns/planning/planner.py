@@ -31,7 +31,7 @@ from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.basis_ports import BasisNow
+from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.files import write_whole
 from backfill_assets.storage.layout import Layout

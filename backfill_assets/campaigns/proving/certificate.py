@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from backfill_assets.campaign.execution import Execution
-from backfill_assets.campaigns.building.standing import effective
-from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
 from backfill_assets.campaigns.proving.surroundings import Watch
 from backfill_assets.core.certificate import (
@@ -30,8 +28,10 @@ from backfill_assets.core.release import layout_digest
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.basis_ports import BasisNow
 from backfill_assets.domain.proof_ports import Recomputations, Sampled
+from backfill_assets.evidence.basis import BasisNow
+from backfill_assets.evidence.contents import effective
+from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.ledger.ledger import Ledger
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"

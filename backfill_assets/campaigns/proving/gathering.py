@@ -18,7 +18,6 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.domain.evidence import DayFault, Fault
 from backfill_assets.domain.levels import Concern, Level
 from backfill_assets.domain.review import (
     Agreement,
@@ -36,6 +35,7 @@ from backfill_assets.domain.review import (
 )
 from backfill_assets.domain.seams import places, seams
 from backfill_assets.domain.series import Series
+from backfill_assets.evidence.readiness import DayFault, Fault
 
 MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""

@@ -6,8 +6,6 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.campaigns.building.standing import effective
-from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.campaigns.proving.subjects import Days, Subjects
 from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.errors import ModelError, ProofError, SourceError
@@ -19,6 +17,8 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
 from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.proof_ports import Histories, Sampled
+from backfill_assets.evidence.contents import effective
+from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.ledger.ledger import Ledger
 
 _CONFIGURED = Recomputation("as configured", {})

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaigns.releasing.survey import Survey
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, layout_digest
@@ -14,6 +13,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.review import Reach
+from backfill_assets.evidence.readiness import Survey
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 

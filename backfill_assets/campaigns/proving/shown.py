@@ -10,7 +10,6 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Final
 
-from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.measured import ROW_COUNT, Figures
 from backfill_assets.core.release import (
@@ -26,6 +25,7 @@ from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.review import DayState
 from backfill_assets.domain.series import Surroundings
+from backfill_assets.evidence.contents import effective
 from backfill_assets.ledger.ledger import Ledger
 
 CONTEXT: Final = dt.timedelta(days=60)

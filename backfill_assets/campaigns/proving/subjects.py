@@ -15,7 +15,7 @@ from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.inputs import force_by_day
+from backfill_assets.evidence.inputs import force_by_day
 from backfill_assets.ledger.ledger import Ledger
 
 Days = tuple[dt.date, ...]

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backfill_assets.campaigns.building.standing import effective
 from backfill_assets.campaigns.releasing.proposal import Days, Proposal, days_of, later_releases
 from backfill_assets.campaigns.releasing.reconcile import Reconcile
 from backfill_assets.campaigns.releasing.steps import (
@@ -28,6 +27,7 @@ from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.release import plan_rollback
+from backfill_assets.evidence.contents import effective
 from backfill_assets.ledger.ledger import Ledger
 
 

@@ -1,5 +1,7 @@
 """The road: everything that Spark does with a dataset, from its deliveries to the figures of its shadow."""
 
+from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.inputs import reference_fingerprints
 from backfill_assets.lakehouse.road.alone import built_alone
 from backfill_assets.lakehouse.road.consumers import SparkConsumers
 from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
@@ -9,7 +11,6 @@ from backfill_assets.lakehouse.road.models import run_model
 from backfill_assets.lakehouse.road.raw import land, lost_from_raw, require_known, require_raw
 from backfill_assets.lakehouse.road.raw_rows import read_again, rows_in_raw
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
-from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.lakehouse.road.row_differences import Question, RowDifferences, row_differences
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
@@ -20,13 +21,7 @@ from backfill_assets.lakehouse.road.staging import (
     stage,
     vacuum_staging,
 )
-from backfill_assets.lakehouse.road.upstream import (
-    PUBLISHED,
-    UpstreamDays,
-    measure_upstreams,
-    require_declared_columns,
-    upstream_tables,
-)
+from backfill_assets.lakehouse.road.upstream import measure_upstreams, require_declared_columns, upstream_tables
 from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 from backfill_assets.storage.sources import SourceFile, delivered_sizes, discover, gone_from_sources, require_sources
 

@@ -10,13 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.measured import Alone
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.evidence.contents import UpstreamDays
 from backfill_assets.lakehouse.road.compare import differing
 from backfill_assets.lakehouse.road.fingerprint import fingerprint_columns, fingerprint_of
 from backfill_assets.lakehouse.road.measure import Sides
 from backfill_assets.lakehouse.road.row_values import Pair, counts_of, tallies_of
 from backfill_assets.lakehouse.road.shadow import day_alone, shadow_path
 from backfill_assets.lakehouse.road.tables import read_days
-from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
+from backfill_assets.lakehouse.road.upstream import upstream_tables
 from backfill_assets.storage.layout import Layout
 
 

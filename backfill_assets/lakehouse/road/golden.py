@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -17,10 +15,10 @@ from backfill_assets.core.errors import DatasetError, SourceError
 from backfill_assets.core.evidence import Row as SampleRow
 from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.measured import GoldenCounts
-from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Golden, golden_check
-from backfill_assets.delta.reading import held_by_day, is_table
+from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.inputs import golden_key, golden_place
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -40,8 +38,7 @@ from backfill_assets.lakehouse.road.samples import plain_value
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import declared_type, first_of_each, in_days, renamed
 from backfill_assets.lakehouse.road.tables import read_days, read_table
-from backfill_assets.lakehouse.road.upstream import UpstreamDays, upstream_tables
-from backfill_assets.storage.files import read_from, sha256_of
+from backfill_assets.lakehouse.road.upstream import upstream_tables
 from backfill_assets.storage.layout import Layout
 
 _MOST: Final = 5
@@ -57,41 +54,6 @@ class ShadowDays:
     folder: str
     days: tuple[dt.date, ...]
     upstreams: Sequence[UpstreamDays] = ()
-
-
-def golden_fingerprints(
-    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
-) -> Mapping[dt.date, Mapping[str, str]]:
-    """By day what every golden file and table holds for it, as `golden:<name>`, hex SHA-256; needs no Spark.
-
-    Of a file it is the content, of a table the names of its files: the day's own where the table is partitioned by day
-    and read without a query, otherwise all of them. A commit that leaves these files alone moves nothing.
-
-    Raises:
-        SourceError: a file or table is missing, vanishes meanwhile, or is none.
-        LayoutError: a link leads out of the sources folder.
-    """
-    found: dict[dt.date, dict[str, str]] = {day: {} for day in days}
-    for name, golden in loaded.dataset.golden.items():
-        if golden.file is None and golden.table is None:
-            continue
-        place = golden_place(loaded, layout, name)
-        if golden.file is not None:
-            with read_from(f"the file of golden source {name}"):
-                held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(place))
-        else:
-            # A query may make anything of a day out of other days.
-            column = loaded.dataset.partition_column if golden.sql is None else ""
-            try:
-                held = held_by_day(place, column, days)
-            except (DeltaError, OSError, ValueError) as error:
-                raise SourceError(
-                    f"{golden_key(loaded, name)}: {golden.table} is no whole Delta table: {in_one_line(error)}; "
-                    "see that it is delivered whole"
-                ) from error
-        for day in days:
-            found[day][f"golden:{name}"] = held[day]
-    return found
 
 
 def golden_counts(
@@ -137,34 +99,6 @@ def golden_samples(
         for row in first_of_each(apart, [shape.partition], order, _MOST).orderBy(*order).collect():
             found.setdefault((check, row[shape.partition]), []).append(_sample(row, shape))
     return {key: tuple(rows) for key, rows in found.items()}
-
-
-def golden_key(loaded: LoadedDataset, name: str, *path: str) -> str:
-    """Where a golden source is declared, for messages: the file and the key."""
-    return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('golden', name, *path))}"
-
-
-def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
-    """The file of a golden source, or the folder of its Delta table.
-
-    Raises:
-        SourceError: it is not there.
-        LayoutError: a link leads out of the sources folder.
-    """
-    golden = loaded.dataset.golden[name]
-    if golden.file is not None:
-        path = layout.source_file(golden.file.path)
-        what, relative, key, there = "file", golden.file.path, "file.path", path.is_file()
-    else:
-        relative = golden.table or ""
-        path = layout.source_file(relative)
-        what, key, there = "Delta table", "table", is_table(path)
-    if not there:
-        raise SourceError(
-            f"{golden_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
-            f"put it there, or correct golden.{name}.{key}"
-        )
-    return path
 
 
 def _tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays) -> Mapping[str, DataFrame]:

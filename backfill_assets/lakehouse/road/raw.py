@@ -17,7 +17,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.delta.shadows import keep, kept
-from backfill_assets.domain.inputs import lost_days, surplus_days
+from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.lakehouse.road.files import require_columns
 from backfill_assets.lakehouse.road.landing import Found, delivered_rows
 from backfill_assets.lakehouse.road.raw_rows import (

@@ -21,6 +21,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import add_actions, is_table
 from backfill_assets.domain.history_diff import DayDifference
 from backfill_assets.domain.proof_ports import Sampled
+from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
 from backfill_assets.lakehouse.road.compare import (
     ADDED,
     CHANGED,
@@ -47,7 +48,7 @@ from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow,
 from backfill_assets.lakehouse.road.spark_sql import first_of_each, is_numeric
 from backfill_assets.lakehouse.road.staging import as_they_are, staged_rows
 from backfill_assets.lakehouse.road.tables import read_days
-from backfill_assets.lakehouse.road.upstream import PUBLISHED, UpstreamDays, upstream_tables
+from backfill_assets.lakehouse.road.upstream import upstream_tables
 from backfill_assets.storage.layout import Layout
 
 _MOST_ROWS: Final = 20

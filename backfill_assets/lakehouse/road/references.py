@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Format, Reference
+from backfill_assets.evidence.inputs import reference_file
 from backfill_assets.lakehouse.road.files import headline, require_columns, spark_path
 from backfill_assets.lakehouse.road.landing import headers_of, lines_of
 from backfill_assets.lakehouse.road.records import CORRUPT, HEADER, typed_rows
 from backfill_assets.lakehouse.road.spark_sql import struct_of
-from backfill_assets.storage.files import read_from, sha256_of
 from backfill_assets.storage.layout import Layout
-
-
-def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
-    """SHA-256 of every reference file by the reference's name; needs no Spark.
-
-    Raises:
-        SourceError: a file is missing, or vanishes meanwhile.
-    """
-    return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in loaded.dataset.references}
 
 
 def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
@@ -40,28 +29,6 @@ def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
         name: read_file(spark, reference, reference_file(loaded, layout, name), reference.path)
         for name, reference in loaded.dataset.references.items()
     }
-
-
-def _fingerprint(file: Path, name: str) -> str:
-    with read_from(f"the file of reference {name}"):
-        return sha256_of(file)
-
-
-def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
-    """The file of a reference.
-
-    Raises:
-        SourceError: it is not there.
-        LayoutError: a link leads out of the sources folder.
-    """
-    relative = loaded.dataset.references[name].path
-    path = layout.source_file(relative)
-    if not path.is_file():
-        raise SourceError(
-            f"{loaded.name}: the file of reference {name}, {relative}, is not in {layout.sources}; "
-            f"put it there, or correct references.{name}.path in dataset.yaml"
-        )
-    return path
 
 
 def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str) -> DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from pathlib import Path
@@ -24,25 +23,15 @@ from backfill_assets.dataset.checks import Total
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import files_of_days, is_table
+from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
 from backfill_assets.lakehouse.road.fingerprint import with_declared_columns
 from backfill_assets.lakehouse.road.shadow import shadow_path
 from backfill_assets.lakehouse.road.spark_sql import figures_of, renamed, struct_of
 from backfill_assets.lakehouse.road.tables import read_days
 from backfill_assets.storage.layout import Layout
 
-PUBLISHED: Final = ""
-"""The place of days that are read from the published table; all other places are shadow folders."""
-
 _ROWS: Final = "rows"
 _TOTAL: Final = "total:"
-
-
-@dataclass(frozen=True)
-class UpstreamDays:
-    """Days of an upstream by the place where they stand: a shadow's folder below its published table, or `PUBLISHED`."""
-
-    loaded: LoadedDataset
-    places: Mapping[str, tuple[dt.date, ...]]
 
 
 def read_upstream(spark: SparkSession, layout: Layout, upstream: UpstreamDays) -> DataFrame:

@@ -12,7 +12,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.unit import Unit
-from backfill_assets.domain.evidence import Fault
+from backfill_assets.evidence.readiness import Fault
 from backfill_assets_tests.harness import without_dagster
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
 

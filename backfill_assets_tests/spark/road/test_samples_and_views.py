@@ -15,7 +15,7 @@ from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.releases_table import DeltaReleasesTable, projection
-from backfill_assets.lakehouse.road.references import reference_fingerprints
+from backfill_assets.evidence.inputs import reference_fingerprints
 from backfill_assets.lakehouse.road.samples import sample
 from backfill_assets.lakehouse.road.views import ensure_views
 from backfill_assets.storage.files import sha256_of

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.core.errors import ClaimedDaysError, EvidenceError, HeldDaysError, RollbackError, UnitError
 from backfill_assets.core.unit import LateData, UnitState
-from backfill_assets.domain.evidence import Fault
+from backfill_assets.evidence.readiness import Fault
 from backfill_assets_tests.harness.tables import content, day, rows_of
 from backfill_assets_tests.harness.world import World
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from backfill_assets.campaign.state import Campaign, Phase
-from backfill_assets.campaigns.releasing.survey import refusal, relaunch_hint
 from backfill_assets.core.errors import ApprovalError, EvidenceError, RollbackError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import Launch, ReleaseMode, Unit
+from backfill_assets.evidence.readiness import refusal, relaunch_hint
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.world import World
 

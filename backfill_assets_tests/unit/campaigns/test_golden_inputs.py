@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import Format, Golden, Reference
-from backfill_assets.domain.inputs import fact_inputs
+from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.inputs import fact_inputs
 from backfill_assets_tests.harness.tables import day, layout, loaded
 from backfill_assets_tests.harness.world import World
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.building.late_deliveries import LateDeliveries
-from backfill_assets.campaigns.building.upstream import OutdatedDays
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.definition import Live
 from backfill_assets.dataset.sources import Format, OnMissing, Reference, reading_of
+from backfill_assets.evidence.late_deliveries import LateDeliveries
+from backfill_assets.evidence.outdated import OutdatedDays
 from backfill_assets.lakehouse.road import raw
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.actors import TwoChecks

@@ -14,7 +14,6 @@ import pytest
 from backfill_assets.campaign.estimate import ASSUMED, parse_price
 from backfill_assets.campaign.plan import Plan, StepKind, batches
 from backfill_assets.campaign.specification import Layer, Specification
-from backfill_assets.campaigns.building.basis import CurrentBasis
 from backfill_assets.campaigns.planning.planner import Planner, layers_from, plan_file, write_plan
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.core.delivery import Delivery
@@ -22,6 +21,7 @@ from backfill_assets.core.errors import ClaimedDaysError, InvalidDayError, Speci
 from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, Unit, Work
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing, Source
+from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.storage.sources import delivered_sizes, discover
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.campaigns.building.relaunch import Refresh, Relaunch, Relaunches
-from backfill_assets.campaigns.building.upstream import Outdated
 from backfill_assets.core.unit import Hold
+from backfill_assets.evidence.outdated import Outdated, Refresh, Relaunch, Relaunches
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns.test_upstream import Shop

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, received, standings
-from backfill_assets.domain.inputs import force_by_day, origin, origins, origins_ever, staged_inputs
+from backfill_assets.evidence.inputs import force_by_day, origin, origins, origins_ever, staged_inputs
 from backfill_assets_tests.harness.supplier import D7, D8, D9, PATHS, Act, Pages, Supplier, acts, merged, print_of
 from backfill_assets_tests.unit.domain.kit import PLAIN, dataset
 

@@ -13,7 +13,7 @@ from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import place_of, received
-from backfill_assets.domain.inputs import (
+from backfill_assets.evidence.inputs import (
     by_delivery_day,
     deliveries_of,
     fact_inputs,

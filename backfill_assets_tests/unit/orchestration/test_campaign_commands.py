@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, JournalEntry, Phase
-from backfill_assets.campaigns.building.upstream import UpstreamPlaces
 from backfill_assets.cli import campaigns
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
@@ -26,6 +25,7 @@ from backfill_assets.cli.desk import opened_desk
 from backfill_assets.core.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
+from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of

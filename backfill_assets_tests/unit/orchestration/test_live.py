@@ -14,8 +14,8 @@ import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.late_deliveries import LateDay
 from backfill_assets.core.errors import SourceError
+from backfill_assets.evidence.late_deliveries import LateDay
 from backfill_assets.orchestration.factory import definitions_of
 from backfill_assets.orchestration.live import LATE_TAG
 from backfill_assets.settings import Settings

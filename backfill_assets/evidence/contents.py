@@ -1,17 +1,64 @@
-"""What published days hold, by content and not by files: also where somebody else, such as a compaction, wrote the files."""
+"""What stands published, by content and not by files, so that a compaction by somebody else changes nothing."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from backfill_assets.campaigns.building.standing import effective
-from backfill_assets.core.release import DataFile, layout_digest
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
+from backfill_assets.core.release import (
+    DataFile,
+    Manifest,
+    ReleaseKind,
+    ReleaseState,
+    layout_digest,
+)
+from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, ReleaseRecord
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.basis_ports import ContentFingerprints
 from backfill_assets.ledger.ledger import Ledger
+
+
+def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
+    """The release whose state each day should show: the newest one that has not been rolled back for that day.
+
+    `records` are all releases of one dataset, newest first.
+    """
+    stacks: dict[dt.date, list[Manifest]] = {}
+    for record in reversed(records):
+        manifest = record.manifest
+        if record.state is not ReleaseState.finalized:
+            continue
+        for swap in manifest.days:
+            stack = stacks.setdefault(swap.day, [])
+            names = [below.release for below in stack]
+            if manifest.kind is ReleaseKind.publish:
+                stack.append(manifest)
+            elif manifest.undoes in names:
+                # Whatever a ledger holds on top of it went with it.
+                del stack[names.index(manifest.undoes) :]
+    return {day: stack[-1] for day, stack in stacks.items() if stack}
+
+
+def published_among(
+    ledger: Ledger, table: PublishedTable, dataset: str, days: Collection[dt.date]
+) -> frozenset[dt.date]:
+    """Those of the days that are published: readers see rows of them, or a release said that they have none."""
+    active = table.active(days) if days and table.exists() else {}
+    filled = frozenset(day for day, files in active.items() if files)
+    rest = frozenset(days) - filled
+    # Manifests of long histories are big: they are read only for days without a file.
+    return filled | (rest & effective(ledger.releases(dataset)).keys() if rest else frozenset())
+
+
+class ContentFingerprints(Protocol):
+    """Reads content when a layout moved: only changed content makes evidence stale."""
+
+    def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Order-independent fingerprints of the published days, as in `Side.fingerprint`."""
+        ...
+
 
 _Files = Mapping[dt.date, tuple[DataFile, ...]]
 
@@ -93,3 +140,15 @@ def _rows(files: Collection[DataFile]) -> int | None:
 def _told(days: Collection[dt.date], known: Mapping[dt.date, Content], unknown: _Files) -> dict[dt.date, str]:
     unlike_all = {day: f"files {layout_digest(files)}" for day, files in unknown.items()}
     return dict.fromkeys(days, "") | unlike_all | {day: content.fingerprint for day, content in known.items()}
+
+
+PUBLISHED: Final = ""
+"""The place of days that are read from the published table; all other places are shadow folders."""
+
+
+@dataclass(frozen=True)
+class UpstreamDays:
+    """Days of an upstream by the place where they stand: a shadow's folder below its published table, or `PUBLISHED`."""
+
+    loaded: LoadedDataset
+    places: Mapping[str, tuple[dt.date, ...]]

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.campaigns.building.standing import published_among
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery
@@ -20,11 +19,24 @@ from backfill_assets.dataset.lineage import release_groups, upstreams_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.inputs import Deliveries, force_by_day, origins
-from backfill_assets.domain.metrics import gaps_of
+from backfill_assets.evidence.contents import published_among
+from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import SourceFile, discover
+
+
+def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
+    """The due days that are missing among these published days, from the first one on.
+
+    Where the history grows, up to the newest day that the daily pipeline takes at an aware moment; otherwise up to the newest
+    published one: how far a closed history is to be filled, nobody has said.
+    """
+    if not days:
+        return ()
+    newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
+    return tuple(sorted(set(day_range(min(days), newest)) - set(days)))
+
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]

@@ -1,20 +1,34 @@
-"""Inputs: which deliveries a business day is built from, and their digest."""
+"""What a day is built from: deliveries, references and golden sources, and their fingerprints."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
+
+from deltalake.exceptions import DeltaError
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery, Place
+from backfill_assets.core.errors import SourceError
 from backfill_assets.core.measured import SameContent, SourceDay, SourceState
+from backfill_assets.core.text import in_one_line
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force, place_of
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import held_by_day, is_table
+from backfill_assets.storage.files import read_from, sha256_of
+from backfill_assets.storage.layout import Layout
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
@@ -156,3 +170,97 @@ def _source_day(
     bad = sum(d.corrupt_rows for d in deliveries_of(dataset, day, deliveries))
     outside = staged[day].outside_rows if day in staged else 0
     return SourceDay(day, sum(d.rows for d in deliveries.get(day, ())), bad + outside)
+
+
+def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
+    """SHA-256 of every reference file by the reference's name; needs no Spark.
+
+    Raises:
+        SourceError: a file is missing, or vanishes meanwhile.
+    """
+    return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in loaded.dataset.references}
+
+
+def _fingerprint(file: Path, name: str) -> str:
+    with read_from(f"the file of reference {name}"):
+        return sha256_of(file)
+
+
+def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+    """The file of a reference.
+
+    Raises:
+        SourceError: it is not there.
+        LayoutError: a link leads out of the sources folder.
+    """
+    relative = loaded.dataset.references[name].path
+    path = layout.source_file(relative)
+    if not path.is_file():
+        raise SourceError(
+            f"{loaded.name}: the file of reference {name}, {relative}, is not in {layout.sources}; "
+            f"put it there, or correct references.{name}.path in dataset.yaml"
+        )
+    return path
+
+
+def golden_fingerprints(
+    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[dt.date, Mapping[str, str]]:
+    """By day what every golden file and table holds for it, as `golden:<name>`, hex SHA-256; needs no Spark.
+
+    Of a file it is the content, of a table the names of its files: the day's own where the table is partitioned by day
+    and read without a query, otherwise all of them. A commit that leaves these files alone moves nothing.
+
+    Raises:
+        SourceError: a file or table is missing, vanishes meanwhile, or is none.
+        LayoutError: a link leads out of the sources folder.
+    """
+    found: dict[dt.date, dict[str, str]] = {day: {} for day in days}
+    for name, golden in loaded.dataset.golden.items():
+        if golden.file is None and golden.table is None:
+            continue
+        place = golden_place(loaded, layout, name)
+        if golden.file is not None:
+            with read_from(f"the file of golden source {name}"):
+                held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(place))
+        else:
+            # A query may make anything of a day out of other days.
+            column = loaded.dataset.partition_column if golden.sql is None else ""
+            try:
+                held = held_by_day(place, column, days)
+            except (DeltaError, OSError, ValueError) as error:
+                raise SourceError(
+                    f"{golden_key(loaded, name)}: {golden.table} is no whole Delta table: {in_one_line(error)}; "
+                    "see that it is delivered whole"
+                ) from error
+        for day in days:
+            found[day][f"golden:{name}"] = held[day]
+    return found
+
+
+def golden_key(loaded: LoadedDataset, name: str, *path: str) -> str:
+    """Where a golden source is declared, for messages: the file and the key."""
+    return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('golden', name, *path))}"
+
+
+def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+    """The file of a golden source, or the folder of its Delta table.
+
+    Raises:
+        SourceError: it is not there.
+        LayoutError: a link leads out of the sources folder.
+    """
+    golden = loaded.dataset.golden[name]
+    if golden.file is not None:
+        path = layout.source_file(golden.file.path)
+        what, relative, key, there = "file", golden.file.path, "file.path", path.is_file()
+    else:
+        relative = golden.table or ""
+        path = layout.source_file(relative)
+        what, key, there = "Delta table", "table", is_table(path)
+    if not there:
+        raise SourceError(
+            f"{golden_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
+            f"put it there, or correct golden.{name}.{key}"
+        )
+    return path

@@ -1,12 +1,12 @@
-"""What evidence would rest on if it were taken now."""
+"""What the evidence of a day rests on, now: inputs, code, contract, upstreams, published files."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from backfill_assets.campaigns.building.contents import Contents
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import layout_digest
@@ -15,21 +15,45 @@ from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.basis_ports import ContentFingerprints
-from backfill_assets.domain.inputs import (
+from backfill_assets.evidence.contents import ContentFingerprints, Contents
+from backfill_assets.evidence.inputs import (
     Deliveries,
     by_delivery_day,
     deliveries_of,
     fact_inputs,
     force_by_day,
+    golden_fingerprints,
     origins,
     origins_ever,
+    reference_fingerprints,
     staged_inputs,
 )
-from backfill_assets.lakehouse.road.golden import golden_fingerprints
-from backfill_assets.lakehouse.road.references import reference_fingerprints
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.layout import Layout
+
+
+class BasisNow(Protocol):
+    """What evidence would rest on if it were taken now."""
+
+    def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Digest of what each day would be built from now."""
+        ...
+
+    def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None) -> Mapping[dt.date, str]:
+        """Digest of the upstream contents that each day would be built from now; empty without upstreams.
+
+        Days of an upstream that the unit holds count as the unit has built them, all others as they are published.
+        """
+        ...
+
+    def code(self, dataset: str) -> str:
+        """The code version of the dataset now."""
+        ...
+
+    def checks(self, dataset: str) -> tuple[str, ...]:
+        """Names of the checks of which a release demands a verdict."""
+        ...
+
 
 _ByDay = Mapping[dt.date, tuple[Delivery, ...]]
 _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]

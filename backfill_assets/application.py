@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.campaigns.building.delivery_desk import DeliveryDesk
-from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
@@ -48,13 +46,14 @@ from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
-from backfill_assets.lakehouse.road.consumers import SparkConsumers
-from backfill_assets.lakehouse.road.fingerprint import SparkFingerprints
 from backfill_assets.lakehouse.road.recompute import SparkRecomputations
-from backfill_assets.lakehouse.road.staging import vacuum_staging
-from backfill_assets.lakehouse.road.views import SparkPreviews, ensure_views
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import ledger_clock, open_ledger
+from backfill_assets.pipeline.batch import Road
+from backfill_assets.pipeline.deliveries import DeliveryDesk
+from backfill_assets.pipeline.fingerprints import SparkFingerprints
+from backfill_assets.pipeline.stage import vacuum_staging
+from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure_views
 from backfill_assets.settings import Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import SystemClock, TimedIds

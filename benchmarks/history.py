@@ -31,7 +31,7 @@ from backfill_assets.core.measured import NOTHING, Compared, DayMeasurement, Row
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.check_list import metric_names
-from backfill_assets.domain.judge import judge
+from backfill_assets.pipeline.judge import judge
 from backfill_assets.settings import Settings
 
 _FIRST: Final = dt.date(1992, 1, 1)

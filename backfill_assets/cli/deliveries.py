@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.delivery_desk import Chosen, Done, Shown
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of
+from backfill_assets.pipeline.deliveries import Chosen, Done, Shown
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
 Prefix = Annotated[str, typer.Option(help="A folder below the sources folder, with all that lies in it; or one file.")]

@@ -15,7 +15,6 @@ from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.campaigns.building.road import Road
 from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
@@ -51,6 +50,7 @@ from backfill_assets.domain.reader_ports import Notices
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.pipeline.batch import Road
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets_tests.harness.actors import (
     CountedIds,

@@ -13,10 +13,10 @@ import backfill_assets
 from backfill_assets.core.days import day_range
 from backfill_assets.dataset.deliveries import received
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.lakehouse.road.raw import land
-from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
-from backfill_assets.lakehouse.road.staging import stage
-from backfill_assets.lakehouse.road.tables import read_table
+from backfill_assets.pipeline.build import Audit, Target, build_shadow, shadow_path
+from backfill_assets.pipeline.land import land
+from backfill_assets.pipeline.stage import stage
+from backfill_assets.pipeline.tables import read_table
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
 from benchmarks.floor import run_floor

@@ -12,11 +12,10 @@ import backfill_assets
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
 from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
-from backfill_assets.lakehouse.road.raw import land
-from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow, shadow_path
-from backfill_assets.lakehouse.road.staging import read_staged, stage
-from backfill_assets.lakehouse.road.tables import read_table
-from backfill_assets.lakehouse.road.upstream import upstream_tables
+from backfill_assets.pipeline.build import Audit, Target, build_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.land import land
+from backfill_assets.pipeline.stage import read_staged, stage
+from backfill_assets.pipeline.tables import read_table
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
 from backfill_assets.testing.golden import GoldenCase, collect_cases, differences

@@ -33,9 +33,9 @@ from backfill_assets.domain.review import (
     RowTotals,
     Subject,
 )
-from backfill_assets.domain.seams import places, seams
 from backfill_assets.domain.series import Series
 from backfill_assets.evidence.readiness import DayFault, Fault
+from backfill_assets.pipeline.seams import places, seams
 
 MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""

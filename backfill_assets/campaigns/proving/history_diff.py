@@ -15,11 +15,11 @@ from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.history_diff import DatasetDiff, HistoryDiff
-from backfill_assets.domain.judge_rows import schema_change
 from backfill_assets.domain.proof_ports import Histories, Sampled
 from backfill_assets.evidence.contents import effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.pipeline.judge_rows import schema_change
 
 _CONFIGURED = Recomputation("as configured", {})
 

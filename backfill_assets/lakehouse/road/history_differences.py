@@ -10,12 +10,11 @@ from pyspark.sql import Row, SparkSession
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, RowChange, RowCounts
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.domain.history_diff import DayDifference
-from backfill_assets.lakehouse.road.compare import differing
-from backfill_assets.lakehouse.road.measure import figures_by_day
-from backfill_assets.lakehouse.road.row_examples import largest_of
-from backfill_assets.lakehouse.road.row_values import Pair, counts_of, tallies_of
-from backfill_assets.lakehouse.road.shadow import shadow_path
-from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.pipeline.build import shadow_path
+from backfill_assets.pipeline.compare import Pair, counts_of, differing, tallies_of
+from backfill_assets.pipeline.differences import largest_of
+from backfill_assets.pipeline.measure import figures_by_day
+from backfill_assets.pipeline.tables import read_days
 from backfill_assets.storage.layout import Layout
 
 

@@ -22,7 +22,9 @@ from backfill_assets.delta.reading import add_actions, is_table
 from backfill_assets.domain.history_diff import DayDifference
 from backfill_assets.domain.proof_ports import Sampled
 from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
-from backfill_assets.lakehouse.road.compare import (
+from backfill_assets.lakehouse.road.history_differences import history_differences
+from backfill_assets.pipeline.build import Audit, Target, compute_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
     COLUMNS,
@@ -33,22 +35,12 @@ from backfill_assets.lakehouse.road.compare import (
     new_column,
     old_column,
 )
-from backfill_assets.lakehouse.road.fingerprint import (
-    fingerprint_columns,
-    fingerprint_of,
-    hash_of,
-    with_declared_columns,
-)
-from backfill_assets.lakehouse.road.history_differences import history_differences
-from backfill_assets.lakehouse.road.on_spark import OnSpark
-from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY
-from backfill_assets.lakehouse.road.references import reference_tables
-from backfill_assets.lakehouse.road.samples import json_value
-from backfill_assets.lakehouse.road.shadow import Audit, Target, compute_shadow, shadow_path
-from backfill_assets.lakehouse.road.spark_sql import first_of_each, is_numeric
-from backfill_assets.lakehouse.road.staging import as_they_are, staged_rows
-from backfill_assets.lakehouse.road.tables import read_days
-from backfill_assets.lakehouse.road.upstream import upstream_tables
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, hash_of, with_declared_columns
+from backfill_assets.pipeline.raw_table import DELIVERY_DAY
+from backfill_assets.pipeline.run_models import reference_tables
+from backfill_assets.pipeline.samples import json_value
+from backfill_assets.pipeline.stage import as_they_are, staged_rows
+from backfill_assets.pipeline.tables import OnSpark, first_of_each, is_numeric, read_days
 from backfill_assets.storage.layout import Layout
 
 _MOST_ROWS: Final = 20

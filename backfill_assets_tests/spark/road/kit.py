@@ -16,11 +16,11 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_force, in_order, received
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.road.measure import Sides, measure
-from backfill_assets.lakehouse.road.raw import land
-from backfill_assets.lakehouse.road.raw_rows import read_raw
-from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
-from backfill_assets.lakehouse.road.staging import StagedCounts, stage
+from backfill_assets.pipeline.build import Audit, Target, build_shadow
+from backfill_assets.pipeline.land import land
+from backfill_assets.pipeline.measure import Sides, measure
+from backfill_assets.pipeline.raw_table import read_raw
+from backfill_assets.pipeline.stage import StagedCounts, stage
 from backfill_assets.settings import Settings
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from backfill_assets.lakehouse.road.compare import COLUMNS, STATUS, Shape, differing
+from backfill_assets.pipeline.compare import COLUMNS, STATUS, Shape, differing
 
 FIRST = dt.date(2024, 1, 1)
 TABLES = 20

@@ -8,7 +8,7 @@ import pytest
 
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.road.consumers import consumer_figures
+from backfill_assets.pipeline.views import consumer_figures
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit
 
 CONSUMERS = {

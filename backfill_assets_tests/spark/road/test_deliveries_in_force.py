@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.core.delivery import Deed, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.delta.reading import digests_by_day
-from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY
+from backfill_assets.pipeline.deliveries import Chosen
+from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, acts
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, TRIPS, Kit, commits, values

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.errors import StorageError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import is_table
-from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
-from backfill_assets.lakehouse.road.staging import stage
+from backfill_assets.pipeline.build import Audit, Target, build_shadow
+from backfill_assets.pipeline.stage import stage
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session

@@ -18,8 +18,8 @@ from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.inputs import golden_fingerprints
-from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts, golden_samples
-from backfill_assets.lakehouse.road.spark_sql import struct_of
+from backfill_assets.pipeline.golden import ShadowDays, golden_counts, golden_samples
+from backfill_assets.pipeline.tables import struct_of
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FOLDER, Kit
 
 BOOKED = {"format": "csv", "path": "golden/booked.csv", "columns": {"day": "date", "kind": "string", "fee": "double"}}

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.road.raw import land
+from backfill_assets.pipeline.land import land
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
 from backfill_assets.storage.files import sha256_of

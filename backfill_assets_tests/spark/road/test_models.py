@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.errors import ModelError
 from backfill_assets.dataset.loaded import Language, Layer, Model
-from backfill_assets.lakehouse.road.models import run_model
+from backfill_assets.pipeline.run_models import run_model
 
 FILE = Path("datasets/trips/fact.sql")
 

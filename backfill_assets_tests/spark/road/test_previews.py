@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.lakehouse.road.views import SparkPreviews, drop_previews, ensure_preview
+from backfill_assets.pipeline.views import SparkPreviews, drop_previews, ensure_preview
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FOLDER, Kit, values
 
 SECOND = "_shadow/u_1/2"

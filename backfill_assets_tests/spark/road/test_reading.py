@@ -22,7 +22,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.sources import Reference
-from backfill_assets.lakehouse.road.references import read_file
+from backfill_assets.pipeline.run_models import read_file
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, Kit, values
 
 TYPES = {

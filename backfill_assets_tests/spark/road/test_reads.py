@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from backfill_assets.core.errors import DatasetError, ModelError
 from backfill_assets.dataset.functions import Call, refusal
 from backfill_assets.dataset.loaded import Language, Layer, Model
-from backfill_assets.lakehouse.road.golden import ShadowDays, golden_counts
-from backfill_assets.lakehouse.road.models import run_model
+from backfill_assets.pipeline.golden import ShadowDays, golden_counts
+from backfill_assets.pipeline.run_models import run_model
 from backfill_assets_tests.spark.road.kit import D1, FOLDER, Kit
 
 LOOKED_AT = Path(__file__).with_name("spark_functions.txt")

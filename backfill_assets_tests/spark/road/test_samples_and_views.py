@@ -16,8 +16,8 @@ from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.releases_table import DeltaReleasesTable, projection
 from backfill_assets.evidence.inputs import reference_fingerprints
-from backfill_assets.lakehouse.road.samples import sample
-from backfill_assets.lakehouse.road.views import ensure_views
+from backfill_assets.pipeline.samples import sample
+from backfill_assets.pipeline.views import ensure_views
 from backfill_assets.storage.files import sha256_of
 from backfill_assets_tests.harness.tables import manifest
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, TRIPS, Kit, values

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.core.errors import ModelError, SourceError
-from backfill_assets.lakehouse.road.shadow import Audit, Target, build_shadow
+from backfill_assets.pipeline.build import Audit, Target, build_shadow
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, Prepared, commits, values
 
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import digests_by_day
-from backfill_assets.lakehouse.road import staging as staging_module
-from backfill_assets.lakehouse.road.staging import StagedCounts, read_staged, stage, vacuum_staging
+from backfill_assets.pipeline import stage as staging_module
+from backfill_assets.pipeline.stage import StagedCounts, read_staged, stage, vacuum_staging
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
 
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]

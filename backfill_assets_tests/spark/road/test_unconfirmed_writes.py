@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import StorageError
-from backfill_assets.lakehouse.road.staging import stage
+from backfill_assets.pipeline.stage import stage
 from backfill_assets_tests.spark.road.kit import D1, Kit, commits, values
 from backfill_assets_tests.told import Told
 

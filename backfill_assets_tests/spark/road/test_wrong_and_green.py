@@ -21,13 +21,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.lakehouse.road.raw import land
-from backfill_assets.lakehouse.road.raw_rows import DELIVERY_DAY, read_in_force
-from backfill_assets.lakehouse.road.tables import read_days
+from backfill_assets.pipeline.deliveries import Chosen
+from backfill_assets.pipeline.land import land
+from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
+from backfill_assets.pipeline.tables import read_days
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish

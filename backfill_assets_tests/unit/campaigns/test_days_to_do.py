@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaigns.building.road import Road
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.sources import reading_of
 from backfill_assets.delta.reading import digests_by_day
+from backfill_assets.pipeline.batch import Road
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.unit.campaigns.test_late_deliveries import Desk

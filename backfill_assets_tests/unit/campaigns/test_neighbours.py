@@ -11,12 +11,11 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from backfill_assets.campaigns.building.neighbours import Neighbours
 from backfill_assets.core.days import day_range
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Seam, Side, SourceState
 from backfill_assets.core.unit import Unit
-from backfill_assets.lakehouse.road.measure import Sides
+from backfill_assets.pipeline.measure import Neighbours, Sides
 from backfill_assets_tests.harness.tables import layout, loaded
 from backfill_assets_tests.harness.world import LEASE, World
 

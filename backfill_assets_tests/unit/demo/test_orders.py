@@ -15,7 +15,7 @@ import backfill_assets
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import InvalidDayError, SourceError
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.lakehouse.road.files import require_columns
+from backfill_assets.pipeline.formats import require_columns
 from demo import orders
 from demo.orders import FIRST, LAST, generate_orders, land_orders
 from demo.sources import LandingReport

@@ -11,7 +11,7 @@ from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Compared, DayMeasurement, RowCounts, Side, SourceState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.judge import judge
+from backfill_assets.pipeline.judge import judge
 
 DAY = dt.date(2024, 3, 30)
 PLAIN: dict[str, Any] = {

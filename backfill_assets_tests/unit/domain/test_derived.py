@@ -15,7 +15,7 @@ from backfill_assets.core.expected_change import Change, Contract, parse_contrac
 from backfill_assets.core.measured import NOTHING, Compared, DayMeasurement, Side, SourceState, UpstreamState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.judge import judge
+from backfill_assets.pipeline.judge import judge
 
 DAY = dt.date(2024, 3, 30)
 TOTALS: dict[str, object] = {

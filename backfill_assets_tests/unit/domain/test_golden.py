@@ -8,7 +8,7 @@ from backfill_assets.core.evidence import CheckKind, Severity, Verdict
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Compared, GoldenCounts
 from backfill_assets.dataset.check_list import checks_of
-from backfill_assets.domain.judge import judge
+from backfill_assets.pipeline.judge import judge
 from backfill_assets_tests.unit.domain.kit import GOOD, dataset
 
 BOOKED: dict[str, object] = {

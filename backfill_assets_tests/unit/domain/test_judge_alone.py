@@ -11,7 +11,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import Alone
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.judge_alone import days_to_build_alone, judge_alone
+from backfill_assets.pipeline.judge_rows import days_to_build_alone, judge_alone
 from backfill_assets_tests.harness.tables import dataset, derived
 
 DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 9))

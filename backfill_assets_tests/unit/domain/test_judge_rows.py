@@ -13,7 +13,7 @@ from backfill_assets.core.expected_change import UNCHANGED, Contract, parse_chan
 from backfill_assets.core.measured import NOTHING, Compared, RowCounts, SchemaChange, Side
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.judge_rows import promised_rows, schema_change
+from backfill_assets.pipeline.judge_rows import promised_rows, schema_change
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, PLAIN, dataset, verdict, with_checks
 
 COLUMNS = PLAIN["columns"] | {"tip": {"type": "decimal(9,2)", "tolerance": 0.01}, "seats": {"type": "integer"}}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from backfill_assets.core.measured import Seam
-from backfill_assets.domain.judge_seams import judge_seams
+from backfill_assets.pipeline.seams import judge_seams
 
 DAY = dt.date(2024, 3, 1)
 USUAL = Seam("sales", "revenue", DAY, Decimal("1.5"), Decimal(2), 0.1, 0.2, introduced=False)

@@ -12,7 +12,7 @@ import pytest
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.measured import Compared, NullRise
 from backfill_assets.core.release import DataFile
-from backfill_assets.domain.null_shares import null_rises
+from backfill_assets.pipeline.seams import null_rises
 from backfill_assets_tests.unit.domain.kit import GOOD, SAME, verdict, with_checks
 
 FIRST = dt.date(2024, 3, 1)

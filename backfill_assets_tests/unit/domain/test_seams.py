@@ -9,7 +9,7 @@ import pytest
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import Figures, Seam
-from backfill_assets.domain.seams import places, seams
+from backfill_assets.pipeline.seams import places, seams
 
 FIRST = dt.date(2017, 1, 2)
 WEEK = (1.0, 0.9, 0.95, 1.0, 1.4, 2.0, 0.3)

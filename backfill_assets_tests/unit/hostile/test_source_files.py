@@ -23,7 +23,7 @@ from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
 from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
-from backfill_assets.lakehouse.road.files import Declared, require_columns
+from backfill_assets.pipeline.formats import Declared, require_columns
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import delivered_sizes, discover, require_sources
 from backfill_assets_tests.unit.catalog.kit import YAML, loaded, write_dataset

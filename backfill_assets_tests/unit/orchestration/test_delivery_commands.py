@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from backfill_assets.campaigns.building.delivery_desk import Chosen
 from backfill_assets.cli.app import app
 from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import ArgumentError, DatasetError, SourceError
 from backfill_assets.dataset.deliveries import heads
+from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House

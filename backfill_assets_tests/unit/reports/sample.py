@@ -42,11 +42,11 @@ from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, 
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.domain.attribution import attribute
-from backfill_assets.domain.judge import judge
 from backfill_assets.domain.judgement import Grounds, judge_unit
 from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
 from backfill_assets.domain.review import Command, DayState, Made, Proof, Reach, Review, Subject
 from backfill_assets.domain.series import Surroundings, series_of
+from backfill_assets.pipeline.judge import judge
 from backfill_assets_tests.harness.specifications import PLAIN
 
 START = dt.date(1995, 1, 1)

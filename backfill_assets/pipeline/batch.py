@@ -1,0 +1,348 @@
+"""A batch of days through all arrows: land, stage, build the shadow, measure, judge."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import EvidenceError, UnitError
+from backfill_assets.core.evidence import (
+    Basis,
+    DayEvidence,
+    Row,
+    Verdict,
+)
+from backfill_assets.core.measured import (
+    NOTHING,
+    Alone,
+    DayMeasurement,
+    SourceState,
+    UpstreamState,
+)
+from backfill_assets.core.release import layout_digest
+from backfill_assets.core.unit import Attempt, StagedDay, Unit
+from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
+from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
+from backfill_assets.evidence.readiness import DayFault, Fault, faults_of
+from backfill_assets.pipeline.build import (
+    Audit,
+    Target,
+    build_shadow,
+    measure_upstreams,
+    require_declared_columns,
+    upstream_tables,
+)
+from backfill_assets.pipeline.cross_checks import built_alone, compared_days, sampled_rows
+from backfill_assets.pipeline.differences import Question, row_differences
+from backfill_assets.pipeline.golden import ShadowDays, golden_counts, golden_samples
+from backfill_assets.pipeline.judge import judge
+from backfill_assets.pipeline.judge_rows import days_to_build_alone, schema_change
+from backfill_assets.pipeline.land import Landing
+from backfill_assets.pipeline.measure import (
+    Neighbours,
+    Sides,
+    measure,
+    week_around,
+)
+from backfill_assets.pipeline.samples import sample
+from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, stage
+from backfill_assets.storage.sources import gone_from_sources
+
+Days = tuple[dt.date, ...]
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True)
+class Road(Landing):
+    """Everything that happens to a batch of days before its release; each step is idempotent."""
+
+    tables: Mapping[str, PublishedTable]
+    basis: CurrentBasis
+
+    @property
+    def sources(self) -> UpstreamPlaces:
+        """Where upstream days are read from."""
+        return UpstreamPlaces(self.ledger, self.datasets)
+
+    def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
+        """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
+
+        Raises:
+            ModelError: the staging model fails or returns other columns than it must.
+            SourceError: raw has fewer rows than were landed, lacks what counts now, or has what the ledger does not know.
+        """
+        if not days:
+            return {}
+        # Also where nothing is to be staged: what was landed and not staged moves nothing that this ledger knows.
+        self.require_known(name, days)
+        stale = self.days_to_stage(name, days)
+        if not stale:
+            return {}
+        loaded = self.datasets[name]
+        if self.read_otherwise(name, loaded.dataset.delivery_days(stale)):
+            self.land_what_is_there(spark, name, stale)
+        (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
+        self.require_raw(name, stale, force)
+        counts = stage(spark, loaded, self.layout, stale, force)
+        self.ledger.add_staged(
+            StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
+            for day, found in counts.items()
+        )
+        return {day: found.rows for day, found in counts.items()}
+
+    def days_to_stage(self, name: str, days: Days) -> Days:
+        """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""
+        if not days:
+            return ()
+        loaded = self.datasets[name]
+        inputs, staged = self.basis.staged_inputs(name, days), self.ledger.staged(name, days)
+        held = held_in_staging(loaded, self.layout, staged.values())
+        now = {day: (inputs[day], loaded.code_version, held.get(day)) for day in days}
+        good = {day for day, one in staged.items() if (one.inputs, one.code, one.files) == now[day]}
+        return tuple(day for day in days if day not in good)
+
+    def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
+        """The days without good evidence, or whose shadow the disk has lost; all others need no work, whatever launched it."""
+        evidence = self.ledger.evidence(unit.id, name, days)
+        lost = self.tables[name].unreleasable(f for found in evidence.values() for f in found.shadow_files)
+        return tuple(sorted({fault.day for fault in self.faults(unit, name, days)} | {file.day for file in lost}))
+
+    def faults(self, unit: Unit, name: str, days: Days) -> tuple[DayFault, ...]:
+        """What keeps these days of a unit from being released, by their evidence and the basis as it is now."""
+        evidence = self.ledger.evidence(unit.id, name, days)
+        inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
+        active = self.tables[name].active(days)
+        code, required, contract = self.basis.code(name), self.basis.checks(name), unit.contract.of(name).hash
+        faults: list[DayFault] = []
+        for day in days:
+            now = Basis(inputs[day], code, contract, layout_digest(active.get(day, ())), upstream[day])
+            faults += faults_of((name, day), evidence.get((name, day)), required, now)
+        return tuple(faults)
+
+    def stands(self, unit: Unit, name: str, days: Days) -> bool:
+        """Whether readers see what a unit has released of these days, and building them now would bring nothing else.
+
+        Raises:
+            SourceError: a file fits two days, or is a link to nothing.
+            LayoutError: a link leads out of the sources folder.
+        """
+        if self.datasets[name].dataset.source is not None and self.days_to_land(name, days):
+            return False
+        if {fault.fault for fault in self.faults(unit, name, days)} - {Fault.published_moved}:
+            return False
+        active, evidence = self.tables[name].active(days), self.ledger.evidence(unit.id, name, days)
+        return all(
+            layout_digest(active.get(day, ())) == layout_digest(evidence[name, day].shadow_files) for day in days
+        )
+
+    def build(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> None:
+        """Build the shadow of an attempt's days and note what it rests on, as evidence that still lacks verdicts.
+
+        Raises:
+            ModelError: the fact model fails or returns other columns than declared.
+            EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days, or write
+                those of an upstream, again and again.
+            SourceError: upstream days were built without a column that is declared now.
+            LeaseLostError: another attempt has taken these days over.
+        """
+        name, days = attempt.dataset, attempt.days
+        loaded = self.datasets[name]
+        read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
+        otherwise = self.read_otherwise(name, loaded.dataset.fact_delivery_days(days))
+        if otherwise or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
+            # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
+            self.land_what_is_there(spark, name, days)
+        for _ in range(_TRIES):
+            wanted = self.basis.staged_inputs(name, read)
+            versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
+            # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
+            inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
+            # After the digest of the inputs: what lands between the two makes the evidence stale.
+            deliveries = self.basis.deliveries(name, days)
+            self.stage(spark, name, read)
+            staged = self._staged_by_this_code(name, read)
+            target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
+            tables = self._upstream_tables(spark, unit, name, days)
+            build_shadow(spark, loaded, self.layout, target, tables)
+            # File names never repeat: the same files before and after mean that nobody has replaced them in between.
+            good = staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged
+            # What comes and is rolled back before the release is stale to nobody, and may have been read.
+            moved = self._upstream_written(name, days, versions) or self.basis.upstream(name, days, unit) != upstream
+            if good and not moved:
+                break
+        else:
+            raise EvidenceError(
+                f"{name} {format_days(days)}: {'an upstream' if good else 'staging'} changed {_TRIES} times while its shadow was "
+                "built; let other launches of these days end, and launch again"
+            )
+        files = self.tables[name].shadow_files(attempt.folder, days)
+        at, contract = self.clock.now(), unit.contract.of(name).hash
+        pending = [
+            DayEvidence(
+                unit.id, attempt.number, name, day,
+                Basis(inputs[day], loaded.code_version, contract, "", upstream[day]),
+                tuple(files.get(day, ())), DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at,
+                deliveries=deliveries[day],
+            )
+            for day in days
+        ]  # fmt: skip
+        self.ledger.add_evidence(attempt.number, pending)
+
+    def _upstream_tables(self, spark: SparkSession, unit: Unit, name: str, days: Days) -> Mapping[str, DataFrame]:
+        upstreams = self.sources.of(unit, name, days)
+        # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
+        require_declared_columns(self.layout, upstreams)
+        return upstream_tables(spark, self.layout, upstreams)
+
+    def _upstream_written(self, name: str, days: Days, versions: Mapping[str, int]) -> bool:
+        """Whether upstream days behind these had other files in any version of their table since the given ones."""
+        for above, before in versions.items():
+            table, read = self.tables[above], self.datasets[name].dataset.upstream_days(above, days)
+            if (newest := table.version()) == before:
+                continue
+            seen = [table.at(version) if version >= 0 else {} for version in range(before, newest + 1)]
+            if len({tuple(layout_digest(found.get(day, ())) for day in read) for found in seen}) > 1:
+                return True
+        return False
+
+    def _staged_by_this_code(
+        self, name: str, days: Days, inputs: Mapping[dt.date, str] | None = None
+    ) -> Mapping[dt.date, str]:
+        """By day the digest of its staged files; days lack that are not there as this code has staged them last.
+
+        Nor are those that were staged from other `inputs`: a delivery may have been taken out and back in between.
+        """
+        loaded, staged = self.datasets[name], self.ledger.staged(name, days)
+        held = held_in_staging(loaded, self.layout, staged.values())
+        return {
+            d: one.files
+            for d, one in staged.items()
+            if (one.code, one.files) == (loaded.code_version, held.get(d))
+            and (inputs is None or one.inputs == inputs[d])
+        }
+
+    def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
+        """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
+
+        Measuring is one pass per side, comparing one join of the days that changed, and one more pass over the days around them
+        where they are at an edge of the unit or a month begins.
+
+        Raises:
+            UnitError: the attempt has no shadow yet.
+            EvidenceError: other code has staged the days meanwhile.
+            LeaseLostError: another attempt has taken these days over.
+        """
+        name, days = attempt.dataset, attempt.days
+        loaded = self.datasets[name]
+        pending = self._pending(unit, attempt)
+        own = days if loaded.staging is not None else ()
+        if len(self._staged_by_this_code(name, own)) < len(own):
+            self.stage(spark, name, own)
+        # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
+        active = self.tables[name].active({near for day in days for near in week_around(day)})
+        sides = measure(spark, loaded, self.layout, days, attempt.folder)
+        shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
+        upstreams = self._upstreams(spark, name, days, shadow.upstreams)
+        golden = golden_counts(spark, loaded, self.layout, shadow)
+        alone = self._alone(spark, unit, attempt, sides)
+        source, contract = self._source(spark, name, days), unit.contract.of(name)
+        schema = schema_change(loaded.dataset, self.tables[name].types())
+        neighbours = Neighbours(self.ledger, self.datasets, self.layout)
+        seams = neighbours.seams(spark, unit, name, sides)
+        nulls = neighbours.null_rises(unit, name, {day: one.shadow_files for day, one in pending.items()}, active)
+        came, went = self.basis.came_and_went(name, [day for day in days if sides[day].published.rows])
+        question = Question(attempt.folder, attempt.number, sides, contract, came, went)
+        with row_differences(spark, loaded, self.layout, question) as rows:
+            moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
+            compared = compared_days(schema, rows, golden, seams, moved, nulls, alone)
+            evidence = []
+            for day in days:
+                side = sides[day]
+                measured = DayMeasurement(day, side.shadow, side.published, side.staging, source[day], upstreams[day])
+                published = layout_digest(active.get(day, ()))
+                basis = replace(pending[day].basis, published=published, contract=contract.hash)
+                verdicts = judge(loaded.dataset, measured, contract, compared[day])
+                judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
+                evidence.append(replace(judged, compared=compared[day]))
+            samples = sampled_rows(loaded.dataset, contract, rows, evidence)
+        if len(self._staged_by_this_code(name, own)) < len(own):
+            raise EvidenceError(
+                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
+            )
+        apart = golden_samples(spark, loaded, self.layout, shadow, _failed(evidence))
+        done = self._with_samples(spark, attempt, evidence, {**samples, **apart})
+        self.ledger.add_comparisons(attempt.number, rows.comparisons)
+        self.ledger.add_evidence(attempt.number, done)
+        return done
+
+    def _upstreams(
+        self, spark: SparkSession, name: str, days: Days, upstreams: Sequence[UpstreamDays]
+    ) -> Mapping[dt.date, UpstreamState]:
+        loaded = self.datasets[name]
+        measured = measure_upstreams(spark, loaded, self.layout, days, upstreams)
+        absent = absent_before(self.ledger, self.tables, loaded.dataset, days, upstreams)
+        return {day: replace(one, absent=absent[day]) for day, one in measured.items()}
+
+    def _alone(
+        self, spark: SparkSession, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]
+    ) -> tuple[Alone, ...]:
+        """Days of an attempt, built alone as well; see `same_alone`."""
+        name, loaded = attempt.dataset, self.datasets[attempt.dataset]
+        chosen = days_to_build_alone(loaded.dataset, attempt.days, f"{unit.id} {attempt.number}")
+        places = {day: self.sources.of(unit, name, (day,)) for day in chosen}
+        return built_alone(spark, loaded, self.layout, attempt.folder, places, sides)
+
+    def _source(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, SourceState]:
+        loaded = self.datasets[name]
+        dataset = loaded.dataset
+        window = set(dataset.fact_delivery_days(days))
+        near = window.union(*map(week_before, days))
+        force = in_force(dataset, self.ledger.deliveries(name, near))
+        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, (d for d in force if d.day in window))
+        staged = self.ledger.staged(name, dataset.with_lookback(days))
+        found = {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
+        if any(one.identical for one in found.values()) and aggregates_deliveries(spark, loaded):
+            return {day: replace(one, aggregated=True) for day, one in found.items()}
+        return found
+
+    def _pending(self, unit: Unit, attempt: Attempt) -> Mapping[dt.date, DayEvidence]:
+        stored = self.ledger.evidence(unit.id, attempt.dataset, attempt.days)
+        mine = {d: stored.get((attempt.dataset, d)) for d in attempt.days}
+        built = {d: e for d, e in mine.items() if e is not None and e.attempt == attempt.number and not e.altered}
+        if len(built) < len(attempt.days):
+            raise UnitError(
+                f"unit {unit.id}: attempt {attempt.number} has no shadow of {attempt.dataset} to check; "
+                f"materialize shadow/{attempt.dataset} for these days together with its checks"
+            )
+        return built
+
+    def _with_samples(
+        self,
+        spark: SparkSession,
+        attempt: Attempt,
+        evidence: Sequence[DayEvidence],
+        known: Mapping[tuple[str, dt.date], tuple[Row, ...]],
+    ) -> tuple[DayEvidence, ...]:
+        failed = _failed(evidence)
+        if not failed:
+            return tuple(evidence)
+        loaded, force = self.datasets[attempt.dataset], self.basis.in_force(attempt.dataset, attempt.days)
+        found = sample(spark, loaded, self.layout, attempt.folder, failed, force)
+        rows = {**found, **known}
+        return tuple(
+            replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
+            for e in evidence
+        )
+
+
+def _failed(evidence: Sequence[DayEvidence]) -> tuple[Verdict, ...]:
+    return tuple(v for e in evidence for v in e.verdicts if not v.passed)

@@ -1,0 +1,282 @@
+"""Two frames in, the rows that differ out, and how far their values moved."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property, reduce
+from typing import Final
+
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Row,
+    Window,
+)
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.core.expected_change import (
+    ANY,
+    ROUNDING,
+    UNCHANGED,
+    Change,
+    Contract,
+)
+from backfill_assets.core.measured import RowCounts
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.pipeline.measure import summable
+from backfill_assets.pipeline.tables import in_days, is_numeric
+
+STATUS: Final = "_status"
+"""What happened to a row: `ADDED`, `REMOVED` or `CHANGED`."""
+COLUMNS: Final = "_columns"
+"""The compared columns in which a changed row differs; empty for rows that only one side has."""
+ADDED: Final = "added"
+REMOVED: Final = "removed"
+CHANGED: Final = "changed"
+
+_NUMBER: Final = "_number"
+_MARK: Final = "_there"
+_FLOAT_STEP: Final = 2.0**-23
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is compared, matched by what: the day column, which is part of the key, the key, and the other columns.
+
+    `columns` gives the absolute difference up to which two numbers count as equal; 0 is exact, and so is every column that
+    holds no numbers. Floats may differ by `rounding_of` as well, unless they are compared `to_the_bit`.
+    """
+
+    partition: str
+    key: tuple[str, ...]
+    columns: Mapping[str, Decimal]
+    to_the_bit: bool = False
+
+    @property
+    def match(self) -> tuple[str, ...]:
+        """The columns that rows are matched by: the day and the key."""
+        return tuple(dict.fromkeys((self.partition, *self.key)))
+
+
+def old_column(name: str) -> str:
+    """The column of `differing` that holds the old value of a compared column."""
+    return f"old:{name}"
+
+
+def new_column(name: str) -> str:
+    """The column of `differing` that holds the new value of a compared column."""
+    return f"new:{name}"
+
+
+def is_float(kind: T.DataType) -> bool:
+    """Whether a type holds floating-point numbers."""
+    return isinstance(kind, (T.FloatType, T.DoubleType))
+
+
+def rounding_of(kind: T.DataType) -> float:
+    """The share of its value by which a number of a type may be off without anybody having changed it.
+
+    `ROUNDING`, for sums of doubles depend on the order; of a `float`, which has fewer digits, that of its last bit.
+    """
+    return _FLOAT_STEP if isinstance(kind, T.FloatType) else float(ROUNDING)
+
+
+def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
+    """The rows in which two frames differ: day and key, `STATUS`, `COLUMNS`, and of each compared column both values.
+
+    Rows are matched by day and key, nulls included; values differ as in SQL's `IS DISTINCT FROM`, but for what the shape
+    lets pass; NaN equals NaN and -0.0 equals 0.0. Where a key occurs several times each row meets each of its namesakes,
+    unless the rows of a key are `numbered` in the order of their values, which matches each row at most once and costs a
+    sort. Both frames must have all columns of the shape, with equal types.
+    """
+    return matched(old, new, shape, numbered=numbered).where(F.col(STATUS).isNotNull())
+
+
+def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
+    """The rows of `differing`, and those that are equal, whose `STATUS` is null."""
+    left, right = (_side(frame, shape, side, numbered=numbered) for frame, side in ((old, "old"), (new, "new")))
+    match = [*shape.match, _NUMBER] if numbered else list(shape.match)
+    condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
+    types = {field.name: field.dataType for field in old.schema.fields}
+    differ = {name: _differs(name, types[name], shape) for name in shape.columns}
+    names = [F.when(is_other, name).otherwise("") for name, is_other in differ.items()]
+    # Not `array_compact`, which Spark does not compile.
+    changed = F.array_remove(F.array(*names), "") if names else F.array().cast("array<string>")
+    was, comes = F.col(old_column(_MARK)), F.col(new_column(_MARK))
+    status = (
+        F.when(was.isNull(), ADDED)
+        .when(comes.isNull(), REMOVED)
+        .when(reduce(Column.__or__, differ.values(), F.lit(False)), CHANGED)
+    )
+    nothing = F.array().cast("array<string>")
+    return left.join(right, condition, "full_outer").select(
+        # A row of one side alone has its key there alone; of the other side all is null.
+        *(F.when(was.isNull(), F.col(new_column(n))).otherwise(F.col(old_column(n))).alias(n) for n in shape.match),
+        status.alias(STATUS),
+        F.when(status == CHANGED, changed).otherwise(nothing).alias(COLUMNS),
+        *(F.col(old_column(name)) for name in shape.columns),
+        *(F.col(new_column(name)) for name in shape.columns),
+    )
+
+
+def _side(frame: DataFrame, shape: Shape, side: str, *, numbered: bool) -> DataFrame:
+    wanted = tuple(dict.fromkeys((*shape.match, *shape.columns)))
+    columns = {name: F.col(name) for name in wanted} | {_MARK: F.lit(True)}
+    if numbered:
+        order = [F.col(name) for name in shape.columns] or [F.lit(0)]
+        columns[_NUMBER] = F.row_number().over(Window.partitionBy(*shape.match).orderBy(*order))
+    return frame.select(*(column.alias(f"{side}:{name}") for name, column in columns.items()))
+
+
+def _differs(name: str, kind: T.DataType, shape: Shape) -> Column:
+    old, new, tolerance = F.col(old_column(name)), F.col(new_column(name)), shape.columns[name]
+    distinct = ~old.eqNullSafe(new)
+    if not isinstance(kind, T.NumericType) or not (tolerance or is_float(kind)):
+        return distinct
+    # In numbers that cannot overflow.
+    if is_float(kind):
+        old, new = old.cast("double"), new.cast("double")
+        larger = F.greatest(F.abs(old), F.abs(new))
+        slack = F.lit(float(tolerance)) + larger * F.lit(0.0 if shape.to_the_bit else rounding_of(kind))
+        # To Spark, NaN is above infinity: neither is near to anything else.
+        near = (larger < F.lit(float("inf"))) & (F.abs(old - new) <= slack)
+    else:
+        whole = kind if isinstance(kind, T.DecimalType) else T.DecimalType(20, 0)
+        near = F.abs(F.try_subtract(old.cast(whole), new.cast(whole))) <= F.lit(tolerance)
+    return distinct & ~F.coalesce(near, F.lit(False))
+
+
+Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
+"""By column the promises about each row, with the days on which they hold."""
+
+_LESS_THAN_ONE: Final = Decimal("0.999999")
+_STEP_OF_A_DOUBLE: Final = 1e-15
+"""Relative; exact numbers are compared as doubles as well."""
+_CHANGED_IN: Final = "changed:"
+_BEYOND: Final = "beyond:"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both sides of some days: what is published, and what would replace it."""
+
+    dataset: Dataset
+    old: DataFrame
+    new: DataFrame
+
+    @cached_property
+    def types(self) -> Mapping[str, T.DataType]:
+        """The declared columns that both sides have with one type; what was added or retyped has nothing to compare."""
+        old, new = ({field.name: field.dataType for field in f.schema.fields} for f in (self.old, self.new))
+        return {name: old[name] for name in self.dataset.columns if name in old and old[name] == new[name]}
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What is compared, matched by what."""
+        columns = self.dataset.columns
+        compared = {name: columns[name].tolerance for name in self.dataset.compared if name in self.types}
+        return Shape(self.dataset.partition_column, self.dataset.key, compared)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether rows can be matched: the key has the same type on both sides."""
+        return all(name in self.types for name in self.shape.match)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The summed measures that both sides have."""
+        summed = (name for name, measure in self.dataset.measures.items() if measure.sum)
+        return tuple(name for name in summed if name in self.types and is_numeric(self.types[name]))
+
+    def number(self, name: str, *, old: bool) -> Column:
+        """A column's number in a differing row on one side; null where there is no row, no value or no finite one."""
+        kind = self.types[name]
+        if name in self.shape.columns:
+            raw = F.col(old_column(name) if old else new_column(name))
+        else:
+            raw = F.when(F.col(STATUS) != (ADDED if old else REMOVED), F.col(name))
+        number = summable(raw, kind)
+        if not is_float(kind):
+            return number
+        # To Spark, NaN is above infinity.
+        return F.when(F.abs(number) < F.lit(float("inf")), number)
+
+    def delta(self, name: str) -> Column:
+        """New less old of a differing row; what is not there counts as nothing."""
+        old, new = (F.coalesce(self.number(name, old=side), F.lit(0)) for side in (True, False))
+        return F.try_subtract(new, old)
+
+    def outside(self, name: str, bands: Bands) -> Column:
+        """Whether a changed row breaks the promise about a column, null on days without one; see `is_outside`."""
+        # One flat CASE: hundreds of them within each other are more than Spark's client can send.
+        found = F.when(F.lit(False), F.lit(False))
+        for change, days in bands.get(name, {}).items():
+            outside = is_outside(name, change, self.types[name], self.shape.columns[name])
+            found = found.when(in_days(self.shape.partition, days), outside)
+        return found
+
+
+def differs_in(name: str) -> Column:
+    """Whether a differing row is on both sides, with other values in a column."""
+    return F.array_contains(F.col(COLUMNS), name)
+
+
+def tallies_of(pair: Pair, bands: Bands) -> list[Column]:
+    """Aggregates over differing rows from which `counts_of` counts those of a group."""
+    tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
+    tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
+    return tallies + [
+        F.count_if(differs_in(name) & pair.outside(name, bands)).alias(_BEYOND + name)
+        for name in pair.shape.columns
+        if name in bands
+    ]
+
+
+def counts_of(tally: Row, published: int) -> RowCounts:
+    """The rows of a group by what happens to them, of so many that are published."""
+    values = tally.asDict()
+    columns, beyond = (
+        {name.removeprefix(prefix): n for name, n in values.items() if name.startswith(prefix) and n}
+        for prefix in (_CHANGED_IN, _BEYOND)
+    )
+    added, removed, changed = (int(values[status]) for status in (ADDED, REMOVED, CHANGED))
+    return RowCounts(added, removed, changed, published - removed - changed, columns, beyond)
+
+
+def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]) -> Bands:
+    """What a contract promises of rows on some days, of these columns."""
+    found: dict[str, dict[Change, list[dt.date]]] = {}
+    for day in days:
+        for name, change in contract.expected_rows(day).items():
+            if name in columns and change != ANY:
+                found.setdefault(name, {}).setdefault(change, []).append(day)
+    return found
+
+
+def is_outside(name: str, change: Change, kind: T.DataType, tolerance: Decimal) -> Column:
+    """Whether a column that differs moved out of a band; out of or into nothing is outside of any.
+
+    Up to rounding: that of floats, the column's tolerance, or less than one step of the last digit of its type. By so much
+    a value moves that was rounded or cut off on both sides; by more where the band multiplies what the old one lacks.
+    """
+    if change == UNCHANGED:
+        return F.lit(True)
+    old, new = F.col(old_column(name)).cast("double"), F.col(new_column(name)).cast("double")
+    factors = [1 + change.low, 1 + change.high]
+    edges = [old * F.lit(float(factor)) for factor in factors]
+    step = _last_digit(kind) * max(Decimal(1), *(abs(factor) for factor in factors)) * _LESS_THAN_ONE
+    rounding = rounding_of(kind) if is_float(kind) else _STEP_OF_A_DOUBLE
+    slack = F.greatest(F.abs(old), F.abs(new)) * F.lit(rounding) + F.lit(float(max(tolerance, step)))
+    inside = (new >= F.least(*edges) - slack) & (new <= F.greatest(*edges) + slack)
+    finite = (F.abs(old) < F.lit(float("inf"))) & (F.abs(new) < F.lit(float("inf")))
+    return ~F.coalesce(finite & inside, F.lit(False))
+
+
+def _last_digit(kind: T.DataType) -> Decimal:
+    if is_float(kind):
+        return Decimal(0)
+    return Decimal(1).scaleb(-kind.scale) if isinstance(kind, T.DecimalType) else Decimal(1)

@@ -1,0 +1,386 @@
+"""Shadow against published rows: counts, changes and examples of every changed day."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Row,
+    SparkSession,
+)
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.measured import DayComparison, RowChange, RowCounts
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import form_of, reading_of
+from backfill_assets.pipeline.build import shadow_path
+from backfill_assets.pipeline.compare import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    STATUS,
+    Bands,
+    Pair,
+    bands_of,
+    counts_of,
+    differing,
+    differs_in,
+    new_column,
+    old_column,
+    tallies_of,
+)
+from backfill_assets.pipeline.measure import Sides
+from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
+from backfill_assets.pipeline.samples import Samples, plain_value
+from backfill_assets.pipeline.shares import (
+    CAME,
+    LEFT,
+    MOVED,
+    Shadow,
+    Slices,
+    lone_files,
+    shares_of,
+)
+from backfill_assets.pipeline.stage import read_staged, staged_rows
+from backfill_assets.pipeline.tables import (
+    equal_keys,
+    figure,
+    first_of_each,
+    in_days,
+    is_numeric,
+    read_days,
+)
+from backfill_assets.storage.layout import Layout
+
+Broken = Mapping[tuple[str, str], tuple[dt.date, ...]]
+"""Days by check and column: which changed rows are wanted as samples."""
+
+_LARGEST: Final = 100
+_SAMPLED: Final = 5
+_CHECK: Final = "_check"
+_SUBJECT: Final = "_subject"
+_OLD: Final = "_old"
+_NEW: Final = "_new"
+_SIZE: Final = "_size"
+
+
+def largest_of(rows: DataFrame, pair: Pair) -> Mapping[dt.date, tuple[RowChange, ...]]:
+    """Of each measure the hundred rows of all days that move it most, by day; the largest first."""
+    if not pair.measures:
+        return {}
+    match, day = pair.shape.match, pair.shape.partition
+    order = [F.desc(_SIZE), *(F.col(name) for name in match)]
+
+    def moved(name: str) -> DataFrame:
+        # As text, for the measures have different types and none may lose a digit.
+        sides = (pair.number(name, old=side).cast("string") for side in (True, False))
+        size = F.abs(pair.delta(name)).cast("double").alias(_SIZE)
+        named = [F.lit(name).alias(_SUBJECT), *(s.alias(n) for s, n in zip(sides, (_OLD, _NEW), strict=True)), size]
+        # Sorted and cut in one: no measure's rows are ever sorted whole.
+        return rows.select(*match, *named).where(F.col(_SIZE) > 0).orderBy(*order).limit(_LARGEST)
+
+    found: dict[dt.date, list[RowChange]] = {}
+    for row in reduce(DataFrame.unionAll, map(moved, pair.measures)).orderBy(*order).collect():
+        key = {name: plain_value(row[name]) for name in match if name != day}
+        change = RowChange(row[_SUBJECT], row[day], key, _number(row[_OLD]), _number(row[_NEW]))
+        found.setdefault(change.day, []).append(change)
+    return {day: tuple(changes) for day, changes in found.items()}
+
+
+def sampled(rows: DataFrame, pair: Pair, bands: Bands, wanted: Broken) -> Samples:
+    """Up to five changed rows per check and day, those first that moved most: day, key, column, old and new value.
+
+    Of a column that is promised something only rows that break the promise.
+    """
+    match, day = pair.shape.match, pair.shape.partition
+    tagged = rows.select(*match, F.inline(F.array_compact(F.array(*_tags(pair, bands, wanted)))))
+    order = [F.desc_nulls_last(_SIZE), *(F.col(name) for name in match), F.col(_SUBJECT)]
+    first = first_of_each(tagged, [_CHECK, day], order, _SAMPLED).orderBy(_CHECK, day, *order)
+    found: dict[tuple[str, dt.date], list[dict[str, object]]] = {}
+    for row in first.collect():
+        found.setdefault((row[_CHECK], row[day]), []).append(_sample(row, match))
+    return {key: tuple(own) for key, own in found.items()}
+
+
+def _tags(pair: Pair, bands: Bands, wanted: Broken) -> list[Column]:
+    tags = []
+    for (check, name), days in wanted.items():
+        size = F.abs(pair.delta(name)).cast("double") if is_numeric(pair.types[name]) else F.lit(None).cast("double")
+        tag = F.struct(
+            F.lit(check).alias(_CHECK),
+            F.lit(name).alias(_SUBJECT),
+            F.col(old_column(name)).cast("string").alias(_OLD),
+            F.col(new_column(name)).cast("string").alias(_NEW),
+            size.alias(_SIZE),
+        )
+        broken = F.coalesce(pair.outside(name, bands), F.lit(True))
+        tags.append(F.when(in_days(pair.shape.partition, days) & differs_in(name) & broken, tag))
+    return tags
+
+
+def _sample(row: Row, match: tuple[str, ...]) -> dict[str, object]:
+    shown = {"column": row[_SUBJECT], "old": plain_value(row[_OLD]), "new": plain_value(row[_NEW])}
+    return {name: plain_value(row[name]) for name in match} | shown
+
+
+def _number(text: str | None) -> Decimal | None:
+    return None if text is None else Decimal(text)
+
+
+_FILE: Final = "_source_file"
+
+_Days = tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be compared: the shadow of an attempt with what is published, given what was measured and promised.
+
+    `newer` are the deliveries that the published days were not built from, `older` those that they were and that count no more.
+    """
+
+    folder: str
+    attempt: int
+    measured: Mapping[dt.date, Sides]
+    contract: Contract
+    newer: Mapping[dt.date, Collection[Delivery]] = field(default_factory=dict)
+    older: Mapping[dt.date, Collection[Delivery]] = field(default_factory=dict)
+
+    @property
+    def replaced(self) -> _Days:
+        """The days of which something is published."""
+        return tuple(sorted(day for day, sides in self.measured.items() if sides.published.rows))
+
+    @property
+    def moved(self) -> _Days:
+        """Those of them that hold something else in the shadow; no other day's rows are looked at."""
+        sides = self.measured
+        return tuple(d for d in self.replaced if sides[d].published.fingerprint != sides[d].shadow.fingerprint)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    rows: DataFrame
+    pair: Pair
+    bands: Bands
+
+
+@dataclass(frozen=True)
+class RowDifferences:
+    """What differs, by day; `counts` lacks days of which nothing is published, and those whose key has another type now.
+
+    `comparisons` are those of the days that have differing rows.
+    """
+
+    counts: Mapping[dt.date, RowCounts]
+    comparisons: tuple[DayComparison, ...] = ()
+    joined: _Joined | None = None
+
+    def sample(self, wanted: Broken) -> Samples:
+        """Changed rows of some checks, columns and days as `sampled` takes them; only while the context is open."""
+        if self.joined is None or not wanted:
+            return {}
+        return sampled(self.joined.rows, self.joined.pair, self.joined.bands, wanted)
+
+
+@contextmanager
+def row_differences(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
+) -> Iterator[RowDifferences]:
+    """Compare the days that moved by one join, which is kept until the context ends.
+
+    Days of equal fingerprints are unchanged without a look at their rows, and days of which nothing is published have no
+    comparison at all.
+    """
+    dataset, days, measured = loaded.dataset, question.moved, question.measured
+    counts = {day: RowCounts(unchanged=measured[day].published.rows) for day in question.replaced}
+    if not days:
+        yield RowDifferences(counts)
+        return
+    old = read_days(spark, layout.published_path(dataset.name), dataset.partition_column, days)
+    new = read_days(spark, shadow_path(loaded, layout, question.folder), dataset.partition_column, days)
+    pair = Pair(dataset, old, new)
+    if not pair.comparable:
+        yield RowDifferences({day: found for day, found in counts.items() if day not in days})
+        return
+    bands = bands_of(question.contract, days, tuple(pair.shape.columns))
+    with ExitStack() as kept:
+        rows, tallies = _matched(pair, question, bands, kept)
+        joined = _Joined(rows, pair, bands)
+        explained = _explained(spark, loaded, layout, joined, question)
+        counts |= {
+            day: replace(
+                counts_of(tally, measured[day].published.rows),
+                explained_added=explained.get((day, ADDED), 0),
+                explained_removed=explained.get((day, REMOVED), 0),
+            )
+            for day, tally in tallies.items()
+        }
+        slices = _slices(spark, loaded, layout, pair, tallies) if tallies else None
+        comparisons = _comparisons(joined, question, tallies, slices) if slices else ()
+        yield RowDifferences(counts, comparisons, joined)
+
+
+def _explained(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, joined: _Joined, question: Question
+) -> Mapping[tuple[dt.date, str], int]:
+    """By day and status the added and removed rows whose key came with a newer delivery, or went with an older one."""
+    match, day = joined.pair.shape.match, joined.pair.shape.partition
+    found = [*_keys_that_came(spark, loaded, layout, question), *_keys_that_went(spark, loaded, layout, question)]
+    if not found:
+        return {}
+    keys = reduce(DataFrame.unionByName, [frame.select(*match) for frame in found]).distinct()
+    rows = joined.rows.where(F.col(STATUS).isin(ADDED, REMOVED))
+    mine, theirs = ({f.name: f.dataType for f in frame.schema.fields} for frame in (rows, keys))
+    same = (equal_keys(rows[name], keys[name], of_one_type=mine[name] == theirs[name]) for name in match)
+    counted = rows.join(keys, reduce(and_, same), "left_semi").groupBy(day, STATUS).count().collect()
+    return {(own, status): count for own, status, count in counted}
+
+
+def _keys_that_came(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
+) -> Iterator[DataFrame]:
+    came = [(own, d.path) for own in question.moved for d in question.newer.get(own, ())]
+    if came:
+        files = spark.createDataFrame(came, f"{loaded.dataset.partition_column} date, {_FILE} string")
+        staged = read_staged(spark, loaded, layout, {own for own, _ in came})
+        yield staged.join(F.broadcast(files), files.columns, "left_semi")
+
+
+def _keys_that_went(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
+) -> Iterator[DataFrame]:
+    """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw.
+
+    They only explain: what raw does not keep whole, or as it is read now, is left out, and a column that they lack is null.
+    """
+    source = loaded.dataset.source
+    if source is None:
+        return
+    form = form_of(reading_of(source))
+    older = {
+        own: [d for d in question.older.get(own, ()) if d.landings and form_of(d.reading) == form]
+        for own in question.moved
+    }
+    rows = rows_in_raw(layout.raw_path(loaded.name), {d.day for found in older.values() for d in found})
+    went = {own: tuple(d for d in found if rows.get(d.content, 0) == d.rows) for own, found in older.items()}
+    days = [own for own, older in went.items() if older]
+    if days:
+        force = tuple(dict.fromkeys(d for older in went.values() for d in older))
+        # Where raw keeps cells, what is optional is a part of how.
+        optional = tuple(source.columns) if form.startswith("lines") else source.optional
+        lenient = loaded.dataset.model_copy(update={"source": source.model_copy(update={"optional": optional})})
+        yield staged_rows(spark, replace(loaded, dataset=lenient), layout, days, force)
+
+
+def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> tuple[DataFrame, Mapping[dt.date, Row]]:
+    """The differing rows, and their figures by day; days with duplicate keys are matched row by row."""
+    days, measured, partition = question.moved, question.measured, pair.shape.partition
+    numbered = {day for day in days if measured[day].shadow.counts.get("duplicate_keys")}
+    rows = _kept(_joined_rows(pair, days, numbered), kept)
+    tallies = _tallies(rows, pair, bands)
+    # Duplicates of the published side alone: what stays on both sides is counted differently from either.
+    uneven = {day for day in set(days) - numbered if not _is_even(tallies.get(day), measured[day])}
+    if not uneven:
+        return rows, tallies
+    even = rows.where(~in_days(partition, uneven))
+    rows = _kept(even.unionByName(_joined_rows(pair, tuple(uneven), uneven)), kept)
+    return rows, _tallies(rows, pair, bands)
+
+
+def _is_even(tally: Row | None, measured: Sides) -> bool:
+    removed, added = (0, 0) if tally is None else (tally[REMOVED], tally[ADDED])
+    return bool(measured.published.rows - removed == measured.shadow.rows - added)
+
+
+def _joined_rows(pair: Pair, days: _Days, numbered: set[dt.date]) -> DataFrame:
+    partition = pair.shape.partition
+    parts = [
+        differing(
+            pair.old.where(in_days(partition, own)), pair.new.where(in_days(partition, own)), pair.shape, numbered=again
+        )
+        for own, again in ((set(days) - numbered, False), (numbered, True))
+        if own
+    ]
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _kept(rows: DataFrame, kept: ExitStack) -> DataFrame:
+    persisted = rows.persist()
+    kept.callback(persisted.unpersist)
+    return persisted
+
+
+def _tallies(rows: DataFrame, pair: Pair, bands: Bands) -> Mapping[dt.date, Row]:
+    partition = pair.shape.partition
+    tallies = tallies_of(pair, bands)
+    tallies += [F.sum(F.abs(pair.delta(name))).alias(MOVED + name) for name in pair.measures]
+    return {row[partition]: row for row in rows.groupBy(partition).agg(*tallies).collect()}
+
+
+def _comparisons(
+    joined: _Joined, question: Question, tallies: Mapping[dt.date, Row], slices: Slices
+) -> tuple[DayComparison, ...]:
+    pair = joined.pair
+    largest = largest_of(joined.rows, pair)
+    partly = [
+        day for day, tally in tallies.items() if tally[ADDED] + tally[CHANGED] < question.measured[day].shadow.rows
+    ]
+    shadow = Shadow(pair.new.where(in_days(pair.shape.partition, partly)), partly)
+    shares = shares_of(_sliceable(joined, slices), shadow, pair.measures, slices)
+    return tuple(
+        DayComparison(
+            pair.dataset.name,
+            day,
+            question.attempt,
+            rows=sum(int(tally[status]) for status in (ADDED, REMOVED, CHANGED)),
+            of=max(question.measured[day].published.rows, question.measured[day].shadow.rows),
+            moved={name: figure(tally[MOVED + name]) or Decimal(0) for name in pair.measures},
+            largest=largest.get(day, ()),
+            shares=shares.get(day, ()),
+        )
+        for day, tally in sorted(tallies.items())
+    )
+
+
+def _slices(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, pair: Pair, tallies: Mapping[dt.date, Row]
+) -> Slices:
+    dataset, match = loaded.dataset, pair.shape.match
+    there = {*match, *pair.shape.columns}
+    columns = tuple(name for name in dataset.told_apart_by if name in there)
+    if dataset.source is None:
+        return Slices(match, columns, {}, None)
+    staged = read_staged(spark, loaded, layout, tuple(tallies))
+    files: dict[dt.date, dict[str, int]] = {day: {} for day in tallies}
+    for day, file, rows in staged.groupBy(match[0], _FILE).count().collect():
+        files[day][file] = rows
+    lone = lone_files(files)
+    sought = [day for day, tally in tallies.items() if day not in lone or tally[REMOVED]]
+    newest = F.max(F.struct(ORDER, _FILE)).getField(_FILE).alias(_FILE)
+    by_key = staged.where(in_days(match[0], sought)).groupBy(*match).agg(newest) if sought else None
+    return Slices(match, columns, files, by_key)
+
+
+def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
+    """The differing rows with their dimensions' values, the new one where a row has both, and their moves."""
+    pair = joined.pair
+    compared = [name for name in slices.columns if name in pair.shape.columns]
+    values = {
+        name: F.when(F.col(STATUS) == REMOVED, F.col(old_column(name))).otherwise(F.col(new_column(name)))
+        for name in compared
+    }
+    moves = {MOVED + name: F.abs(pair.delta(name)) for name in pair.measures}
+    moves |= {name: (F.col(STATUS) == status).cast("int") for name, status in ((LEFT, REMOVED), (CAME, ADDED))}
+    return joined.rows.select(*pair.shape.match, *(column.alias(name) for name, column in (values | moves).items()))

@@ -1,0 +1,266 @@
+"""Look into single files before Spark reads them: do they have the columns that the dataset declares?"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv as csv_module
+import gzip
+import io
+import itertools
+import json
+import os
+import zlib
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager
+from pathlib import Path
+from typing import (
+    BinaryIO,
+    Final,
+    Protocol,
+    TextIO,
+    cast,
+)
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.text import in_one_line, shortened, visible
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
+from backfill_assets.storage.files import read_from
+
+_LONGEST_HEADER: Final = 1 << 20
+_LONGEST_RECORD: Final = 1 << 26
+_TAIL: Final = 1 << 16
+_ARCHIVES: Final = frozenset({".gz", ".bz2", ".zst"})
+_MOST_COLUMNS: Final = 10_000
+_SHOWN: Final = 50
+_SHOWN_CHARACTERS: Final = 1_000
+_SEPARATOR: Final = "\x1f"
+_BLANK: Final = bytes(range(0x21))
+_OPTIONAL: Final = ", where source.optional (of a reference: its own) lists columns that some files lack"
+_GLOB: Final = frozenset("[]{}*?\\")
+
+
+class Declared(Protocol):
+    """What a source and a reference both declare of their files."""
+
+    @property
+    def format(self) -> Format:
+        """Format of the files."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Types by column."""
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Columns that a file may lack."""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the bytes of text files stand for characters."""
+
+    @property
+    def csv(self) -> CsvOptions:
+        """How CSV files are to be read."""
+
+
+def spark_path(path: Path) -> str:
+    """A path as Spark's reader wants it: characters that it would take for a pattern are escaped."""
+    return "".join("\\" + c if c in _GLOB else c for c in str(path))
+
+
+def require_columns(path: Path, shown: str, declared: Declared) -> None:
+    """Refuse a file, `shown` to people, that lacks declared columns or is not whole.
+
+    Columns that are not declared may be there; those that are optional may lack.
+
+    Raises:
+        SourceError: the file lacks declared columns or its whole header, names one twice, has other types (Parquet), ends in zero
+            bytes, or cannot be read.
+    """
+    match declared.format:
+        case Format.csv:
+            # Without a header it is read by position.
+            if declared.csv.header:
+                columns_of(headline(path, shown), shown, declared)
+            _check_end(path, shown)
+        case Format.parquet:
+            _check_parquet(path, shown, declared)
+        case Format.jsonl:
+            _check_keys(path, shown, declared)
+            _check_end(path, shown)
+
+
+def headline(path: Path, shown: str) -> bytes:
+    """The bytes of the first line of a text file that is not blank; none of an empty one.
+
+    Raises:
+        SourceError: it is longer than any headline, or the file cannot be read.
+    """
+    with _lines(path, shown) as lines:
+        return _first_line(lines, shown)
+
+
+def columns_of(line: bytes, shown: str, declared: Declared) -> tuple[str, ...]:
+    """The columns that a headline names, in order and in small letters.
+
+    Raises:
+        SourceError: it lacks declared columns, names one twice, or is no headline.
+    """
+    if not line:
+        # An export that failed leaves such a file: one without a row has its header.
+        raise SourceError(
+            f"{shown}: it has no header, so it is not whole; deliver it again, without rows as a header alone. A file that only "
+            "marks that others are whole is left out by a narrower source.path in dataset.yaml"
+        )
+    options = declared.csv
+    delimiter = options.delimiter.replace("\\t", "\t")
+    text = line.decode(declared.encoding, "replace").replace(delimiter, _SEPARATOR)
+    try:
+        row = next(csv_module.reader([text], delimiter=_SEPARATOR, quotechar=options.quote), [])
+    except csv_module.Error as error:
+        raise SourceError(f"{shown}: its header cannot be read: {in_one_line(error)}; deliver it again") from error
+    if len(row) > _MOST_COLUMNS:
+        raise SourceError(
+            f"{shown}: its header names {len(row):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it anew"
+        )
+    names = tuple(name.strip().lower() for name in row)
+    _check_names(names, shown, declared)
+    return names
+
+
+@contextmanager
+def _lines(path: Path, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
+    """The lines of a text file as Spark tells them apart, compressed or not, without a mark of byte order."""
+    opener = cast("Callable[..., TextIO]", {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open))
+    try:
+        if path.suffix == ".zst":
+            opener = cast("Callable[..., TextIO]", _open_zst)
+        # Every byte is a character of this encoding, and comes back as it was.
+        with opener(path, "rt", encoding="latin-1") as file:
+            read = iter(lambda: file.readline(longest).encode("latin-1"), b"")
+            first = next(read, b"").removeprefix(codecs.BOM_UTF8)
+            yield itertools.chain([first], read)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
+
+
+def _open_zst(path: Path, _mode: str, encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")), encoding=encoding)
+
+
+def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
+    """The first line that is not blank, or nothing; of a file that begins with a megabyte of blanks nobody wants to know."""
+    length = 0
+    for line in lines:
+        length += len(line)
+        if length >= _LONGEST_HEADER:
+            raise SourceError(f"{shown}: its header does not end within {_LONGEST_HEADER >> 20} MiB; deliver it anew")
+        if line.strip(_BLANK):
+            return line.rstrip(b"\n")
+    return b""
+
+
+def _check_end(path: Path, shown: str) -> None:
+    """Refuse a text file whose last line is zero bytes, or these and blanks: a crash leaves them in the place of rows.
+
+    Spark takes such a line for a blank one. Blank lines may follow it. Whether an archive is whole its own format tells.
+    """
+    if path.suffix in _ARCHIVES:
+        return
+    with read_from(shown), path.open("rb") as file:
+        file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        end = file.read().rstrip(_BLANK[1:])
+    if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
+        raise SourceError(f"{shown}: it ends in zero bytes, so it is not whole; deliver it again")
+
+
+def _check_names(found: tuple[str, ...], shown: str, declared: Declared) -> None:
+    missing = [name for name in declared.columns if name not in found and name not in declared.optional]
+    twice = [name for name in declared.columns if found.count(name) > 1]
+    if missing or twice:
+        what = f"lacks {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
+        raise SourceError(
+            f"{shown}: its header {what}; expected {', '.join(declared.columns)}; found {_listed(found)}. "
+            f"Deliver it with these columns, or correct columns in dataset.yaml{_OPTIONAL if missing else ''}"
+        )
+
+
+def _check_keys(path: Path, shown: str, declared: Declared) -> None:
+    """Refuse a file of records none of which has a declared column: it has another name there. One record is often enough."""
+    missing = {name for name in declared.columns if name not in declared.optional}
+    found: dict[str, None] = {}
+    with _lines(path, shown, _LONGEST_RECORD) as lines:
+        for line in lines:
+            if not missing:
+                return
+            found |= dict.fromkeys(_keys(line, declared.encoding))
+            missing -= found.keys()
+    if missing and found:
+        lacking = ", ".join(name for name in declared.columns if name in missing)
+        raise SourceError(
+            f"{shown}: none of its records has {lacking}; expected {', '.join(declared.columns)}; found "
+            f"{_listed(tuple(found))}. Deliver it with these keys, or correct columns in dataset.yaml{_OPTIONAL}"
+        )
+
+
+def _keys(line: bytes, encoding: Encoding) -> Iterable[str]:
+    try:
+        record = json.loads(line.decode(encoding))
+    except (ValueError, RecursionError):
+        return ()  # such a line is for the quarantine
+    return (name.lower() for name in record) if isinstance(record, dict) else ()
+
+
+def _listed(found: tuple[str, ...]) -> str:
+    text = visible(", ".join(found[:_SHOWN]))
+    return shortened(text, _SHOWN_CHARACTERS) + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
+
+
+def _check_parquet(path: Path, shown: str, declared: Declared) -> None:
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # ValueError: names of columns that are no UTF-8.
+        raise SourceError(f"{shown}: is no whole Parquet file: {in_one_line(error)}; deliver it again") from error
+    _check_names(tuple(name.lower() for name in schema.names), shown, declared)
+    for field in schema:
+        kind = declared.columns.get(field.name.lower())
+        if kind is not None and not _fits(field.type, kind):
+            raise SourceError(
+                f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:_SHOWN_CHARACTERS]}. "
+                "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
+            )
+
+
+def _fits(found: pa.DataType, declared: str) -> bool:
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if declared.startswith("decimal("):
+        precision, scale = (int(part) for part in declared[8:-1].split(","))
+        return bool(
+            pa.types.is_decimal(found) and found.scale <= scale and found.precision - found.scale <= precision - scale
+        )
+    return str(found) in _ARROW[declared]
+
+
+_SMALL: Final = ("int8", "int16", "int32", "uint8", "uint16")
+_ARROW: Final[Mapping[str, tuple[str, ...]]] = {
+    "string": ("string", "large_string", "string_view"),
+    "boolean": ("bool",),
+    "integer": _SMALL,
+    "long": (*_SMALL, "int64", "uint32"),
+    "float": ("float",),
+    "double": ("double", "float", *_SMALL),
+    "date": ("date32[day]",),
+    "timestamp": tuple(f"timestamp[{unit}{zone}]" for unit in ("ms", "us") for zone in ("", ", tz=UTC")),
+}
+"""What Spark's Parquet reader turns into each declared type without a loss."""

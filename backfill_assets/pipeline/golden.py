@@ -1,0 +1,236 @@
+"""Golden sources: the rows on which a shadow and somebody else's table do not agree."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Row,
+    SparkSession,
+)
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.core.errors import DatasetError, SourceError
+from backfill_assets.core.evidence import Row as SampleRow
+from backfill_assets.core.evidence import Verdict
+from backfill_assets.core.measured import GoldenCounts
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import Golden, golden_check
+from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.inputs import golden_key, golden_place
+from backfill_assets.pipeline.build import shadow_path, upstream_tables
+from backfill_assets.pipeline.compare import (
+    ADDED,
+    CHANGED,
+    COLUMNS,
+    REMOVED,
+    STATUS,
+    Shape,
+    differing,
+    matched,
+    new_column,
+    old_column,
+)
+from backfill_assets.pipeline.reads import undeclared
+from backfill_assets.pipeline.run_models import read_file, reference_tables, run_query
+from backfill_assets.pipeline.samples import plain_value
+from backfill_assets.pipeline.tables import (
+    declared_type,
+    first_of_each,
+    in_days,
+    read_days,
+    read_table,
+    renamed,
+)
+from backfill_assets.storage.layout import Layout
+
+_MOST: Final = 5
+_KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
+_WHOLE: Final = T.DecimalType(20, 0)
+_WIDEST: Final = 38
+
+
+@dataclass(frozen=True)
+class ShadowDays:
+    """Days of a shadow, in its folder below the published table, and the upstream days that they were built from."""
+
+    folder: str
+    days: tuple[dt.date, ...]
+    upstreams: Sequence[UpstreamDays] = ()
+
+
+def golden_counts(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays
+) -> Mapping[dt.date, Mapping[str, GoldenCounts]]:
+    """By day and golden source how many rows agree and how many do not; one join per golden source.
+
+    Raises:
+        SourceError: a file or table is missing or does not fit what `dataset.yaml` declares.
+        DatasetError: a query of `dataset.yaml` cannot be evaluated, or returns other columns than it must.
+    """
+    found: dict[dt.date, dict[str, GoldenCounts]] = {day: {} for day in shadow.days}
+    tables = _tables(spark, loaded, layout, shadow) if loaded.dataset.golden else {}
+    partition = loaded.dataset.partition_column
+    for name in loaded.dataset.golden:
+        with renamed(SourceError, golden_key(loaded, name), also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
+            theirs, ours = _sides(spark, loaded, layout, name, (tables, shadow.days))
+            # As on the other side: of a key that occurs twice here and once there, one row is missing there.
+            rows = matched(theirs, ours, _shape(loaded, name), numbered=True)
+            grouped = rows.groupBy(partition).agg(*_kinds_of_rows()).collect()
+        counted = {row.pop(partition): GoldenCounts(**row) for row in (found_row.asDict() for found_row in grouped)}
+        for day in shadow.days:
+            found[day][name] = counted.get(day, GoldenCounts())
+    return found
+
+
+def golden_samples(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays, failed: Collection[Verdict]
+) -> Mapping[tuple[str, dt.date], tuple[SampleRow, ...]]:
+    """Up to five rows per failed (check, day) on which a golden source does not agree: kind, key, ours and theirs."""
+    names = {golden_check(name): name for name in loaded.dataset.golden}
+    days: dict[str, list[dt.date]] = {}
+    for verdict in failed:
+        if verdict.check in names:
+            days.setdefault(verdict.check, []).append(verdict.day)
+    tables = _tables(spark, loaded, layout, shadow) if days else {}
+    found: dict[tuple[str, dt.date], list[SampleRow]] = {}
+    for check, wanted in days.items():
+        name, shape = names[check], _shape(loaded, names[check])
+        theirs, ours = _sides(spark, loaded, layout, name, (tables, wanted))
+        apart = differing(theirs, ours, shape, numbered=True)
+        order = [F.col(STATUS), *(F.col(column) for column in shape.match)]
+        for row in first_of_each(apart, [shape.partition], order, _MOST).orderBy(*order).collect():
+            found.setdefault((check, row[shape.partition]), []).append(_sample(row, shape))
+    return {key: tuple(rows) for key, rows in found.items()}
+
+
+def _tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays) -> Mapping[str, DataFrame]:
+    dataset = loaded.dataset
+    rows = read_days(spark, shadow_path(loaded, layout, shadow.folder), dataset.partition_column, shadow.days)
+    return {
+        dataset.name: rows.select(*dataset.columns),
+        **upstream_tables(spark, layout, shadow.upstreams),
+        **reference_tables(spark, loaded, layout),
+    }
+
+
+def _sides(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    name: str,
+    shown: tuple[Mapping[str, DataFrame], Collection[dt.date]],
+) -> tuple[DataFrame, DataFrame]:
+    """Their rows and ours of some days, with the columns that are compared, in types that can be."""
+    golden, (tables, days) = loaded.dataset.golden[name], shown
+    others = {table: frame for table, frame in tables.items() if table != loaded.name}
+    own: dict[str, DataFrame] = {}
+    if golden.file is not None:
+        relative = golden.file.path
+        own[name] = read_file(spark, golden.file, golden_place(loaded, layout, name), f"golden.{name}.file: {relative}")
+    elif golden.table is not None:
+        own[name] = read_table(spark, golden_place(loaded, layout, name))
+    known = {**others, **own}
+    theirs = own[name] if golden.sql is None else _queried(spark, golden.sql, known, golden_key(loaded, name, "sql"))
+    ours = tables[loaded.name]
+    if golden.ours is not None:
+        ours = _queried(spark, golden.ours, tables, golden_key(loaded, name, "ours"))
+    _require_columns(theirs, loaded, golden, golden_key(loaded, name, *(["sql"] if golden.sql else [])))
+    _require_columns(ours, loaded, golden, golden_key(loaded, name, "ours"))
+    theirs, ours = _alike(theirs, ours, golden, golden_key(loaded, name, "columns"))
+    chosen = in_days(loaded.dataset.partition_column, days)
+    return theirs.where(chosen), ours.where(chosen)
+
+
+def _kinds_of_rows() -> tuple[Column, ...]:
+    """How many rows of `matched` are of each kind, by the names of `GoldenCounts`."""
+    status = F.col(STATUS)
+    return (
+        F.count_if(status == REMOVED).alias("missing_here"),
+        F.count_if(status == ADDED).alias("missing_there"),
+        F.count_if(status == CHANGED).alias("different"),
+        F.count_if(status.isNull()).alias("equal"),
+    )
+
+
+def _queried(spark: SparkSession, text: str, tables: Mapping[str, DataFrame], where: str) -> DataFrame:
+    with renamed(DatasetError, where):
+        frame = run_query(spark, text, tables)
+        _ = frame.schema
+        if fault := undeclared(frame, tables):
+            raise DatasetError(f"{where}: {fault}")
+    return frame
+
+
+def _shape(loaded: LoadedDataset, name: str) -> Shape:
+    golden = loaded.dataset.golden[name]
+    columns = {column: agreed.tolerance for column, agreed in golden.columns.items()}
+    return Shape(loaded.dataset.partition_column, golden.key, columns)
+
+
+def _require_columns(frame: DataFrame, loaded: LoadedDataset, golden: Golden, where: str) -> None:
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    lacking = [column for column in (*golden.key, *golden.columns) if column not in types]
+    if lacking:
+        raise DatasetError(f"{where} has no column {lacking[0]!r}; it has {', '.join(types)}")
+    day = loaded.dataset.partition_column
+    if not isinstance(types[day], T.DateType):
+        raise DatasetError(f"{where}: {day} is a {declared_type(types[day])}; make it a date")
+
+
+def _alike(theirs: DataFrame, ours: DataFrame, golden: Golden, where: str) -> tuple[DataFrame, DataFrame]:
+    """Both with the wanted columns alone, numbers in types that hold what either side has."""
+    there, here = ({field.name: field.dataType for field in frame.schema.fields} for frame in (theirs, ours))
+    columns = []
+    for name in (*golden.key, *golden.columns):
+        common = _common(there[name], here[name])
+        if common is None:
+            raise DatasetError(
+                f"{where}: {name} is a {declared_type(there[name])} there and a {declared_type(here[name])} here; "
+                "cast one of them in sql or ours"
+            )
+        columns.append(F.col(name).cast(common).alias(name))
+    return theirs.select(*columns), ours.select(*columns)
+
+
+def _common(one: T.DataType, other: T.DataType) -> T.DataType | None:
+    """A type that holds the values of both; none if they cannot be compared."""
+    if one == other:
+        return one
+    if not isinstance(one, T.NumericType) or not isinstance(other, T.NumericType):
+        return None
+    exact = [_decimal(kind) for kind in (one, other)]
+    if any(kind is None for kind in exact):
+        return T.DoubleType()
+    known = [kind for kind in exact if kind is not None]
+    scale = max(kind.scale for kind in known)
+    return T.DecimalType(min(max(kind.precision - kind.scale for kind in known) + scale, _WIDEST), scale)
+
+
+def _decimal(kind: T.NumericType) -> T.DecimalType | None:
+    if isinstance(kind, T.DecimalType):
+        return kind
+    return None if isinstance(kind, T.FractionalType) else _WHOLE
+
+
+def _sample(row: Row, shape: Shape) -> SampleRow:
+    status, shown = row[STATUS], row[COLUMNS] or tuple(shape.columns)
+    sides = {"ours": (new_column, REMOVED), "theirs": (old_column, ADDED)}
+    return {
+        "kind": _KINDS[status],
+        "key": _listed({column: row[column] for column in shape.match}),
+        **{
+            side: "nothing" if status == absent else _listed({name: row[of(name)] for name in shown})
+            for side, (of, absent) in sides.items()
+        },
+    }
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={plain_value(value)}" for name, value in values.items())

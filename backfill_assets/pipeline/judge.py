@@ -1,0 +1,304 @@
+"""From measurements to verdicts: one judge per kind of check."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Final, Literal, assert_never
+
+from backfill_assets.core.days import ONE_DAY, format_days
+from backfill_assets.core.evidence import (
+    Check,
+    CheckKind,
+    Finding,
+    Severity,
+    Verdict,
+)
+from backfill_assets.core.expected_change import Change, Contract
+from backfill_assets.core.fields import format_percent
+from backfill_assets.core.measured import (
+    ROW_COUNT,
+    Compared,
+    DayMeasurement,
+    Figures,
+)
+from backfill_assets.core.text import format_duration, number_of
+from backfill_assets.dataset.check_list import (
+    band_of,
+    checks_of,
+    measure_of,
+    tolerance_of,
+)
+from backfill_assets.dataset.definition import Dataset, Deduplicate
+from backfill_assets.dataset.sources import OnMissing
+from backfill_assets.pipeline.judge_rows import judge_compared, judge_golden, promised_keys
+
+_NO_NUMBER: Final = "NaN says nothing of the rows behind it: let the model write a number or null in its place"
+
+
+def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compared: Compared) -> tuple[Verdict, ...]:
+    """The verdicts of all checks on one day; samples are added later, by whoever can read rows.
+
+    A change that the contract promises always blocks; how bad any other failure is, the dataset says.
+    """
+    verdicts = []
+    for declared in checks_of(dataset):
+        check = _in_force(declared, dataset, measured.day, contract)
+        if (
+            check.kind is CheckKind.keys
+            and compared.upstream_moved
+            and not promised_keys(dataset, measured.day, contract)
+        ):
+            # Which keys another upstream content explains cannot be told: people are asked to look, and nothing is stopped.
+            check = replace(check, severity=Severity.warn, blocks=False)
+        f = _judge_one(check, dataset, (measured, compared), contract)
+        verdict = Verdict(
+            check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
+        )
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract) -> Check:
+    promised = check.kind is CheckKind.change and contract.expected(check.subject, day) is not None
+    rows = contract.expected_rows(day)
+    promised = promised or (check.kind is CheckKind.rows and bool(rows.keys() & dataset.compared.keys()))
+    promised = promised or (check.kind is CheckKind.keys and bool(promised_keys(dataset, day, contract)))
+    return replace(check, severity=Severity.error, blocks=True) if promised else check
+
+
+def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
+    m, compared = seen
+    match check.kind:
+        case (
+            CheckKind.schema
+            | CheckKind.keys
+            | CheckKind.alone
+            | CheckKind.rows
+            | CheckKind.columns
+            | CheckKind.seams
+            | CheckKind.nulls
+        ):
+            return judge_compared(check.kind, dataset, m, contract, compared)
+        case CheckKind.golden:
+            return judge_golden(check.subject, dataset.golden[check.subject], compared)
+        case CheckKind.unique_key:
+            return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
+        case CheckKind.not_null:
+            return _not_null(dataset, m)
+        case CheckKind.change:
+            return _change(check.subject, dataset, seen, contract)
+        case CheckKind.reference:
+            return _reference(check.subject, dataset, m)
+        case CheckKind.rule:
+            limit = dataset.checks.rules[check.subject].max_failing
+            return _none_of(m.shadow.counts.get(f"rule:{check.subject}", 0), "failing rows", limit)
+        case CheckKind.reconciliation:
+            return _reconciliation(check.subject, dataset, m, "")
+        case CheckKind.upstream_total:
+            upstream = dataset.checks.reconciliation.totals[check.subject].upstream
+            return _reconciliation(check.subject, dataset, m, upstream)
+        case origin:
+            return _judge_origin(origin, dataset, m, contract)
+
+
+def _judge_origin(
+    kind: Literal[
+        CheckKind.not_empty,
+        CheckKind.source_present,
+        CheckKind.upstream_present,
+        CheckKind.corrupt_rows,
+        CheckKind.source_freshness,
+        CheckKind.identical,
+    ],
+    dataset: Dataset,
+    m: DayMeasurement,
+    contract: Contract,
+) -> Finding:
+    match kind:
+        case CheckKind.not_empty:
+            return _not_empty(dataset, m, contract)
+        case CheckKind.source_present:
+            return _source_present(dataset, m)
+        case CheckKind.upstream_present:
+            return _upstream_present(dataset, m)
+        case CheckKind.corrupt_rows:
+            return _corrupt_rows(dataset, m)
+        case CheckKind.source_freshness:
+            return _freshness(dataset, m)
+        case CheckKind.identical:
+            return _identical_files(dataset, m)
+        case _:
+            assert_never(kind)
+
+
+def _none_of(count: int, what: str, limit: int = 0) -> Finding:
+    tolerance = f"{limit} {what}" if limit else ""
+    found = f"{count} {what if count != 1 else what.removesuffix('s')}"
+    return Finding(count <= limit, f"no {what}", found, tolerance)
+
+
+def _not_null(dataset: Dataset, m: DayMeasurement) -> Finding:
+    nulls = {c: m.shadow.counts.get(f"nulls:{c}", 0) for c in dataset.required_columns}
+    bad = {c: n for c, n in nulls.items() if n}
+    return Finding(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
+
+
+def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
+    # Where the source has no row itself, `source_present` speaks of it; so does `upstream_present`.
+    asked = [n for n, upstream in dataset.upstream.items() if upstream.on_missing is OnMissing.fail] or dataset.upstream
+    rows = m.source.rows if dataset.source else min(m.upstream.rows.get(name, 0) for name in asked)
+    found = number_of(m.shadow.rows, "row")
+    if m.shadow.rows or not rows:
+        return Finding(True, "a row", found)
+    # To empty a published day is a change, which a contract may promise; a new day without a row is none.
+    promised = bool(m.published.rows) and contract.expected(ROW_COUNT, m.day) is not None
+    note = f"none is left of {number_of(rows, 'row')}; if such days are right: checks.not_empty: {{severity: warn}}"
+    return Finding(promised, "a row", found, note=f"{note}; the launch's contract speaks of it" if promised else note)
+
+
+def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
+    tolerated = dataset.landing.on_missing is OnMissing.pass_
+    absent = [one.day for one in m.source.faulty_before if not one.rows]
+    behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
+    gone = [_source_gone(m.source.gone)] if m.source.gone else []
+    if m.source.rows:
+        found = f"{m.source.deliveries} deliveries"
+        found = f"{found}, {behind}" if behind else found
+        return Finding(tolerated or not absent, "a delivery", found, note="; ".join(gone))
+    found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
+    notes = [
+        "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
+    ]
+    if m.source.rows_read:
+        notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for its own")
+    notes += [*([behind] if behind else []), *gone]
+    return Finding(tolerated, "a delivery", found, note="; ".join(notes))
+
+
+def _source_gone(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"source gone: {paths[0]}{more}; its rows are read from raw"
+
+
+def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
+    empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
+    absent = {name: format_days(days, most=3) for name, days in m.upstream.absent.items()}
+    refused = [name for name in (*empty, *absent) if dataset.upstream[name].on_missing is OnMissing.fail]
+    found = [f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream]
+    found += [f"none of {name} for {days}, which the day looks back at" for name, days in absent.items()]
+    notes = [f"nothing of {', '.join(empty)} is published or in this unit"] if empty else []
+    notes += [
+        f"{name} of {days} is neither published nor in this unit: launch it for these days as well"
+        for name, days in absent.items()
+    ]
+    return Finding(not refused, "rows of every upstream", ", ".join(found), note="; ".join(notes))
+
+
+def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
+    limit = dataset.checks.corrupt_rows.max_rows
+    bad = m.source.corrupt_rows + m.source.outside_rows
+    found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows_read} rows"
+    # The limit is one day's, also of a day that is only looked back at.
+    before = [one for one in m.source.faulty_before if one.bad_rows > limit]
+    if before:
+        days = format_days((one.day for one in before), most=3)
+        found += (
+            f"; {number_of(sum(one.bad_rows for one in before), 'such row')} of {days}, which the day looks back at"
+        )
+    return Finding(bad <= limit and not before, "no such rows", found, f"{limit} rows" if limit else "")
+
+
+def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
+    # Of what a staging model adds up by key, one row is left: there is no older one to be replaced.
+    adds_up = dataset.staging.deduplicate is Deduplicate.none or m.source.aggregated
+    # Under another day's name the same rows may be taken for those of that day: no key tells.
+    several = {day for one in m.source.identical if len(one.days) > 1 for day in one.days}
+    bad = [one for one in m.source.identical if adds_up or len(one.days) > 1]
+    found = "; ".join(" = ".join(one.paths) for one in bad or m.source.identical) or "none"
+    note = "of each key the rows of the newest delivery are kept" if m.source.identical and not bad else ""
+    if bad:
+        counted = (
+            "the staging model aggregates: they may be counted together"
+            if m.source.aggregated
+            else "each of them is counted"
+        )
+        note = f"delivered for several days: {format_days(several)}" if several else counted
+    return Finding(not bad, "no file that was delivered twice", found, note=note)
+
+
+def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
+    limit = dataset.checks.source_freshness.max_delay or dt.timedelta(0)
+    expected = f"within {format_duration(limit)} of the day's end"
+    if m.source.delivered_at is None:
+        return Finding(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
+    end = dt.datetime.combine(m.day + ONE_DAY, dt.time(), dataset.zone).astimezone(dt.UTC)
+    delay = m.source.delivered_at - end
+    hours = delay.total_seconds() / 3600
+    return Finding(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
+
+
+def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
+    m, compared = seen
+    in_force = band_of(metric, dataset, m.day, contract)
+    band, promised = in_force.change, in_force.promised
+    tolerance = tolerance_of(metric, dataset)
+    origin = "the launch's contract" if promised else "the dataset's tolerance"
+    found = _figure(m.shadow.metrics.get(metric))
+    if not m.published.rows and not m.shadow.rows:
+        # Half of nothing is nothing: a day without a row can keep any promise.
+        return Finding(True, str(band), found, note="the day had no row and has none")
+    if not m.published.rows and not promised:
+        return Finding(True, str(band), found, note="nothing is published to compare with")
+    if measure_of(metric, dataset) in compared.schema.added and not promised:
+        return Finding(True, str(band), found, note="the column is new: nothing of it is published to compare with")
+    old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
+    allowed = band.allows(old, new, floating=metric in {*m.published.floating, *m.shadow.floating})
+    note = f"{origin}; {_NO_NUMBER}" if not allowed and _is_no_number(old, new) else origin
+    return Finding(allowed, str(band), _delta(old, new), "" if promised else format_percent(tolerance), note)
+
+
+def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> Finding:
+    limit = dataset.checks.references[name].max_unmatched
+    bad, of = m.shadow.counts.get(f"unmatched:{name}", 0), m.shadow.counts.get(f"checked:{name}", 0)
+    share = Decimal(bad) / of if of else Decimal(0)
+    found = f"{bad} of {of} without a match ({share * 100:.2f}%)"
+    return Finding(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
+
+
+def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, upstream: str) -> Finding:
+    """Compare with the total of an upstream, or with that of staging where there is no name."""
+    tolerance = dataset.checks.reconciliation.tolerance
+    totals, floating = (
+        (_upstream_totals(m), m.upstream.floating) if upstream else (m.staging.metrics, m.staging.floating)
+    )
+    old, new = totals.get(metric), m.shadow.metrics.get(metric)
+    passed = Change(-tolerance, tolerance).allows(old, new, floating=metric in {*floating, *m.shadow.floating})
+    expected = f"{_figure(old)} as in {upstream or 'staging'}"
+    note = _NO_NUMBER if not passed and _is_no_number(old, new) else ""
+    return Finding(passed, expected, _figure(new), format_percent(tolerance) if tolerance else "", note)
+
+
+def _upstream_totals(m: DayMeasurement) -> Figures:
+    # A day without a row has no group to count in, and is one of no rows all the same; of all else it has nothing.
+    totals = m.upstream.totals
+    return {**totals, ROW_COUNT: totals.get(ROW_COUNT) or Decimal(0)}
+
+
+def _is_no_number(*figures: Decimal | None) -> bool:
+    return any(one is not None and not one.is_finite() for one in figures)
+
+
+def _figure(value: Decimal | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"{value.normalize():f}" if value.is_finite() else str(value)
+
+
+def _delta(old: Decimal | None, new: Decimal | None) -> str:
+    text = f"{_figure(old)} → {_figure(new)}"
+    if old is None or new is None or not old or not old.is_finite() or not new.is_finite():
+        return text
+    return f"{text} ({(new - old) / old * 100:+.4f}%)"

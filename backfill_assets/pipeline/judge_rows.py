@@ -1,0 +1,274 @@
+"""Compared rows → verdicts: keys that came and went, promises, golden sources, days built alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Literal, assert_never
+
+from backfill_assets.campaign.validation import ROW_CHANGE
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import format_days
+from backfill_assets.core.evidence import CheckKind, Finding
+from backfill_assets.core.expected_change import (
+    ADDED,
+    ANY,
+    KEY_CHANGES,
+    REMOVED,
+    UNCHANGED,
+    Change,
+    Contract,
+)
+from backfill_assets.core.fields import format_percent
+from backfill_assets.core.measured import (
+    Alone,
+    Compared,
+    DayMeasurement,
+    RowCounts,
+    SchemaChange,
+)
+from backfill_assets.core.text import number_of
+from backfill_assets.dataset.check_list import measure_of, metric_names
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.sources import Golden
+from backfill_assets.pipeline.seams import judge_seams
+
+_REMEDY = (
+    "the fact model makes something of days that another launch would not have read; let it take no more of each day "
+    "than the days that it looks back at, as by a window RANGE BETWEEN INTERVAL … PRECEDING"
+)
+
+
+def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) -> tuple[dt.date, ...]:
+    """Of a batch its last day, which has most days before it, and one drawn by the seed; none where no day sees another."""
+    if not dataset.looks_back or len(days) <= 1:
+        return ()
+    *others, last = sorted(days)
+    drawn = others[int(digest([seed, *map(str, others)])[:12], 16) % len(others)]
+    return (drawn, last)
+
+
+def judge_alone(alone: Sequence[Alone]) -> Finding:
+    """All days of a batch fail if one of them does not come out the same: those that were not built alone are no better."""
+    expected = "each day alone as in its batch"
+    apart = [one for one in alone if one.differing]
+    if apart:
+        found = "; ".join(
+            f"{one.day}: {one.differing} of {number_of(one.rows, 'row')} not as when built alone" for one in apart
+        )
+        return Finding(False, expected, found, note=_REMEDY)
+    built = format_days(one.day for one in alone)
+    return Finding(True, expected, f"the same on {built}" if alone else "a batch of one day")
+
+
+RowCheck = Literal[
+    CheckKind.schema,
+    CheckKind.keys,
+    CheckKind.alone,
+    CheckKind.rows,
+    CheckKind.columns,
+    CheckKind.seams,
+    CheckKind.nulls,
+]
+"""The kinds of checks that are judged by comparisons."""
+
+
+def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChange:
+    """How the declared columns differ from those of the published table, given its types; no columns mean no table."""
+    if not published:
+        return SchemaChange()
+    declared = {name: column.type for name, column in dataset.columns.items()}
+    expected_to_lack = {*AUDIT_COLUMNS, *dataset.dropped_columns}
+    return SchemaChange(
+        added={name: kind for name, kind in declared.items() if name not in published},
+        removed={n: kind for n, kind in published.items() if n not in declared and n not in expected_to_lack},
+        retyped={
+            name: f"{published[name]} → {kind}" for name, kind in declared.items() if published.get(name, kind) != kind
+        },
+    )
+
+
+def promised_rows(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping[str, Change]:
+    """By column how far the value of each row that both sides have may move on a day.
+
+    What the contract says of rows; and a summed measure whose total must not move (neither the contract nor the dataset's
+    tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row. Beside
+    a contract about rows, which always blocks, the dataset's share of that holds only if it would block by itself.
+    """
+    named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
+    pinned = {m for m in dataset.measures if contract.expected(m, day) == UNCHANGED}
+    if dataset.checks.rows_change.blocks or not named:
+        pinned |= {m for m in dataset.measures if contract.expected(m, day) is None and _must_stay(m, dataset)}
+    exact = {m: UNCHANGED for m in dataset.compared if m in pinned and m not in named and dataset.measures[m].sum}
+    return named | exact
+
+
+def promised_keys(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping[str, Change]:
+    """What the contract says of the rows that are added or removed by key on a day, as shares of the published rows."""
+    promises = contract.expected_rows(day)
+    return {name: promises[name] for name in KEY_CHANGES if name in promises and name not in dataset.columns}
+
+
+def broken_promises(promises: Mapping[str, Change], rows: RowCounts) -> Mapping[str, int]:
+    """By column the rows that break what is promised of them."""
+    counted = {c: rows.columns if change == UNCHANGED else rows.beyond for c, change in promises.items()}
+    return {c: counts[c] for c, counts in counted.items() if promises[c] != ANY and counts.get(c)}
+
+
+def unnamed_changes(dataset: Dataset, day: dt.date, contract: Contract, rows: RowCounts) -> Mapping[str, int]:
+    """By column the changed rows, of columns about which nobody says anything: a measure's tolerance is about its total."""
+    spoken_of = set(promised_rows(dataset, day, contract))
+    spoken_of |= {measure_of(m, dataset) for m in metric_names(dataset) if contract.expected(m, day) is not None}
+    return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
+
+
+def judge_compared(
+    kind: RowCheck, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared
+) -> Finding:
+    """The finding of a check of columns or rows on one day."""
+    match kind:
+        case CheckKind.schema:
+            return _schema(dataset, compared.schema)
+        case CheckKind.alone:
+            return judge_alone(compared.alone)
+        case CheckKind.seams:
+            return judge_seams(compared.seams)
+        case CheckKind.nulls:
+            return _nulls(dataset, compared)
+        case CheckKind.keys | CheckKind.rows | CheckKind.columns:
+            promises = promised_rows(dataset, m.day, contract)
+            about_rows, keys = kind is CheckKind.rows, promised_keys(dataset, m.day, contract)
+            expected = _promise(promises) if about_rows else "no change of columns that nobody speaks of"
+            expected = _promise_of_keys(keys) if kind is CheckKind.keys else expected
+            if not m.published.rows:
+                return Finding(True, expected, "no row", note="nothing is published to compare with")
+            rows = compared.rows
+            if rows is None:
+                return Finding(False, expected, "rows that were not compared", note="the key has another type now")
+            if kind is CheckKind.keys:
+                return _keys(dataset, keys, m.published.rows, rows)
+            bad = broken_promises(promises, rows) if about_rows else unnamed_changes(dataset, m.day, contract, rows)
+            slack = ", ".join(f"{dataset.columns[c].tolerance.normalize():f} in {c}" for c in _rounded(dataset))
+            return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad))
+        case _:
+            assert_never(kind)
+
+
+def _nulls(dataset: Dataset, compared: Compared) -> Finding:
+    limit = dataset.checks.null_share.max_rise
+    risen = [one for one in compared.null_rises if one.share - one.before > limit]
+    found = ", ".join(f"{o.column} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
+    return Finding(
+        not risen, "no column that is null far more often", found or "none", f"{format_percent(limit)} points"
+    )
+
+
+def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:
+    """The finding of the check that compares a day with a golden source."""
+    slack = [f"{number_of(golden.max_mismatches, 'row')}"] if golden.max_mismatches else []
+    slack += [f"{c.tolerance.normalize():f} in {column}" for column, c in golden.columns.items() if c.tolerance]
+    expected = f"every row as in {name}"
+    counts = compared.golden.get(name)
+    if counts is None:
+        return Finding(False, expected, "rows that were not compared", ", ".join(slack))
+    kinds = {
+        "missing here": counts.missing_here,
+        "missing there": counts.missing_there,
+        "different": counts.different,
+    }
+    told = ", ".join(f"{rows:,} {kind}" for kind, rows in kinds.items() if rows)
+    agree = f"{number_of(counts.equal, 'row')} that agree{'s' if counts.equal == 1 else ''}"
+    note = "" if counts.mismatches or counts.equal else "neither has a row of the day"
+    passed = counts.mismatches <= golden.max_mismatches
+    return Finding(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
+
+
+def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows: RowCounts) -> Finding:
+    """Whether rows came and others went, beyond what is explained, promised or tolerated.
+
+    How many more came than went, or the other way round, is the row count's matter. A promise for one side excuses nothing on
+    the other.
+    """
+    counts = {ADDED: (rows.added, rows.explained_added), REMOVED: (rows.removed, rows.explained_removed)}
+    open_rows = {name: count - explained for name, (count, explained) in counts.items()}
+    limit = int(dataset.checks.row_count.tolerance * published)
+    if promises:
+        kept = [
+            promises[name].allows(Decimal(published), Decimal(published + count))
+            if name in promises
+            else open_rows[name] <= limit
+            for name, (count, _) in counts.items()
+        ]
+        passed = all(kept)
+    else:
+        # Each side against all of the other: explained rows are no excuse for unexplained ones in their place.
+        passed = min(open_rows[ADDED], rows.removed) <= limit and min(open_rows[REMOVED], rows.added) <= limit
+    explained = rows.explained_added + rows.explained_removed
+    of = f", {explained} of them with keys of deliveries that came or went" if explained else ""
+    found = f"{rows.added} added and {rows.removed} removed of {number_of(published, 'row')}{of}"
+    remedy = (
+        f"if it is meant, promise it: rows: {{{ADDED}: …, {REMOVED}: …}} in the expected change, or {ROW_CHANGE}: "
+        f"{{{ADDED}: …, {REMOVED}: …}} in a specification"
+    )
+    if all(name in dataset.columns for name in KEY_CHANGES):
+        remedy = (
+            "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; columns have those names"
+        )
+    return Finding(
+        passed, _promise_of_keys(promises), found, number_of(limit, "row") if limit else "", "" if passed else remedy
+    )
+
+
+def _promise_of_keys(promises: Mapping[str, Change]) -> str:
+    if promises:
+        others = [f"no unexplained row {name}" for name in KEY_CHANGES if name not in promises]
+        return ", ".join([*(f"rows {name}: {change}" for name, change in promises.items()), *others])
+    return "no row that goes while another comes, unless deliveries that came or went have their keys"
+
+
+def _must_stay(measure: str, dataset: Dataset) -> bool:
+    config = dataset.measures[measure]
+    return config.blocks and not config.tolerance
+
+
+def _schema(dataset: Dataset, schema: SchemaChange) -> Finding:
+    parts = [f"adds {name} ({kind})" for name, kind in schema.added.items()]
+    parts += [f"lacks {name} ({kind})" for name, kind in schema.removed.items()]
+    parts += [f"changes {name} ({kinds})" for name, kinds in schema.retyped.items()]
+    refused = bool(schema.removed or schema.retyped)
+    remedy = (
+        "a column of a published table keeps its type; keep it as it was, publish under a new dataset name, or, if "
+        "nothing is to fill it any more, name it in dropped_columns of dataset.yaml"
+    )
+    but = f" but {', '.join(dataset.dropped_columns)}" if dataset.dropped_columns else ""
+    expected = f"every column of the published table{but}, with its type"
+    return Finding(not refused, expected, "; ".join(parts) or "all of them", note=remedy if refused else "")
+
+
+def _promise(promises: Mapping[str, Change]) -> str:
+    by_band: dict[Change, list[str]] = {}
+    for column, change in promises.items():
+        if change != ANY:
+            by_band.setdefault(change, []).append(column)
+    texts = (f"{', '.join(columns)} {change}" for change, columns in by_band.items())
+    return "; ".join(f"{text} in every row" for text in texts) or "nothing of single rows"
+
+
+def _found(bad: Mapping[str, int], rows: RowCounts) -> str:
+    both = f"{rows.changed + rows.unchanged} rows that both sides have"
+    if not bad:
+        return f"no change of that kind in {both}"
+    return f"{', '.join(f'{column} changed in {n}' for column, n in bad.items())} of {both}"
+
+
+def _remedy(bad: Mapping[str, int]) -> str:
+    if not bad:
+        return ""
+    column = f"{{{next(iter(bad))}: …}}"
+    return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"
+
+
+def _rounded(dataset: Dataset) -> list[str]:
+    return [name for name in dataset.compared if dataset.columns[name].tolerance]

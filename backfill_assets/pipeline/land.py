@@ -1,0 +1,377 @@
+"""Source files → raw: which files are landed or read again, and each new one once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from backfill_assets.core.days import day_range, format_days
+from backfill_assets.core.delivery import (
+    Deed,
+    Delivery,
+    FileContent,
+    Place,
+)
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.ports import Clock
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import (
+    heads,
+    in_force,
+    in_order,
+    out_of_path,
+    place_of,
+)
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import form_of, reading_of
+from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
+from backfill_assets.delta.shadows import keep, kept
+from backfill_assets.evidence.inputs import lost_days
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.pipeline.formats import require_columns
+from backfill_assets.pipeline.raw_table import (
+    DELIVERY_DAY,
+    NOTHING_READ,
+    Counts,
+    measured_rows,
+    read_again,
+    require_known,
+    require_layout,
+    rows_in_raw,
+)
+from backfill_assets.pipeline.read_files import Found, delivered_rows
+from backfill_assets.pipeline.tables import (
+    days_condition,
+    literal,
+    read_table,
+    renamed,
+    replace_where,
+)
+from backfill_assets.storage.files import sha256_of
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import (
+    EPOCH,
+    SourceFile,
+    discover,
+    require_sources,
+)
+
+
+def land(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    files: Sequence[SourceFile],
+    now: dt.datetime,
+    rows: Mapping[FileContent, int] | None = None,
+) -> tuple[Delivery, ...]:
+    """Append files to raw in one commit and say what each held; those that are in it already are only counted.
+
+    `rows` is how many rows a content had when it was landed before; where raw has another number now, it is landed again.
+
+    Raises:
+        SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch stays then.
+        StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
+    """
+    source = loaded.dataset.landing
+    for file in files:
+        require_columns(file.file, file.path, source)
+    path = layout.raw_path(loaded.name)
+    days = sorted({f.day for f in files})
+    if is_table(path):
+        require_layout(loaded.dataset, read_table(spark, path), path)
+    counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
+    if any(f.content in counts for f in files):
+        # Whoever landed them may have died before they were on the disk.
+        keep(path, files_of_days(DeltaTable(path), DELIVERY_DAY, days))
+    missing = {f for f in files if f.content not in counts}
+    short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
+    fresh = [f for f in files if f in short and f.size]
+    if fresh:
+        found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]
+        remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
+        with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
+            read = delivered_rows(spark, source, found, now)
+            # On the disk for good: the ledger will say that these deliveries are there.
+            with kept(path):
+                replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
+    _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
+    measured = measured_rows(spark, loaded, layout, [f.content for f in files])
+    return tuple(_delivery(loaded, f, measured.get(f.content, NOTHING_READ), now) for f in files)
+
+
+def _require_still(
+    spark: SparkSession, loaded: LoadedDataset, path: Path, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
+) -> None:
+    """Take out of raw again what was just landed, if one of the files has changed while they were read.
+
+    What the ledger will know of a file is what was seen of it: also that it was empty.
+    """
+    moved = [file for file in seen if not _is_still(file)]
+    if not moved:
+        return
+    if landed:
+        with kept(path):
+            none = delivered_rows(spark, loaded.dataset.landing, [], EPOCH)
+            replace_where(none, path, DELIVERY_DAY, _exactly(landed))
+    more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+    raise SourceError(
+        f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Let files be delivered "
+        "under another name, such as with .part at its end, and renamed when they are whole; then launch again"
+    )
+
+
+def _is_still(file: SourceFile) -> bool:
+    try:
+        return file.file.stat().st_size == file.size and sha256_of(file.file) == file.fingerprint
+    except OSError:
+        return False
+
+
+def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
+    """The delivery days of which raw has fewer rows than were landed, by its log alone."""
+    deliveries, path = tuple(known), layout.raw_path(loaded.name)
+    days = {delivery.day for delivery in deliveries if delivery.rows}
+    return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
+
+
+def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:
+    """Refuse to read raw where it has fewer rows than were landed.
+
+    Raises:
+        SourceError: names the days, and the files that are not among the sources any more.
+    """
+    deliveries = tuple(known)
+    lost = lost_from_raw(loaded, layout, deliveries)
+    if not lost:
+        return
+    there = {f.content for f in discover(loaded, layout, lost)}
+    # What does not count, nobody needs; the next landing gives it up.
+    needed = (d for d in in_force(loaded.dataset, deliveries) if d.day in lost)
+    gone = sorted({d.path for d in needed if d.content not in there})
+    what = f"{layout.raw_path(loaded.name)}: raw has fewer rows of {format_days(lost)} than were landed"
+    if not gone:
+        raise SourceError(
+            f"{what}; launch raw of these days: the files are still there, and are landed again. If that was done, they are read "
+            "otherwise by now: set source in dataset.yaml back to what it was, or restore raw from a backup"
+        )
+    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    raise SourceError(
+        f"{what}, and {gone[0]}{more} {'are' if more else 'is'} not among the sources any more as landed then; "
+        "restore raw from a backup that has them, or put the files back and launch raw of these days"
+    )
+
+
+def _exactly(files: Iterable[SourceFile]) -> str:
+    """SQL that holds for the rows of these very deliveries.
+
+    Replacing them makes landing idempotent, and lets Delta see that two runs land the same file at once: two
+    appends would both succeed. Both conditions on the fingerprint are needed, the bare one to skip files by.
+    """
+    known = list(files)
+    prints = ", ".join(sorted({literal(f.fingerprint) for f in known}))
+    both = ", ".join(sorted(literal(f"{f.fingerprint} {f.path}") for f in known))
+    return (
+        f"({days_condition(DELIVERY_DAY, {f.day for f in known})}) AND _fingerprint IN ({prints}) "
+        f"AND concat(_fingerprint, ' ', _source_file) IN ({both})"
+    )
+
+
+def _delivery(loaded: LoadedDataset, file: SourceFile, counts: Counts, now: dt.datetime) -> Delivery:
+    return Delivery(
+        dataset=loaded.name,
+        day=file.day,
+        path=file.path,
+        fingerprint=file.fingerprint,
+        size=file.size,
+        delivered_at=file.delivered_at,
+        landed_at=now,
+        rows=counts.rows,
+        corrupt_rows=counts.corrupt,
+        reading=reading_of(loaded.dataset.landing),
+    )
+
+
+Days = tuple[dt.date, ...]
+_AHEAD: Final = dt.timedelta(days=366)
+"""For so long ahead deliveries are looked for among the known ones."""
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a landing brought: deliveries that are the newest at their path now, and all known deliveries of the days."""
+
+    new: tuple[Delivery, ...]
+    known: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Everything that raw needs before a batch of days is staged."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    layout: Layout
+    clock: Clock
+
+    def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
+        """Land the deliveries from which these business days are built, those of the days that they look back at included.
+
+        What came last at its path is skipped, but for days of which raw has lost rows. Content that comes again is the newest
+        again, and in raw already. What was read otherwise than declared now is read again: from raw, which keeps the lines of
+        text files, and where it does not keep enough from the sources.
+
+        Raises:
+            SourceError: no file fits any day, or a file cannot be read as declared; nothing of the batch is written then.
+        """
+        self.require_sources(name)
+        return self.land_what_is_there(spark, name, days)
+
+    def land_what_is_there(self, spark: SparkSession, name: str, days: Days) -> Landed:
+        """The same, also where no file of the dataset is among the sources any more: raw has what was landed.
+
+        Raises:
+            SourceError: a file cannot be read as declared, or raw does not have what is declared now.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.fact_delivery_days(days)
+        known = self.ledger.deliveries(name, window)
+        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
+        found = discover(loaded, self.layout, window)
+        lacking = _lacking(loaded.dataset, known, lost)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, lacking)]
+        # What raw has lost for good is read whole, whatever is left of it.
+        rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
+        landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
+        seen = {place: one.order for place, one in last.items()}
+        self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
+        self._give_up(loaded, lost)
+        if otherwise := self.read_otherwise(name, window):
+            again = read_again(spark, loaded, self.layout, otherwise)
+            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it otherwise now")
+        now = self.ledger.deliveries(name, window)
+        return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
+
+    def _give_up(self, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
+        """Write down what of these days does not count and is not in raw any more: nobody can land it again, or needs it."""
+        known = self.ledger.deliveries(loaded.name, lost) if lost else ()
+        force = set(in_force(loaded.dataset, known))
+        idle = [d for d in known if d not in force and d.landings]
+        counts = rows_in_raw(self.layout.raw_path(loaded.name), lost) if idle else {}
+        gone = [d for d in idle if counts.get(d.content, 0) < d.rows]
+        self.ledger.change_deliveries(gone, Deed.lost)
+
+    def require_sources(self, name: str) -> None:
+        """Refuse a mistyped path of the sources, under which there is no file for any day.
+
+        Raises:
+            SourceError: names the folder, and a file that was landed before.
+        """
+        loaded = self.datasets[name]
+
+        def known() -> tuple[Delivery, ...]:
+            ever = day_range(loaded.dataset.start, self.clock.now().date() + _AHEAD)
+            return self.ledger.deliveries(name, ever)
+
+        require_sources(loaded, self.layout, known)
+
+    def require_known(self, name: str, days: Days) -> None:
+        """Refuse to stage days while raw has rows of files that the ledger does not know and that are gone.
+
+        Raises:
+            SourceError: names a file, and says what to do.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.delivery_days(days)
+        require_known(loaded, self.layout, window, self.ledger.deliveries(name, window))
+
+    def require_raw(self, name: str, days: Days, force: Sequence[Delivery]) -> None:
+        """Refuse to stage days while raw lacks rows of them, or has the deliveries in `force` otherwise than they are declared now.
+
+        Nor are days staged of which files count that `source.path` finds no more, beside those that it finds.
+
+        Raises:
+            SourceError: names the days, or a file, and says what to do.
+        """
+        loaded = self.datasets[name]
+        known = self.ledger.deliveries(name, loaded.dataset.delivery_days(days))
+        if astray := out_of_path(loaded.dataset, known):
+            raise SourceError(_astray(loaded.dataset, astray))
+        require_raw(loaded, self.layout, known)
+        if lacking := [one for one in force if not one.landings]:
+            raise SourceError(
+                f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
+                f"{lacking[0].day}, or withdraw it"
+            )
+        if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
+            raise SourceError(
+                f"{name} {format_days(days)}: deliveries were read otherwise meanwhile; let other launches of these days end, "
+                "and launch raw of these days again"
+            )
+
+    def days_to_land(self, name: str, days: Days) -> Days:
+        """The days with files to land or deliveries to read again behind them.
+
+        That is new content, content that came back, what raw has lost, and what was read otherwise than declared now. The files
+        are read: a corrected one may have the size and the time of last change of before.
+
+        Raises:
+            SourceError: a file fits two days, or is a link to nothing.
+            LayoutError: a link leads out of the sources folder.
+        """
+        loaded = self.datasets[name]
+        window = loaded.dataset.fact_delivery_days(days)
+        known = self.ledger.deliveries(name, window)
+        last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
+        lacking = _lacking(loaded.dataset, known, lost)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lacking)}
+        new |= {d.day for d in _read_otherwise(loaded.dataset, known)}
+        return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
+
+    def read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
+        """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
+        dataset = self.datasets[name].dataset
+        return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))
+
+
+def _astray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
+    one, more = deliveries[0], f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
+    return (
+        f"{dataset.name} {one.day}: {one.path}{more} landed under another source.path than {dataset.landing.path} and would count "
+        f"beside the files that this one finds; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, "
+        "or set source.path in dataset.yaml back"
+    )
+
+
+def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:
+    reading = reading_of(dataset.landing)
+    return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
+
+
+def _lacking(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
+    """The places of deliveries of which raw may have lost rows, and of those in force that raw keeps in another form."""
+    form = form_of(reading_of(dataset.landing))
+    otherwise = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
+    return frozenset(otherwise | {place_of(d) for d in known if d.day in lost})
+
+
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lacking: frozenset[Place]) -> bool:
+    """Whether a file is not what came last at its path, or raw lacks what it holds."""
+    place = (file.day, file.path)
+    head = last.get(place)
+    return head is None or head.fingerprint != file.fingerprint or not head.landings or place in lacking
+
+
+def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
+    """What raw had lost is landed with the time that it had."""
+    head = last.get((file.day, file.path))
+    if head is None or head.fingerprint != file.fingerprint:
+        return file
+    return replace(file, delivered_at=head.delivered_at)

@@ -1,0 +1,354 @@
+"""Shadow, published table, staging and neighbours → figures of each day, in one aggregation per side."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.measured import (
+    NOTHING,
+    ROW_COUNT,
+    Figures,
+    NullRise,
+    Seam,
+    Side,
+)
+from backfill_assets.core.unit import Unit
+from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import is_table
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.pipeline.build import shadow_path
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, with_declared_columns
+from backfill_assets.pipeline.run_models import reference_tables
+from backfill_assets.pipeline.seams import (
+    SPAN,
+    Files,
+    null_rises,
+    places,
+    seams,
+)
+from backfill_assets.pipeline.stage import read_staged
+from backfill_assets.pipeline.tables import (
+    figures_of,
+    is_numeric,
+    is_true,
+    read_days,
+    renamed,
+)
+from backfill_assets.storage.layout import Layout
+
+
+def with_matches(frame: DataFrame, dataset: Dataset, references: Mapping[str, DataFrame]) -> DataFrame:
+    """The frame with one hidden column per reference check, null where no match was found; no row more or less."""
+    for name, check in dataset.checks.references.items():
+        known = [F.col(to).alias(f"_{name}_{i}") for i, to in enumerate(check.to)]
+        keys = references[check.reference].select(*known).distinct().dropna()
+        same = [frame[own] == keys[f"_{name}_{i}"] for i, own in enumerate(check.columns)]
+        marked = keys.withColumn(_mark(name), F.expr("true"))
+        frame = frame.join(F.broadcast(marked), reduce(Column.__and__, same), "left")
+    return frame
+
+
+def is_checked(check: ReferenceCheck) -> Column:
+    """Whether a row refers to anything: all of its columns are set."""
+    return reduce(Column.__and__, [F.col(name).isNotNull() for name in check.columns])
+
+
+def is_unmatched(name: str, check: ReferenceCheck) -> Column:
+    """Whether a row of `with_matches` refers to something that is not there."""
+    return is_checked(check) & F.col(_mark(name)).isNull()
+
+
+def _mark(name: str) -> str:
+    return f"_match_{name}"
+
+
+_METRIC: Final = "metric:"
+_COUNT: Final = "count:"
+_PERCENTILES: Final = "percentiles:"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What was measured for one day on each side."""
+
+    shadow: Side
+    published: Side
+    staging: Side
+
+
+def measure(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
+) -> Mapping[dt.date, Sides]:
+    """Measure the shadow of an attempt, what is published and what is staged; a side without rows is `NOTHING`.
+
+    A column that the published table lacks has no metrics there, and counts as all null in its fingerprint.
+
+    Raises:
+        DatasetError: a rule or a reference check of `dataset.yaml` cannot be evaluated.
+        SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
+    """
+    if not days:
+        return {}
+    shadow = _shadow(spark, loaded, layout, days, attempt_folder)
+    published = _published(spark, loaded, layout, days)
+    staging = _staging(spark, loaded, layout, days)
+    sides = (shadow, published, staging)
+    return {day: Sides(*(side.get(day, NOTHING) for side in sides)) for day in days}
+
+
+def published_figures(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[dt.date, Figures]:
+    """Row counts and sums of what is published, by day, in one grouped pass; days without a row lack.
+
+    Percentiles and distinct counts, which cost more than all else, are left out.
+    """
+    dataset, path = loaded.dataset, layout.published_path(loaded.name)
+    if not days or not is_table(path):
+        return {}
+    frame = read_days(spark, path, dataset.partition_column, days)
+    return {day: side.metrics for day, side in _sides(dataset, (frame, _sums(frame, dataset))).items()}
+
+
+def _shadow(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
+) -> dict[dt.date, Side]:
+    dataset = loaded.dataset
+    frame = read_days(spark, shadow_path(loaded, layout, attempt_folder), dataset.partition_column, days)
+    check_rules(frame, loaded)
+    where = f"{loaded.folder / 'dataset.yaml'}: checks"
+    with renamed(DatasetError, where):
+        matched = with_matches(frame, dataset, reference_tables(spark, loaded, layout))
+        columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset)]
+        distinct = [*_distinct(frame, dataset), _duplicate_keys(dataset)]
+        return _sides(dataset, (matched, columns), (frame, distinct))
+
+
+def _published(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> dict[dt.date, Side]:
+    dataset, path = loaded.dataset, layout.published_path(loaded.name)
+    if not is_table(path):
+        return {}
+    frame = read_days(spark, path, dataset.partition_column, days)
+    columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset)]
+    whole = with_declared_columns(frame, dataset)
+    return _sides(dataset, (whole, columns), (frame, list(_distinct(frame, dataset))))
+
+
+def _staging(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> dict[dt.date, Side]:
+    dataset = loaded.dataset
+    if dataset.source is None:
+        return {}
+    frame = read_staged(spark, loaded, layout, days)
+    return _sides(dataset, (frame, _sums(frame, dataset)))
+
+
+def figures_by_day(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Figures]:
+    """The metrics of every day of a frame; those of a declared column that it lacks are null."""
+    whole = with_declared_columns(frame, dataset)
+    sides = _sides(dataset, (whole, list(_metrics(frame, dataset))), (frame, list(_distinct(frame, dataset))))
+    return {day: side.metrics for day, side in sides.items()}
+
+
+def check_rules(frame: DataFrame, loaded: LoadedDataset) -> None:
+    """Refuse a rule that Spark cannot evaluate on the frame; runs no Spark job.
+
+    Raises:
+        DatasetError: names the first such rule.
+    """
+    rules = loaded.dataset.checks.rules
+    try:
+        _ = frame.select(*(F.expr(rule.sql).cast("boolean") for rule in rules.values())).schema if rules else None
+    except PySparkException:
+        for name, rule in rules.items():
+            key = f"{loaded.folder / 'dataset.yaml'}: checks.rules.{name}.sql"
+            with renamed(DatasetError, key):
+                _ = frame.select(F.expr(rule.sql).cast("boolean")).schema
+        raise
+
+
+def is_failing(sql: str) -> Column:
+    """Whether a row fails a rule; null is a failure."""
+    return ~is_true(F.expr(sql).cast("boolean"))
+
+
+def _sums(frame: DataFrame, dataset: Dataset) -> list[Column]:
+    """Of the metrics those that cost next to nothing: row count and sums."""
+    summed = {name: Measure() for name, measure in dataset.measures.items() if measure.sum}
+    return list(_metrics(frame, dataset.model_copy(update={"measures": summed})))
+
+
+def _metrics(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
+    yield F.count("*").alias(_METRIC + ROW_COUNT)
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    for name, measure in dataset.measures.items():
+        if name not in types:
+            continue
+        column = F.col(name)
+        if measure.sum and is_numeric(types[name]):
+            yield F.sum(summable(column, types[name])).alias(_METRIC + name)
+        if measure.percentiles and is_numeric(types[name]):
+            yield F.percentile(column, list(PERCENTILES.values())).alias(_PERCENTILES + name)
+
+
+def _distinct(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
+    for name, measure in dataset.measures.items():
+        if measure.distinct and name in frame.columns:
+            yield F.count_distinct(F.col(name)).alias(f"{_METRIC}distinct_{name}")
+
+
+def summable(column: Column, kind: T.DataType) -> Column:
+    """A number in a type whose sum is exact, or at least that of a double."""
+    if isinstance(kind, T.DecimalType):
+        return column
+    # Whole numbers are summed exactly and cannot overflow; floats not in their own short precision.
+    return column.cast("double" if isinstance(kind, T.FractionalType) else T.DecimalType(38, 0))
+
+
+def _duplicate_keys(dataset: Dataset) -> Column:
+    # Of a struct, nulls are values like any other.
+    return (F.count("*") - F.count_distinct(F.struct(*dataset.key))).alias(_COUNT + "duplicate_keys")
+
+
+def _counts(dataset: Dataset) -> Iterator[Column]:
+    for name in dataset.required_columns:
+        yield F.count_if(F.col(name).isNull()).alias(f"{_COUNT}nulls:{name}")
+    for name, rule in dataset.checks.rules.items():
+        yield F.count_if(is_failing(rule.sql)).alias(f"{_COUNT}rule:{name}")
+    for name, check in dataset.checks.references.items():
+        yield F.count_if(is_checked(check)).alias(f"{_COUNT}checked:{name}")
+        yield F.count_if(is_unmatched(name, check)).alias(f"{_COUNT}unmatched:{name}")
+
+
+def _sides(dataset: Dataset, *passes: tuple[DataFrame, list[Column]]) -> dict[dt.date, Side]:
+    """What the passes find of each day.
+
+    Distinct values are counted in one of their own: with them, the state of all other aggregates would be shuffled once for
+    each distinct value.
+    """
+    day, found = dataset.partition_column, dict[dt.date, dict[str, Any]]()
+    for frame, columns in passes:
+        for row in frame.groupBy(day).agg(*columns).collect() if columns else ():
+            found.setdefault(row[day], {}).update(row.asDict())
+    return {own: _side(values, dataset) for own, values in found.items()}
+
+
+def _side(values: Mapping[str, Any], dataset: Dataset) -> Side:
+    metrics = {k.removeprefix(_METRIC): v for k, v in values.items() if k.startswith(_METRIC)}
+    for key in [k for k in values if k.startswith(_PERCENTILES)]:
+        found = values[key] or [None] * len(PERCENTILES)
+        for prefix, value in zip(PERCENTILES, found, strict=True):
+            metrics[f"{prefix}_{key.removeprefix(_PERCENTILES)}"] = value
+    figures, floating = figures_of(metrics)
+    return Side(
+        metrics={name: figures.get(name) for name in metric_names(dataset)},
+        floating=floating,
+        counts={k.removeprefix(_COUNT): v for k, v in values.items() if k.startswith(_COUNT)},
+        fingerprint=fingerprint_of(values) if "fingerprint:rows" in values else "",
+    )
+
+
+_SPAN: Final = 28
+"""How many days on either side tell which steps are usual: four weeks."""
+
+Days = tuple[dt.date, ...]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Finds seams and risen shares of nulls between the days of a batch and those around it."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    layout: Layout
+
+    def seams(
+        self, spark: SparkSession, unit: Unit, name: str, batch: Mapping[dt.date, Sides]
+    ) -> Mapping[dt.date, tuple[Seam, ...]]:
+        """The steps at the places of the unit that the batch has part in, by the day of the batch that has to answer for them.
+
+        Only steps into or out of days whose published content changes are looked at; where there is none, no table is read.
+        Days that the unit holds count as they have been built; those that have not been yet are left out. Of other days
+        only row counts and sums are known, so percentiles and distinct counts have steps among the unit's days alone.
+        """
+        at = self._places(unit, name, batch)
+        if not at:
+            return {}
+        old, new = self._series(spark, unit, name, (at, batch))
+        found: dict[dt.date, list[Seam]] = {}
+        for seam in seams(name, old, new, at):
+            found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
+        return {day: tuple(own) for day, own in found.items()}
+
+    def null_rises(
+        self, unit: Unit, name: str, built: Files, published: Files
+    ) -> Mapping[dt.date, tuple[NullRise, ...]]:
+        """The columns of the batch's days that are null more often than before; `published` are those days and a week around."""
+        dataset = self.datasets[name].dataset
+        around = {day for one in built for day in week_around(one)}
+        held = sorted((around - built.keys()) & set(unit.targets[name]))
+        evidence = self.ledger.evidence(unit.id, name, held) if held else {}
+        columns = dataset.columns.keys() - set(dataset.required_columns)
+        return null_rises(sorted(columns), built, published, {day: e.shadow_files for (_, day), e in evidence.items()})
+
+    def _places(self, unit: Unit, name: str, batch: Mapping[dt.date, Sides]) -> Days:
+        held = unit.targets[name]
+        own = {place: {place, place - ONE_DAY} for place in places(held)}
+        own = {place: both for place, both in own.items() if both & set(batch)}
+        # Whichever side of a step is built last has to answer for it, though it stays as it was itself.
+        beside = sorted({day for both in own.values() for day in both} & set(held) - set(batch))
+        built = self.ledger.evidence(unit.id, name, beside) if beside else {}
+        changed = {day for day, sides in batch.items() if _is_changed(sides.published, sides.shadow)}
+        changed |= {
+            day for (_, day), e in built.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
+        }
+        return tuple(place for place, both in own.items() if both & changed)
+
+    def _series(
+        self, spark: SparkSession, unit: Unit, name: str, wanted: tuple[Days, Mapping[dt.date, Sides]]
+    ) -> tuple[dict[dt.date, Figures], dict[dt.date, Figures]]:
+        at, batch = wanted
+        window = {day for place in at for day in day_range(place - ONE_DAY * _SPAN, place + ONE_DAY * (_SPAN - 1))}
+        others = window - set(batch)
+        held = others & set(unit.targets[name])
+        around = published_figures(spark, self.datasets[name], self.layout, sorted(others - held))
+        old, new = {**around}, {**around}
+        for (_, day), evidence in self.ledger.evidence(unit.id, name, sorted(held)).items() if held else ():
+            if evidence.verdicts:
+                _add(day, evidence.measured.published, old)
+                _add(day, evidence.measured.shadow, new)
+        for day, sides in batch.items():
+            _add(day, sides.published, old)
+            _add(day, sides.shadow, new)
+        return old, new
+
+
+def week_around(day: dt.date) -> Days:
+    """The days of a week before and after a day, and itself."""
+    return day_range(day - SPAN * ONE_DAY, day + SPAN * ONE_DAY)
+
+
+def _is_changed(published: Side, shadow: Side) -> bool:
+    return published.rows > 0 and published.fingerprint != shadow.fingerprint
+
+
+def _add(day: dt.date, side: Side, series: dict[dt.date, Figures]) -> None:
+    if side.rows:
+        series[day] = side.metrics

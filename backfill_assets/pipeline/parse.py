@@ -1,0 +1,264 @@
+"""Lines of text as rows of declared columns: what `dataset.yaml` says now decides, whenever the lines came.
+
+A row is good or it is whole in `_corrupt_record`; nothing of it is lost in between.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
+from backfill_assets.pipeline.formats import Declared
+from backfill_assets.pipeline.tables import spark_type
+
+# Digits are limited: a number of a million digits, or with an exponent of a million, would keep Spark busy for hours.
+_DIGITS: Final = r"(?=\.?\d)\d{0,400}(?:\.\d{0,400})?"
+_NUMBER: Final = rf"^\s*[+-]?{_DIGITS}(?:[eE][+-]?\d{{1,3}})?\s*$"
+_WITH_EXPONENT: Final = rf"^\s*[+-]?{_DIGITS}[eE][+-]?\d{{1,3}}\s*$"
+_EXPONENT_PARTS: Final = r"^\s*[+-]?(\d*)\.?(\d*)[eE]([+-]?\d+)\s*$"
+_ZERO: Final = r"^\s*[+-]?[0.]+(?:[eE].*)?$"
+_NO_FINITE: Final = r"(?i)^\s*(?:NaN|[+-]?Inf(?:inity)?)\s*$"
+_DAY: Final = r"(?!0000)\d{4}-\d{1,2}-\d{1,2}"
+_DATE: Final = rf"^\s*{_DAY}(?:[T ]00:00(?::00(?:\.0{{1,9}})?)?)?\s*$"
+_ZONE: Final = r"(?:Z|(?:UTC|GMT)?[+-]\d{1,2}(?::?\d{2})?|UTC|GMT|[A-Z][A-Za-z]+(?:/[A-Za-z0-9_+-]+)+)"
+_CLOCK: Final = r"\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6}0{0,6})?)?"
+_TIMESTAMP: Final = rf"^\s*{_DAY}(?:[T ]{_CLOCK} ?{_ZONE}?)?\s*$"
+
+
+def typed(text: Column, declared: str) -> Column:
+    """A text as a value of a declared type; null where that would lose something of it."""
+    kind = spark_type(declared)
+    match kind:
+        case T.StringType():
+            return text
+        case T.BooleanType():
+            word = F.lower(F.trim(text))
+            return F.when(word == "true", F.lit(True)).when(word == "false", F.lit(False))
+        case T.DecimalType():
+            return _exact(text, kind.precision, kind.scale)
+        case T.IntegerType() | T.LongType():
+            name = kind.simpleString()
+            number = text.try_cast(name)
+            # Plain digits first, which most are. A cast alone reads past control characters, such as the zeros that a crash leaves.
+            plain = F.when(number.cast("string") == text, number)
+            return F.coalesce(plain, _exact(text, 38, 0).try_cast(name))
+        case T.DateType():
+            return F.when(
+                text.rlike(_DATE), F.substring_index(F.translate(F.trim(text), "T", " "), " ", 1).try_cast("date")
+            )
+        case T.TimestampType():
+            return F.when(text.rlike(_TIMESTAMP), text.try_cast("timestamp"))
+        case _:
+            return _floating(text, kind.simpleString())
+
+
+def _exact(text: Column, precision: int, scale: int) -> Column:
+    """A decimal, where all its digits have a place."""
+    # Zeros at its end need none.
+    plain = rf"^\s*[+-]?(?=\.?\d)\d{{0,400}}(?:\.\d{{0,{scale}}}0{{0,400}})?\s*$"
+    whole, fraction, exponent = (F.regexp_extract(text, _EXPONENT_PARTS, group) for group in (1, 2, 3))
+    digits = F.concat(whole, fraction)
+    zeros = F.length(digits) - F.length(F.rtrim(digits, F.lit("0")))
+    places = F.length(fraction) - zeros - exponent.try_cast("int")
+    fits = text.rlike(_WITH_EXPONENT) & ((places <= scale) | text.rlike(_ZERO))
+    number = text.try_cast(f"decimal({precision},{scale})")
+    # Plain digits first, which most are.
+    return F.when(text.rlike(plain), number).when(fits, number)
+
+
+def _floating(text: Column, name: str) -> Column:
+    """A floating-point number, rounded as such numbers are, but neither to zero nor to infinity."""
+    number = text.try_cast(name)
+    finite = F.abs(number) < F.lit(float("inf")).cast(name)
+    kept = F.when(text.rlike(_NUMBER) & finite & ((number != 0) | text.rlike(_ZERO)), number)
+    return F.coalesce(kept, F.when(text.rlike(_NO_FINITE), text.try_cast(name)))
+
+
+LINE: Final = "_line"
+"""Bytes of one line of a text file, as they came."""
+HEADER: Final = "_header"
+"""Bytes of the headline of its file; null where it has none."""
+CORRUPT: Final = "_corrupt_record"
+"""The line of a row that could not be read as declared; null in good rows."""
+NAMES: Final = "_names"
+"""The columns that a line has, in small letters."""
+CELLS: Final = "_cells"
+"""The texts of the declared columns of a line; null where the line is no whole record."""
+
+Headers = Mapping[bytes, tuple[str, ...]]
+"""The columns that each headline names, in order."""
+
+_TEXT: Final = "_text"
+_MOST_CELLS: Final = 20_000
+_UNKNOWN: Final = "a row whose headline nobody has read; launch again"
+_WINDOWS: Final = bytes(range(0x80, 0xA0)).decode("latin-1")
+_WINDOWS_MEANS: Final = "".join(bytes([b]).decode("windows-1252", "replace") for b in range(0x80, 0xA0))
+_NO_TEXT: Final = "\ufffd"
+# Neither is a character, and neither is anything of JSON: they stand around each number.
+_LEFT, _RIGHT = "\ufdd0", "\ufdd1"
+_ESCAPED_MARK: Final = r"(?i)\\ufdd[01]"
+_END: Final = "\ufdd0"
+"""Stands behind each line of a CSV file as one cell more: whatever swallows it has not ended."""
+_STRINGS_AND_NUMBERS: Final = r'("(?:[^"\\]++|\\.)*+")|(-?(?:\d[\d.eE+-]*+|NaN|Infinity))'
+_LONE_SURROGATE: Final = (
+    r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+)
+
+
+def typed_rows(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
+    """The rows of lines: declared columns in their types, `_corrupt_record`, `NAMES`, and whatever else `lines` has.
+
+    `headers` are the columns by headline, for CSV files with one.
+    """
+    with_cells = computed_once(cells_of(lines, declared, headers), [CELLS, NAMES, _TEXT])
+    texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
+    values = {name: typed(texts[name], kind) for name, kind in declared.columns.items()}
+    with_values = computed_once(with_cells.withColumns(values), list(values))
+    bad = F.col(CELLS).isNull()
+    for name, text in texts.items():
+        if declared.columns[name] != "string":
+            bad |= text.isNotNull() & F.col(name).isNull()
+    line = F.make_valid_utf8(F.col(LINE).cast("string"))
+    shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no whole record)"))
+    rest = [name for name in lines.columns if name not in (LINE, HEADER)]
+    return with_values.withColumn(CORRUPT, F.when(bad, shown)).select(*declared.columns, CORRUPT, NAMES, *rest)
+
+
+def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
+    """The same rows, with these columns computed once for each row.
+
+    Spark copies the expression of a column into each of its uses, also into filters that it moves below; it copies nothing
+    that a generator makes.
+    """
+    rest = [name for name in frame.columns if name not in columns]
+    made = F.explode(F.array(F.struct(*(F.col(name) for name in columns)))).alias("_once")
+    return frame.select(*rest, made).select(*rest, *(F.col("_once").getField(name).alias(name) for name in columns))
+
+
+def cells_of(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
+    """Lines with their `CELLS` and `NAMES`."""
+    known = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
+    match declared.format:
+        case Format.csv:
+            return _csv_cells(known, declared, headers)
+        case _:
+            return _json_cells(known, declared)
+
+
+def dropped(cells: DataFrame) -> DataFrame:
+    """Lines of which only the declared columns are left, as JSON; null where they are no whole record."""
+    kept = F.encode(F.to_json(CELLS), "UTF-8")
+    return cells.withColumns({LINE: F.when(F.col(CELLS).isNotNull(), kept), HEADER: F.lit(None).cast("binary")})
+
+
+def text_of(line: Column, encoding: Encoding) -> Column:
+    """The characters of a line; null where some of its bytes are none in this encoding."""
+    match encoding:
+        case Encoding.utf_8:
+            text = line.cast("string")
+            return F.when(F.is_valid_utf8(text), text)
+        case Encoding.latin_1:
+            return F.decode(line, "ISO-8859-1")
+        case Encoding.windows_1252:
+            text = F.translate(F.decode(line, "ISO-8859-1"), _WINDOWS, _WINDOWS_MEANS)
+            return F.when(~text.contains(_NO_TEXT), text)
+
+
+def csv_options(options: CsvOptions) -> dict[str, str]:
+    """The options of Spark's CSV parser: one line is one row, quotes are doubled inside quotes."""
+    return {
+        "sep": options.delimiter,
+        "quote": options.quote,
+        "escape": options.quote,
+        "nullValue": options.null_value,
+        # With it Spark does not count the cells of a row where it reads only some of them: one that was cut would pass.
+        "columnPruning": "false",
+        "maxColumns": str(_MOST_CELLS + 2),
+        "columnNameOfCorruptRecord": "_bad",
+    }
+
+
+def _csv_cells(lines: DataFrame, declared: Declared, headers: Headers | None) -> DataFrame:
+    orders: dict[bytes | None, tuple[str, ...]] = (
+        dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
+    )
+    of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
+    parsed, cells, names, known = {}, [], [], F.lit(False)
+    sign = declared.csv.delimiter.replace("\\t", "\t")
+    # No text has a zero byte: a crash leaves them where a line was cut.
+    readable = _is_short_enough(sign) & ~F.col(_TEXT).contains("\0")
+    # A quote that is never closed would take the rest of the line for its cell.
+    text = F.when(readable, F.concat(F.col(_TEXT), F.lit(sign + _END)))
+    for column, header in of.items():
+        order = orders[header]
+        schema = ", ".join([*(f"_{i} string" for i in range(len(order))), "_end string", "_bad string"])
+        own = F.lit(True) if header is None else F.col(HEADER) == F.lit(header)
+        parsed[column] = F.when(own, F.from_csv(text, F.lit(schema), csv_options(declared.csv)))
+        place = {name: i for i, name in enumerate(order)}
+        texts = [
+            (F.col(column).getField(f"_{place[name]}") if name in place else F.lit(None).cast("string")).alias(name)
+            for name in declared.columns
+        ]
+        whole = (F.col(column).getField("_end") == _END) & F.col(column).getField("_bad").isNull()
+        if header is not None:
+            # Files were joined: where all columns are texts, the headline of the second one would be a row.
+            whole &= ~F.col(LINE).isin(header, codecs.BOM_UTF8 + header)
+        cells.append(F.when(own & whole, F.struct(*texts)))
+        names.append(F.when(own, F.array(*(F.lit(name) for name in order))))
+        known |= own
+    # Loud: such a row is no bad one, and nobody would count it.
+    found = F.when(known, F.coalesce(*cells)).otherwise(F.raise_error(F.lit(_UNKNOWN)))
+    return lines.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
+
+
+def _is_short_enough(sign: str) -> Column:
+    """Whether a line has no more cells than the parser takes: one that has would end the whole job."""
+    text = F.col(_TEXT)
+    signs = F.length(text) - F.length(F.replace(text, F.lit(sign)))
+    return (F.octet_length(text) < _MOST_CELLS) | (signs < _MOST_CELLS * len(sign))
+
+
+def _json_cells(lines: DataFrame, declared: Declared) -> DataFrame:
+    """Of each line the one JSON object that it is, its keys in small letters; the text of a number is its text in the line."""
+    text = F.col(_TEXT)
+    numbers = F.regexp_replace(text, _STRINGS_AND_NUMBERS, f"$1{_LEFT}$2{_RIGHT}")
+    marked = F.replace(numbers, F.lit(_LEFT + _RIGHT), F.lit(""))
+    for sign, quoted in ((_LEFT, f'"{_LEFT}'), (_RIGHT, f'{_RIGHT}"')):
+        marked = F.replace(marked, F.lit(sign), F.lit(quoted))
+    # The record is the only one of a list, between two names that no line can write. A line that ends its record early, or goes on
+    # behind it, leaves other names or another number of records.
+    first, last = f"{_LEFT}record", f"{_RIGHT}end"
+    whole = F.concat(F.lit(f'{{"line":{{"{first}":['), marked, F.lit(f'],"{last}":[]}}}}'))
+    options = {"columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "false"}
+    clean = ~(text.contains(_LEFT) | text.contains(_RIGHT) | (text.contains("\\u") & text.rlike(_ESCAPED_MARK)))
+    clean &= ~((text.contains("\\ud") | text.contains("\\uD")) & text.rlike(_LONE_SURROGATE))
+    schema = "line map<string, array<map<string, string>>>, _bad string"
+    parsed = computed_once(
+        lines.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options))), ["_parsed"]
+    )
+    line = F.col("_parsed").getField("line")
+    records = F.get(F.map_values(line), F.lit(0))
+    alone = (F.map_keys(line) == F.array(F.lit(first), F.lit(last))) & (F.size(records) == 1)
+    record = F.when(alone & F.col("_parsed").getField("_bad").isNull(), F.get(records, F.lit(0)))
+    names = computed_once(
+        parsed.withColumn("_record", record).withColumn(NAMES, F.transform(F.map_keys("_record"), F.lower)),
+        ["_record", NAMES],
+    )
+    record = F.col("_record")
+    good = record.isNotNull() & (F.size(NAMES) == F.size(F.array_distinct(NAMES)))
+    texts = [
+        _unmarked(F.get(F.map_values(record), F.array_position(NAMES, name) - 1)).alias(name)
+        for name in declared.columns
+    ]
+    return names.withColumn(CELLS, F.when(good, F.struct(*texts))).drop("_parsed", "_record")
+
+
+def _unmarked(value: Column) -> Column:
+    nested = F.replace(F.replace(value, F.lit(f'"{_LEFT}'), F.lit("")), F.lit(f'{_RIGHT}"'), F.lit(""))
+    return F.when(value.contains(_LEFT), F.translate(nested, _LEFT + _RIGHT, "")).otherwise(value)

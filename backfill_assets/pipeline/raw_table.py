@@ -1,0 +1,369 @@
+"""Rows of raw, read as `dataset.yaml` declares their source now, whenever they landed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.core.delivery import Delivery, FileContent
+from backfill_assets.core.errors import SourceError
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import (
+    Encoding,
+    Format,
+    Source,
+    Undeclared,
+    form_of,
+    reading_of,
+)
+from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
+from backfill_assets.evidence.inputs import surplus_days
+from backfill_assets.pipeline.parse import (
+    CORRUPT,
+    HEADER,
+    LINE,
+    NAMES,
+    typed_rows,
+)
+from backfill_assets.pipeline.read_files import (
+    FORM,
+    INGESTED,
+    headers_of,
+    raw_schema,
+)
+from backfill_assets.pipeline.tables import (
+    declared_type,
+    read_days,
+    spark_type,
+    struct_of,
+)
+from backfill_assets.spark.session import room_for
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
+
+DELIVERY_DAY: Final = "_delivery_day"
+"""The partition column of raw."""
+ORDER: Final = "_order"
+"""The number of a row's delivery: of two, the one with the higher number is the newer one."""
+
+_CONTENT: Final = {DELIVERY_DAY: "date", "_source_file": "string", "_fingerprint": "string"}
+"""The columns by which raw knows of each row what was delivered, as `Delivery.content` names it."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows and corrupt rows of a delivery, and the declared columns that none of its records has."""
+
+    rows: int = 0
+    corrupt: int = 0
+    missing: tuple[str, ...] = ()
+
+
+NOTHING_READ: Final = Counts()
+"""Of a file without rows."""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What one version of raw has of some days: rows by delivery, and the headlines of their files, each with one of these.
+
+    `otherwise` is a file that raw keeps in another form than the one that is needed, if there is any.
+    """
+
+    version: int
+    rows: Mapping[FileContent, int]
+    headlines: Mapping[bytes, str]
+    otherwise: str
+
+
+def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    """All rows of some delivery days as `dataset.yaml` declares them now, quarantined ones included.
+
+    No row where nothing was ever landed.
+
+    Raises:
+        SourceError: raw does not have what `dataset.yaml` declares now.
+    """
+    path = layout.raw_path(loaded.name)
+    if not is_table(path):
+        return _no_rows(spark, loaded.dataset.landing)
+    return _rows_of(spark, loaded, path, _stored(loaded, path, days), days)
+
+
+def read_in_force(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Iterable[Delivery]
+) -> DataFrame:
+    """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
+
+    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know. Rows are
+    counted and read at one version of raw.
+
+    Raises:
+        SourceError: raw does not have of these deliveries what `dataset.yaml` declares now, or not as many rows as were landed.
+    """
+    asked, path = frozenset(days), layout.raw_path(loaded.name)
+    known = [d for d in force if d.day in asked]
+    # When it was delivered is the ledger's to say: it may have come again since.
+    columns = {**_CONTENT, ORDER: "bigint", "_delivered_at": "timestamp"}
+    those = _small_frame(spark, columns, [(*d.content, d.order, d.delivered_at) for d in known])
+    stored = _stored(loaded, path, days, {d.content for d in known}) if known and is_table(path) else None
+    for one in known:
+        # Raw may have gone since somebody looked.
+        if (rows := stored.rows.get(one.content, 0) if stored else 0) != one.rows:
+            raise _not_as_landed(loaded, layout, one, rows)
+    if stored is None:
+        return _of(those, _no_rows(spark, loaded.dataset.landing))
+    return _rows_of(spark, loaded, path, stored, days, those)
+
+
+def _rows_of(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    path: Path,
+    stored: _Stored,
+    days: Collection[dt.date],
+    those: DataFrame | None = None,
+) -> DataFrame:
+    """The rows that raw has of some days: of all deliveries, or of `those`, joined with their columns."""
+    source = loaded.dataset.landing
+    frame = read_days(spark, path, DELIVERY_DAY, days, stored.version)
+    require_layout(loaded.dataset, frame, path)
+    if stored.otherwise:
+        raise SourceError(
+            f"{stored.otherwise}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep what is "
+            "needed to read it as declared now. Put this very file among the sources again if it is not there, and launch raw of "
+            "its day, or: backfill reland; or set source in dataset.yaml back to what it was"
+        )
+    # Before anything is read: what does not count may be of another form, or lack a column.
+    frame = _of(those, frame)
+    if source.format is Format.parquet:
+        # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
+        lacking = {
+            name: F.lit(None).cast(spark_type(kind).simpleString())
+            for name, kind in source.columns.items()
+            if name not in frame.columns
+        }
+        return frame.withColumns(lacking) if lacking else frame
+    if source.undeclared is Undeclared.drop:
+        source = source.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8})
+    headers = headers_of(source, stored.headlines)
+    return typed_rows(frame, source, headers) if headers != {} else _of(those, _no_rows(spark, loaded.dataset.landing))
+
+
+def read_again(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, deliveries: Iterable[Delivery]
+) -> tuple[Delivery, ...]:
+    """Deliveries with the counts that they have as `dataset.yaml` declares their source now; reads raw alone.
+
+    Those of which raw has lost rows are left out.
+
+    Raises:
+        SourceError: raw does not have what this reading needs or has more rows than were landed, or a file lacks a column that is
+            declared now.
+    """
+    known, source = tuple(deliveries), loaded.dataset.landing
+    found = measured_rows(spark, loaded, layout, [d.content for d in known])
+    again, now = [], reading_of(source)
+    for delivery in known:
+        counts = found.get(delivery.content, NOTHING_READ)
+        if counts.rows < delivery.rows:
+            continue
+        if counts.rows > delivery.rows:
+            raise _not_as_landed(loaded, layout, delivery, counts.rows)
+        if counts.missing and counts.rows > counts.corrupt:
+            raise SourceError(
+                f"{delivery.path}: none of its records has {', '.join(counts.missing)}; correct source.columns in dataset.yaml, or "
+                "list columns that some files lack in source.optional"
+            )
+        again.append(replace(delivery, rows=counts.rows, corrupt_rows=counts.corrupt, reading=now))
+    return tuple(again)
+
+
+def measured_rows(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, only: Collection[FileContent]
+) -> Mapping[FileContent, Counts]:
+    """What raw holds of some deliveries, read as `dataset.yaml` declares them now."""
+    source, path = loaded.dataset.landing, layout.raw_path(loaded.name)
+    if not only or not is_table(path):
+        return {}
+    days = {day for day, _, _ in only}
+    stored = _stored(loaded, path, days, frozenset(only))
+    rows = _rows_of(spark, loaded, path, stored, days, _small_frame(spark, _CONTENT, only))
+    by_key = source.format is Format.jsonl and source.undeclared is Undeclared.keep
+    has = {f"_has_{i}": name for i, name in enumerate(source.required if by_key else ())}
+    seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, name)), F.lit(False)).alias(c) for c, name in has.items()]
+    counts = [F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt")]
+    with room_for(path):
+        found = rows.groupBy(*_CONTENT).agg(*counts, *seen).collect()
+    return {
+        (r[DELIVERY_DAY], r["_source_file"], r["_fingerprint"]): Counts(
+            r["rows"], r["corrupt"], tuple(name for c, name in has.items() if not r[c])
+        )
+        for r in found
+    }
+
+
+def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
+    """How many rows raw has of each delivery of these days, in one form or in any; read without Spark.
+
+    Raises:
+        SourceError: rows may go while their files stay.
+    """
+    found = Counter[FileContent]()
+    for content, kind, rows in _kinds_of_rows(DeltaTable(path), path, days, FORM) if is_table(path) else ():
+        if form is None or kind.get(FORM) == form:
+            found[content] += rows
+    return found
+
+
+def times_in_raw(path: Path, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
+    """When the rows that raw has of each delivery of these days were read into it, the last of them; read without Spark.
+
+    Raises:
+        SourceError: rows may go while their files stay.
+    """
+    found: dict[FileContent, dt.datetime] = {}
+    for content, kind, _ in _kinds_of_rows(DeltaTable(path), path, days, INGESTED) if is_table(path) else ():
+        found[content] = max(found.get(content, kind[INGESTED]), kind[INGESTED])
+    return found
+
+
+def _not_as_landed(loaded: LoadedDataset, layout: Layout, one: Delivery, rows: int) -> SourceError:
+    return SourceError(
+        f"{layout.raw_path(loaded.name)}: raw has {rows} rows of {one.path}, and {one.rows} were landed. Put this file among the "
+        f"sources again if it is not there, and: backfill reland {loaded.name} --prefix {one.path} --reason …; or withdraw it, or "
+        "restore raw from a backup"
+    )
+
+
+def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
+    """Refuse a table of raw that keeps other things than those that are declared now.
+
+    Raises:
+        SourceError: says what it keeps, and what to do.
+    """
+    found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
+    lines = dataset.landing.format is not Format.parquet
+    if FORM not in found or (LINE in found) is not lines:
+        wanted = "lines, as of text files" if lines else "columns, as of Parquet"
+        raise SourceError(
+            f"{path}: raw does not keep {wanted}. Move this folder away and launch raw of all days, which lands them again from "
+            "the sources; or set source.format in dataset.yaml back to what it was"
+        )
+    for name, declared in () if lines else dataset.landing.columns.items():
+        if found.get(name, declared) != declared:
+            raise SourceError(
+                f"{path}: column {name}: expected {declared}, found {found[name]}. Raw keeps what was landed: set "
+                f"source.columns.{name} back to {found[name]} and cast in the staging model"
+            )
+
+
+def _no_rows(spark: SparkSession, source: Source) -> DataFrame:
+    lineage = [
+        field for field in raw_schema(source).fields if field.name not in {LINE, HEADER, CORRUPT, *source.columns}
+    ]
+    names = T.StructField(NAMES, T.ArrayType(T.StringType()))
+    columns = struct_of({**source.columns, CORRUPT: "string"}).fields
+    return spark.createDataFrame([], T.StructType([*columns, names, *lineage]))
+
+
+def _small_frame(spark: SparkSession, columns: Mapping[str, str], rows: Iterable[tuple[object, ...]]) -> DataFrame:
+    return F.broadcast(spark.createDataFrame(list(rows), ", ".join(f"{name} {kind}" for name, kind in columns.items())))
+
+
+def _of(those: DataFrame | None, rows: DataFrame) -> DataFrame:
+    """Of rows of raw those of some deliveries, with what is said of each; where no deliveries are named, all rows."""
+    if those is None:
+        return rows
+    return rows.drop("_delivered_at").join(those, list(_CONTENT))
+
+
+def _stored(
+    loaded: LoadedDataset, path: Path, days: Collection[dt.date], only: Collection[FileContent] | None = None
+) -> _Stored:
+    """What raw has of some days now, of some deliveries or of all; read without Spark.
+
+    Raises:
+        SourceError: rows may go while its files stay.
+    """
+    table, form = DeltaTable(path), form_of(reading_of(loaded.dataset.landing))
+    rows, headlines, otherwise = Counter[FileContent](), dict[bytes, str](), ""
+    for content, kind, count in _kinds_of_rows(table, path, days, FORM, HEADER):
+        if only is not None and content not in only:
+            continue
+        if kind.get(FORM) != form:
+            otherwise = kind["_source_file"]
+        rows[content] += count
+        if kind.get(HEADER) is not None:
+            headlines[kind[HEADER]] = kind["_source_file"]
+    return _Stored(table.version(), rows, headlines, otherwise)
+
+
+def _kinds_of_rows(
+    table: DeltaTable, path: Path, days: Collection[dt.date], *columns: str
+) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
+    """Of the rows that raw has of some days: what was delivered, with some columns, and how many; some more than once.
+
+    Raises:
+        SourceError: rows may go while their files stay.
+    """
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise SourceError(
+            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
+            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
+        )
+    for file, day in files_of_days(table, DELIVERY_DAY, days).items():
+        with pq.ParquetFile(path / file) as read:
+            names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
+            # A batch at a time: a headline stands beside each of its rows.
+            for batch in read.iter_batches(columns=names):
+                kinds = pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")])
+                for kind in kinds.to_pylist():
+                    yield (day, kind["_source_file"], kind["_fingerprint"]), kind, kind["count_all"]
+
+
+def require_known(
+    loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery]
+) -> None:
+    """Refuse to read raw where the ledger does not know what came last at a path, and no file is there: nobody can land it.
+
+    A file at the same path, whatever its content is by now, is what counts there, and a landing tells the ledger of it. So one
+    that is at work, or has died before it told the ledger, is no reason to refuse; nor is content that other has superseded since.
+
+    Raises:
+        SourceError: names a file, and the first digits of the fingerprint of what came last there.
+    """
+    deliveries, path = tuple(known), layout.raw_path(loaded.name)
+    over = surplus_days(deliveries, rows_by_day(path, DELIVERY_DAY, delivery_days) if is_table(path) else {})
+    if not over:
+        return
+    contents, there = {d.content for d in deliveries}, {(f.day, f.path) for f in discover(loaded, layout, over)}
+    times = times_in_raw(path, over)
+    last = {one[:2]: one for one in sorted(times, key=lambda one: times[one])}
+    unknown = sorted(one for place, one in last.items() if one not in contents and place not in there)
+    if unknown:
+        day, file, fingerprint = unknown[0]
+        more = f" and of {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise SourceError(
+            f"{path}: raw has rows of {file} ({fingerprint[:8]}){more} that the ledger does not know as landed, and this file "
+            "is not among the sources any more: the ledger may be older than raw. Restore a newer one, or put the file back with "
+            f"this content, which came last there, and launch raw of {day}. If its rows must not count, delete them from raw as "
+            "docs/deliveries.md says"
+        )

@@ -1,0 +1,234 @@
+"""Runs one SQL or Python model: tables and references in, one DataFrame out."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.campaign.execution import PINNED
+from backfill_assets.core.errors import BackfillError, ModelError
+from backfill_assets.dataset.loaded import Language, LoadedDataset, Model
+from backfill_assets.dataset.running import running
+from backfill_assets.dataset.sources import Format, Reference
+from backfill_assets.evidence.inputs import reference_file
+from backfill_assets.pipeline.formats import headline, require_columns, spark_path
+from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
+from backfill_assets.pipeline.read_files import headers_of, lines_of
+from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
+from backfill_assets.pipeline.tables import quoted, renamed, struct_of
+from backfill_assets.storage.layout import Layout
+
+_PYTHON_ON_THE_SERVER: Final = {
+    "common_inline_user_defined_function": "a Python UDF",
+    "common_inline_user_defined_table_function": "a Python table function",
+    "common_inline_user_defined_data_source": "a Python data source",
+    "map_partitions": "mapInPandas or mapInArrow",
+    "group_map": "applyInPandas",
+    "co_group_map": "a cogrouped applyInPandas",
+    "apply_in_pandas_with_state": "applyInPandasWithState",
+}
+
+
+def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Run a model on the tables given by name; the result is analysed, but nothing is computed yet.
+
+    Raises:
+        ModelError: the file cannot be run, wants an unknown table, uses a Python UDF, reads or calls what `undeclared`
+            finds, or Spark cannot make sense of it; names the file and, where there is one, the line.
+    """
+    frame = _sql(spark, model, tables) if model.language is Language.sql else _python(spark, model, tables)
+    if found := _python_in(frame):
+        raise ModelError(
+            f"{model.path}: uses {found}, which the Spark server cannot run: it has none of this project's modules. "
+            "Write it with the functions of pyspark.sql.functions, or in SQL"
+        )
+    with renamed(ModelError, str(model.path)):
+        schema = frame.schema
+        if fault := undeclared(frame, tables):
+            raise ModelError(f"{model.path}: {fault}")
+    _check_usable(model, schema)
+    return frame
+
+
+def run_query(spark: SparkSession, text: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Run one SELECT on the tables given by name; it raises Spark's own errors."""
+    # As a subquery, a text can only be a query: a statement that changes something does not parse. Tables come in by
+    # value: temp views would be resolved anew at each use, by whatever stands under their name then.
+    names = ", ".join(f"{quoted(name)} AS (SELECT * FROM {{{name}}})" for name in tables)
+    given = f"WITH {names} " if names else ""
+    body = text.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
+    return spark.sql(f"{given}SELECT * FROM (\n{body}\n)", **cast("dict[str, Any]", tables))
+
+
+def empty_tables(spark: SparkSession, schemas: Mapping[str, T.StructType]) -> dict[str, DataFrame]:
+    """Tables without a row, to learn from a model which columns it yields."""
+    return {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
+
+
+def _sql(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    with renamed(ModelError, str(model.path), lines_before=1 - _blank_lines(model.text)):
+        return run_query(spark, model.text, tables)
+
+
+def _blank_lines(text: str) -> int:
+    return text[: len(text) - len(text.lstrip())].count("\n")
+
+
+def _python(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
+    # Here, not above: it brings all of Spark's client, which takes a second, and commands that only look need none of it.
+    from pyspark.errors.exceptions.connect import SparkConnectException  # noqa: PLC0415
+
+    try:
+        with running(model) as module:
+            frame = _call(spark, model, _function(model, module), tables)
+    except BackfillError:
+        raise
+    except SparkConnectException as error:
+        with renamed(ModelError, _place(model, error)):
+            raise
+    except Exception as error:  # Spark's client has errors of its own, for wrong arguments and the like
+        raise ModelError(f"{_place(model, error)}: {type(error).__name__}: {error}") from error
+    if not isinstance(frame, DataFrame):
+        raise ModelError(f"{model.path}: {model.layer}() returned {type(frame).__name__}; return a DataFrame")
+    return frame
+
+
+def _call(
+    spark: SparkSession, model: Model, function: Callable[..., object], tables: Mapping[str, DataFrame]
+) -> object:
+    signature = inspect.signature(function)
+    for name in signature.parameters:
+        if name not in tables:
+            raise ModelError(
+                f"{model.path}: {model.layer}() has the parameter {name!r}, but there is no such table; "
+                f"known tables: {', '.join(sorted(tables))}"
+            )
+    bound = signature.bind_partial()
+    bound.arguments.update({name: tables[name] for name in signature.parameters})
+    with _active(spark), _watched(spark, model, tables):
+        return function(*bound.args, **bound.kwargs)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Let Spark's functions find the session: those that parse a type from text ask for the thread's active one."""
+    holder = cast("Any", type(spark))._active_session  # noqa: SLF001 - the public way makes it every thread's default
+    before = getattr(holder, "session", None)
+    holder.session = spark
+    try:
+        yield
+    finally:
+        holder.session = before
+
+
+@contextmanager
+def _watched(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Refuse what a model executes in this thread and may not; its settings are those of every session again afterwards."""
+    from backfill_assets.spark.client import set_settings  # noqa: PLC0415 - as above
+
+    client = cast("Any", spark).client
+    watch = _Watch(client, model, tables)
+    client._session_hooks.append(watch)  # noqa: SLF001 - hooks can be given to a new session only
+    try:
+        yield
+    finally:
+        client._session_hooks.remove(watch)  # noqa: SLF001
+    set_settings(client, PINNED)
+
+
+class _Watch:
+    """A hook of Spark's client."""
+
+    def __init__(self, client: Any, model: Model, tables: Mapping[str, DataFrame]) -> None:
+        self._client, self._model, self._tables = client, model, tables
+        self._thread = threading.get_ident()
+
+    def on_execute_plan(self, request: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return request
+        if fault := undeclared_in_request(self._client, request, self._tables):
+            raise ModelError(f"{self._model.path}: {fault}")
+        return request
+
+
+def _function(model: Model, module: ModuleType) -> Callable[..., object]:
+    function = getattr(module, model.layer, None)
+    if not inspect.isfunction(function):
+        raise ModelError(f"{model.path}: has no function {model.layer}(); define one that returns a DataFrame")
+    return function
+
+
+def _place(model: Model, error: Exception | None) -> str:
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    lines = [f.lineno for f in frames if f.filename == str(model.path)]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
+    return f"{model.path}, line {line}" if line else str(model.path)
+
+
+def _check_usable(model: Model, schema: T.StructType) -> None:
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name.lower() in seen:
+            raise ModelError(f"{model.path}: returns the column {field.name!r} twice; rename or drop one")
+        if isinstance(field.dataType, T.NullType):
+            raise ModelError(f"{model.path}: the column {field.name!r} has no type; cast its null to one")
+        seen.add(field.name.lower())
+
+
+def _python_in(frame: DataFrame) -> str | None:
+    connect = cast("Any", frame)
+    plan = connect._plan.to_proto(connect.sparkSession.client)  # noqa: SLF001 - no public way to the plan
+    return next((_PYTHON_ON_THE_SERVER[n] for n in _field_names(plan) if n in _PYTHON_ON_THE_SERVER), None)
+
+
+def _field_names(plan: Any) -> Iterator[str]:
+    left = [plan]
+    while left:
+        for field, value in left.pop().ListFields():
+            yield field.name
+            left += parts(value)
+
+
+def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
+    """Every reference as a DataFrame with exactly its declared columns.
+
+    A row that cannot be read as declared makes whatever uses the table fail.
+
+    Raises:
+        SourceError: a file is missing or has other columns than declared.
+    """
+    return {
+        name: read_file(spark, reference, reference_file(loaded, layout, name), reference.path)
+        for name, reference in loaded.dataset.references.items()
+    }
+
+
+def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str) -> DataFrame:
+    """One file as a DataFrame with exactly its declared columns; `shown` names it in errors.
+
+    A row that cannot be read as declared makes whatever uses the frame fail.
+
+    Raises:
+        SourceError: the file has other columns than declared, or not even a header.
+    """
+    require_columns(path, shown, reference)
+    if reference.format is Format.parquet:
+        return spark.read.schema(struct_of(reference.columns)).parquet(spark_path(path)).select(*reference.columns)
+    headers = headers_of(reference, {headline(path, shown): shown})
+    header = F.lit(next(iter(headers))) if headers else F.lit(None).cast("binary")
+    rows = typed_rows(lines_of(spark, reference, [path]).withColumn(HEADER, header), reference, headers)
+    bad = F.concat(F.lit(f"{shown}: a row cannot be read as dataset.yaml declares it: "), F.col(CORRUPT))
+    # A condition on rows is never left out, whatever columns are read.
+    return rows.where(F.when(F.col(CORRUPT).isNull(), F.lit(True)).otherwise(F.raise_error(bad))).select(
+        *reference.columns
+    )

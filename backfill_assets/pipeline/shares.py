@@ -1,0 +1,181 @@
+"""Shares: which values of which dimensions the differing rows of each day have, and how much of each measure they move."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Row,
+    Window,
+)
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.core.measured import DELIVERY_FILE, Share
+from backfill_assets.pipeline.tables import equal_keys, figure, in_days
+
+MOVED: Final = "moved:"
+"""Prefix of the columns that hold how far a row moves a measure."""
+LEFT: Final = "_left"
+"""The column that holds 1 for a row that is removed, and otherwise 0."""
+CAME: Final = "_came"
+"""The column that holds 1 for a row that is added, and otherwise 0."""
+
+_LEAST: Final = 0.01
+"""The least part of a day's move that is worth a value: attribution puts that price on each. So at most a hundred are kept."""
+_LONGEST: Final = 200
+_NULL: Final = "(null)"
+_NOT_DELIVERED: Final = "(not delivered)"
+_DIMENSION: Final = "_dimension"
+_VALUE: Final = "_value"
+_FILE: Final = "_file"
+_ROWS: Final = "_rows"
+_DAY: Final = "_day"
+
+_Key = tuple[dt.date, str, str]
+"""Day, dimension and value."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What rows are told apart by: columns, and the delivery file of their key, where staging gives one.
+
+    `match` are the day and the key, the day first. `files` has by day the staged rows of each file. `staged` has a row per
+    match with the column `_source_file`, on days on which some row's file has to be looked up; it may lack all others.
+    """
+
+    match: tuple[str, ...]
+    columns: tuple[str, ...]
+    files: Mapping[dt.date, Mapping[str, int]]
+    staged: DataFrame | None
+
+    @property
+    def none(self) -> bool:
+        """Whether there is nothing to tell rows apart by."""
+        return not self.columns and not self.files
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The rows that a shadow has on some days, `DataFrame` and days: those on which it also has rows that do not differ."""
+
+    rows: DataFrame
+    days: Collection[dt.date]
+
+
+def lone_files(files: Mapping[dt.date, Mapping[str, int]]) -> Mapping[dt.date, str]:
+    """The file of each day that has but one: whatever the shadow holds of that day came in it."""
+    return {day: next(iter(own)) for day, own in files.items() if len(own) == 1}
+
+
+def shares_of(
+    rows: DataFrame, shadow: Shadow, measures: tuple[str, ...], slices: Slices
+) -> Mapping[dt.date, tuple[Share, ...]]:
+    """By day the values of each dimension that make up at least one percent of the move of a measure.
+
+    `rows` are the differing ones, with match, dimensions, `LEFT`, `CAME`, and the column `MOVED` of each measure.
+    """
+    if slices.none or not measures:
+        return {}
+    found = _telling(_sliced(rows, slices), slices, measures).collect()
+    of = _all_rows(shadow, slices, found)
+    shares: dict[dt.date, list[Share]] = {}
+    for row in found:
+        shares.setdefault(row[0], []).append(_share(row, measures, of[row[0], row[_DIMENSION], row[_VALUE]]))
+    order = [*slices.columns, DELIVERY_FILE]
+    return {
+        day: tuple(sorted(own, key=lambda s: (order.index(s.dimension), -s.rows, s.value)))
+        for day, own in shares.items()
+    }
+
+
+def _sliced(frame: DataFrame, slices: Slices) -> DataFrame:
+    """The rows once per dimension, with its value."""
+    pairs = _pairs(slices)
+    if slices.files:
+        frame = _with_file(frame, slices)
+        file = F.coalesce(F.col(_FILE), F.lit(_NOT_DELIVERED))
+        pairs.append(F.struct(F.lit(DELIVERY_FILE).alias(_DIMENSION), file.alias(_VALUE)))
+    kept = [F.col(name) for name in frame.columns if name not in {*slices.columns, _FILE} - {*slices.match}]
+    return frame.select(*kept, F.inline(F.array(*pairs)))
+
+
+def _pairs(slices: Slices) -> list[Column]:
+    return [
+        F.struct(
+            F.lit(name).alias(_DIMENSION),
+            F.coalesce(F.substring(F.col(name).cast("string"), 1, _LONGEST), F.lit(_NULL)).alias(_VALUE),
+        )
+        for name in slices.columns
+    ]
+
+
+def _with_file(frame: DataFrame, slices: Slices) -> DataFrame:
+    lone = lone_files(slices.files)
+    there = frame.sparkSession.createDataFrame(list(lone.items()), f"{_DAY} date, {_FILE} string")
+    known = frame.join(F.broadcast(there), F.col(slices.match[0]) == F.col(_DAY), "left").drop(_DAY)
+    if slices.staged is None:
+        return known
+    # A removed row may never have been delivered: it is looked up like those of days with several files.
+    sought = (F.col(LEFT) == 1) | ~in_days(slices.match[0], lone)
+    return known.where(~sought).unionByName(_looked_up(frame.where(sought), slices.match, slices.staged))
+
+
+def _looked_up(frame: DataFrame, match: tuple[str, ...], staged: DataFrame) -> DataFrame:
+    kinds, own = ({f.name: f.dataType for f in one.schema.fields} for one in (staged, frame))
+    files = staged.select(*(F.col(n).alias(f"_staged:{n}") for n in match), F.col("_source_file").alias(_FILE))
+
+    same = (equal_keys(F.col(n), F.col(f"_staged:{n}"), of_one_type=kinds[n] == own[n]) for n in match)
+    joined = frame.join(files, reduce(Column.__and__, same), "left")
+    return joined.drop(*(f"_staged:{name}" for name in match))
+
+
+def _telling(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> DataFrame:
+    day = slices.match[0]
+    moves = [MOVED + measure for measure in measures]
+    sums = [F.sum(name).alias(name) for name in (LEFT, CAME, *moves)]
+    grouped = sliced.groupBy(day, _DIMENSION, _VALUE).agg(F.count("*").alias(_ROWS), *sums)
+    # A row is in each dimension once: the sum over a dimension's values is that of the day.
+    within = Window.partitionBy(day, _DIMENSION)
+    whole = {name: f"_of:{name}" for name in moves}
+    summed = grouped.withColumns({of: F.sum(name).over(within) for name, of in whole.items()})
+    parts = [(F.col(name) > 0) & (F.col(name) >= F.col(of) * F.lit(_LEAST)) for name, of in whole.items()]
+    return summed.where(reduce(Column.__or__, parts)).drop(*whole.values())
+
+
+def _all_rows(shadow: Shadow, slices: Slices, found: list[Row]) -> Mapping[_Key, int]:
+    """Of each value that was found all its rows, on the side that has more of them; of a file those that are staged."""
+    keys = {(row[0], row[_DIMENSION], row[_VALUE]): row for row in found}
+    there = {key: row[_ROWS] - row[LEFT] for key, row in keys.items()}
+    asked = _asked(shadow, keys)
+    there |= {**dict.fromkeys(asked, 0), **_counted(shadow, slices, asked)}
+    # What the published side has more of tells its count without a look at all its rows.
+    larger = {key: count + max(0, keys[key][LEFT] - keys[key][CAME]) for key, count in there.items()}
+    # A key stays delivered, whatever becomes of its row.
+    staged = {key: slices.files[key[0]][key[2]] for key in keys if key[2] in slices.files.get(key[0], {})}
+    return {key: staged.get(key, count) if key[1] == DELIVERY_FILE else count for key, count in larger.items()}
+
+
+def _asked(shadow: Shadow, keys: Iterable[_Key]) -> list[_Key]:
+    return [key for key in keys if key[0] in shadow.days and key[1] != DELIVERY_FILE]
+
+
+def _counted(shadow: Shadow, slices: Slices, asked: list[_Key]) -> Mapping[_Key, int]:
+    if not asked:
+        return {}
+    names = [_DAY, _DIMENSION, _VALUE]
+    values = shadow.rows.sparkSession.createDataFrame(asked, f"{_DAY} date, {_DIMENSION} string, {_VALUE} string")
+    rows = shadow.rows.select(F.col(slices.match[0]).alias(_DAY), F.inline(F.array(*_pairs(slices))))
+    counted = rows.join(F.broadcast(values), names).groupBy(*names).agg(F.count("*").alias(_ROWS)).collect()
+    return {(row[_DAY], row[_DIMENSION], row[_VALUE]): row[_ROWS] for row in counted}
+
+
+def _share(row: Row, measures: tuple[str, ...], of: int) -> Share:
+    moved = {measure: figure(row[MOVED + measure]) or Decimal(0) for measure in measures}
+    return Share(row[_DIMENSION], row[_VALUE], row[_ROWS], of, moved)

@@ -1,0 +1,298 @@
+"""Staging: from deliveries to typed, deduplicated rows by business day."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Observation,
+    SparkSession,
+    Window,
+)
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.errors import ModelError, SourceError
+from backfill_assets.core.unit import StagedDay
+from backfill_assets.dataset.definition import Dataset, Deduplicate
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import digests_by_day, is_table, rows_by_day
+from backfill_assets.delta.shadows import kept
+from backfill_assets.pipeline.parse import CORRUPT
+from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
+from backfill_assets.pipeline.reads import aggregates
+from backfill_assets.pipeline.run_models import empty_tables, reference_tables, run_model
+from backfill_assets.pipeline.tables import (
+    declared_type,
+    in_days,
+    is_true,
+    read_days,
+    renamed,
+    struct_of,
+    write_days,
+)
+from backfill_assets.spark.session import room_for
+from backfill_assets.storage.layout import Layout
+
+LINEAGE: Final = "_lineage"
+"""The column that tells of each row from which delivery it came; a staging model hands it through."""
+
+_LINEAGE_TYPE: Final = T.StructType(
+    [
+        *struct_of(
+            {
+                "order": "long",
+                "delivery_day": "date",
+                "delivered_at": "timestamp",
+                "source_file": "string",
+                "fingerprint": "string",
+            }
+        )
+    ]
+)
+Arrange = Callable[[DataFrame], DataFrame]
+"""Brings the rows of a table into another order, and nothing else."""
+_WEEK: Final = 7 * 24
+"""Hours for which Delta keeps what was replaced, unless a table says otherwise."""
+_KEPT: Final = {
+    DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file", ORDER: "order",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StagedCounts:
+    """Rows of one business day, and rows delivered on that day that belong to no day it may bring.
+
+    `files` is the digest of the files that hold the day in the table `place` below staging.
+    """
+
+    rows: int
+    outside_rows: int
+    place: str = field(default="", compare=False)
+    files: str = field(default="", compare=False)
+
+
+def stage(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Collection[Delivery]
+) -> Mapping[dt.date, StagedCounts]:
+    """Build exactly these days of staging from the deliveries in `force`, in one commit; days without any end up empty.
+
+    Raises:
+        ModelError: the staging model fails or returns other columns than it must.
+        SourceError: raw or a reference does not fit what `dataset.yaml` declares.
+        StorageError: the disk is full, or does not confirm what was staged; staging is what it was, or is staged again next time.
+    """
+    if not days:
+        return {}
+    dataset = loaded.dataset
+    rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)), force)
+    path = _folder(layout, loaded, rows.schema)
+    # Counting needs temporary files: a disk that is full of them is not the model's fault.
+    with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(path):
+        counted = Observation()
+        seen = rows.observe(counted, F.count_if(_is_outside(dataset)).alias("outside"))
+        # On the disk for good: the ledger will say that these days are staged.
+        with kept(path):
+            files = write_days(_own(seen, dataset, days), path, dataset.partition_column, days)
+        # By day only where there are any, or where Spark has not said: reading all rows again costs as much as writing them.
+        outside = {} if counted.get.get("outside") == 0 else _outside_by_day(rows, loaded, days)
+    counts = rows_by_day(path, dataset.partition_column, days)
+    return {day: StagedCounts(counts[day], outside.get(day, 0), path.name, files[day]) for day in days}
+
+
+def held_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]) -> Mapping[dt.date, str]:
+    """By day the digest of the files that hold it now, in the table where it was staged; days without a table lack."""
+    places: dict[str, list[dt.date]] = {}
+    for one in staged:
+        places.setdefault(one.place, []).append(one.day)
+    found: dict[dt.date, str] = {}
+    for place, days in places.items():
+        if place:
+            found |= digests_by_day(layout.staging_path(loaded.name) / place, loaded.dataset.partition_column, days)
+    return found
+
+
+def as_they_are(table: DataFrame) -> DataFrame:
+    """Leave the rows as they are."""
+    return table
+
+
+def staged_rows(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: Collection[dt.date],
+    force: Collection[Delivery],
+    arrange: Arrange = as_they_are,
+) -> DataFrame:
+    """What `stage` would write of these days now, as a frame; nothing is written.
+
+    `arrange` is applied to the tables that the staging model sees.
+
+    Raises:
+        ModelError: the staging model fails or returns other columns than it must.
+        SourceError: raw or a reference does not fit what `dataset.yaml` declares.
+    """
+    rows = _model_rows(spark, loaded, layout, loaded.dataset.delivery_days(tuple(days)), force, arrange)
+    return _own(rows, loaded.dataset, days)
+
+
+def outside_rows(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Collection[Delivery]
+) -> DataFrame:
+    """What the staging model returns of these delivery days for business days that they may not bring."""
+    return _model_rows(spark, loaded, layout, days, force).where(_is_outside(loaded.dataset))
+
+
+def read_staged(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
+    """The staged rows of some days.
+
+    Raises:
+        SourceError: nothing was ever staged under the columns that the staging model returns now.
+    """
+    path = staged_path(spark, loaded, layout)
+    if not is_table(path):
+        raise SourceError(f"{loaded.name}: nothing is staged in {path}; materialize staging for these days first")
+    return read_days(spark, path, loaded.dataset.partition_column, days)
+
+
+def staged_path(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> Path:
+    """Folder of the staging table that fits what the staging model returns now; runs no Spark job.
+
+    Each set of columns and types has a folder of its own, so that a changed model never meets rows of another shape.
+    """
+    return _folder(layout, loaded, run_model(spark, loaded.staging_model, _empty_tables(spark, loaded)).schema)
+
+
+def aggregates_deliveries(spark: SparkSession, loaded: LoadedDataset) -> bool:
+    """Whether the staging model makes one row of several, so that rows of several files may be one; runs no Spark job."""
+    tables = _empty_tables(spark, loaded)
+    return aggregates(run_model(spark, loaded.staging_model, tables), tables)
+
+
+def vacuum_staging(
+    opened: Callable[[], AbstractContextManager[SparkSession]], loaded: LoadedDataset, layout: Layout
+) -> int:
+    """Remove the files of staging that no version of the last week has; how many. A session is opened only where there are some.
+
+    Staging can be built again from raw. Raw is left alone: what its log does not know, after a backup was restored, may be
+    all that there is of a delivery.
+    """
+    root = layout.staging_path(loaded.name)
+    tables = [path for path in sorted(root.iterdir()) if is_table(path)] if root.is_dir() else []
+    old = {path: _unneeded(path) for path in tables}
+    if not any(old.values()):
+        return 0
+    # Through the one writer of the table; delta-rs has only looked.
+    with opened() as spark:
+        for path in (path for path, files in old.items() if files):
+            quoted = str(path).replace("`", "``")
+            spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")
+    return sum(map(len, old.values()))
+
+
+def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, DataFrame]:
+    raw = T.StructType([*struct_of(loaded.dataset.landing.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
+    references = {name: struct_of(reference.columns) for name, reference in loaded.dataset.references.items()}
+    return empty_tables(spark, {"raw": raw, **references})
+
+
+def _unneeded(path: Path) -> list[str]:
+    found = DeltaTable(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True)
+    # Checksums beside the files, which Spark leaves alone as well.
+    return [file for file in found if not file.rsplit("/", 1)[-1].startswith((".", "_"))]
+
+
+def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path:
+    shape = sorted((field.name, field.dataType.json()) for field in schema.fields)
+    return layout.staging_path(loaded.name) / digest(shape)[:12]
+
+
+def _own(rows: DataFrame, dataset: Dataset, days: Collection[dt.date]) -> DataFrame:
+    """Of what a staging model returns the staged rows of these days."""
+    own = rows.where(~_is_outside(dataset) & in_days(dataset.partition_column, days))
+    return _flattened(_newest(own, dataset))
+
+
+def _model_rows(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: Collection[dt.date],
+    force: Collection[Delivery],
+    arrange: Arrange = as_they_are,
+) -> DataFrame:
+    raw = read_in_force(spark, loaded, layout, days, force)
+    lineage = F.struct(
+        F.col(ORDER).alias("order"),
+        F.col(DELIVERY_DAY).alias("delivery_day"),
+        F.col("_delivered_at").alias("delivered_at"),
+        F.col("_source_file").alias("source_file"),
+        F.col("_fingerprint").alias("fingerprint"),
+    ).alias(LINEAGE)
+    good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.landing.columns, lineage)
+    tables = {"raw": good, **reference_tables(spark, loaded, layout)}
+    rows = run_model(spark, loaded.staging_model, {name: arrange(table) for name, table in tables.items()})
+    _check_columns(loaded, rows.schema)
+    return rows
+
+
+def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
+    dataset, file = loaded.dataset, loaded.staging_model.path
+    found = {field.name: field.dataType for field in schema.fields}
+    wanted = (dataset.partition_column, *dataset.key, LINEAGE)
+    if missing := [name for name in dict.fromkeys(wanted) if name not in found]:
+        raise ModelError(f"{file}: lacks the column {', '.join(missing)}; found {', '.join(found)}")
+    if not isinstance(found[dataset.partition_column], T.DateType):
+        kind = declared_type(found[dataset.partition_column])
+        raise ModelError(f"{file}: column {dataset.partition_column}: expected date, found {kind}; cast it")
+    if found[LINEAGE].simpleString() != _LINEAGE_TYPE.simpleString():
+        raise ModelError(f"{file}: column {LINEAGE} was changed; hand it through from raw as it is")
+    if kept := [name for name in found if name.startswith("_") and name != LINEAGE]:
+        raise ModelError(f"{file}: column {kept[0]}: names that begin with _ are the framework's; rename it")
+
+
+def _is_outside(dataset: Dataset) -> Column:
+    day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
+    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.landing.late_days))
+    lost = F.raise_error(
+        F.lit(f"rows have no {LINEAGE}; hand it through for every row, after an aggregation as max({LINEAGE})")
+    )
+    return F.when(delivered.isNull(), lost.cast("boolean")).otherwise(~is_true(inside))
+
+
+def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date]) -> dict[dt.date, int]:
+    delivered = F.col(LINEAGE).getField("delivery_day")
+    counted = rows.where(_is_outside(loaded.dataset)).groupBy(delivered.alias("day")).count().collect()
+    return {row["day"]: int(row["count"]) for row in counted if row["day"] in days}
+
+
+def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    """Keep of each key all rows of its newest delivery: duplicates inside one delivery are for the checks to find."""
+    alone = dataset.staging.deduplicate is Deduplicate.latest_file and not dataset.landing.late_days
+    if alone or dataset.staging.deduplicate is Deduplicate.none:
+        return rows
+    order = F.col(LINEAGE).getField("order")
+    key = Window.partitionBy(*dict.fromkeys((dataset.partition_column, *dataset.key)))
+    marked = rows.withColumn("_newest", F.max(order).over(key))
+    return marked.where(order == F.col("_newest")).drop("_newest")
+
+
+def _flattened(rows: DataFrame) -> DataFrame:
+    kept = [F.col(LINEAGE).getField(field).alias(name) for name, field in _KEPT.items()]
+    return rows.select(*(F.col(name) for name in rows.columns if name != LINEAGE), *kept)

@@ -1,0 +1,270 @@
+"""Spark in our words: names, types, the days of a Delta table, read and replaced."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+import os
+import re
+import threading
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+)
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    SparkSession,
+    Window,
+)
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - the same
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import runs_of_days
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.log import LOG, actions, commits
+from backfill_assets.delta.reading import is_table
+from backfill_assets.spark.session import is_of_data, room_for
+from backfill_assets.storage.layout import Layout
+
+_TYPES: Final[Mapping[str, T.DataType]] = {
+    "string": T.StringType(),
+    "boolean": T.BooleanType(),
+    "integer": T.IntegerType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "date": T.DateType(),
+    "timestamp": T.TimestampType(),
+}
+_NAMES: Final = {spark.simpleString(): name for name, spark in _TYPES.items()}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_PREFIX: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier or a path with backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(value: str) -> str:
+    """Write a string as a SQL literal."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def days_condition(column: str, days: Collection[dt.date]) -> str:
+    """SQL that holds for rows of these days; comparisons only, which `replaceWhere` and partition pruning understand."""
+    name = quoted(column)
+    runs = [f"({name} >= DATE'{first}' AND {name} <= DATE'{last}')" for first, last in runs_of_days(days)]
+    return " OR ".join(runs) or "false"
+
+
+def in_days(column: str, days: Collection[dt.date]) -> Column:
+    """`days_condition` as a column."""
+    return F.expr(days_condition(column, days))
+
+
+def is_true(condition: Column) -> Column:
+    """The condition, with null for false."""
+    return F.coalesce(condition, F.expr("false"))
+
+
+def spark_type(declared: str) -> T.DataType:
+    """Spark's type for one that `dataset.yaml` declares."""
+    match = _DECIMAL.fullmatch(declared)
+    return T.DecimalType(int(match[1]), int(match[2])) if match else _TYPES[declared]
+
+
+def declared_type(found: T.DataType) -> str:
+    """A type of Spark in the words of `dataset.yaml`; Spark's own word where it has none."""
+    return _NAMES.get(found.simpleString(), found.simpleString())
+
+
+def struct_of(columns: Mapping[str, str]) -> T.StructType:
+    """Spark's schema for declared columns; all nullable."""
+    return T.StructType([T.StructField(name, spark_type(kind)) for name, kind in columns.items()])
+
+
+def is_numeric(found: T.DataType) -> bool:
+    """Whether a column can be summed."""
+    return isinstance(found, T.NumericType)
+
+
+def first_of_each(frame: DataFrame, group: list[str], order: list[Column], most: int) -> DataFrame:
+    """Keep the first `most` rows of each group."""
+    rank = F.row_number().over(Window.partitionBy(*group).orderBy(*order))
+    return frame.withColumn("_rank", rank).where(F.col("_rank") <= most).drop("_rank")
+
+
+def condition_of(error: PySparkException) -> str:
+    """The name of Spark's or Delta's error, such as `DELTA_CONCURRENT_APPEND`; empty if it has none."""
+    return error.getCondition() or ""
+
+
+def reason(error: PySparkException, lines_before: int = 0) -> str:
+    """The first line of Spark's message; line numbers count from where the model begins, `lines_before` lines down."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = _SQLSTATE.sub("", _PREFIX.sub("", lines[0])).rstrip("; ")
+
+    def moved(match: re.Match[str]) -> str:
+        return f"line {max(int(match[1]) - lines_before, 1)}"
+
+    return re.sub(r"\bline (\d+)", moved, text) if lines_before else text
+
+
+@contextmanager
+def renamed(
+    kind: type[BackfillError], where: str, lines_before: int = 0, also: tuple[str, ...] = (), remedy: str = ""
+) -> Iterator[None]:
+    """Turn Spark's errors about data and SQL, and those that `also` names, into one of ours that begins with `where`.
+
+    A full disk is a StorageError. All others pass as they are.
+    """
+    try:
+        with room_for(where):
+            yield
+    except PySparkException as error:
+        # An engine that is lost or interrupted is not the model's fault, and its own handler names it.
+        if not is_of_data(error) and not condition_of(error).startswith(also):
+            raise
+        text = f"{where}: {reason(error, lines_before)}"
+        raise kind(f"{text.rstrip('. ')}; {remedy}" if remedy else text) from None
+
+
+def equal_keys(mine: Column, theirs: Column, *, of_one_type: bool) -> Column:
+    """Whether two parts of keys are equal, nulls included; where a model gives them another type, by their text.
+
+    Text that is no number breaks nothing so.
+    """
+    return mine.eqNullSafe(theirs) if of_one_type else mine.cast("string").eqNullSafe(theirs.cast("string"))
+
+
+def figures_of(values: Mapping[str, object]) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
+    """The figures by name, and the names of those that Spark computed in floating point, in order."""
+    floating = sorted(name for name, value in values.items() if isinstance(value, float))
+    return {name: figure(value) for name, value in values.items()}, tuple(floating)
+
+
+def figure(value: object) -> Decimal | None:
+    """A number as Spark returns it, as the exact figure that it shows; null for nothing."""
+    if value is None:
+        return None
+    if isinstance(value, float):
+        # Infinities cannot be compared by differences: like NaN, they equal nothing.
+        return Decimal(repr(value)) if math.isfinite(value) else Decimal("NaN")
+    return Decimal(str(value))
+
+
+_PLAIN: Final = {
+    "delta.enableDeletionVectors": "false",
+    "delta.enableRowTracking": "false",
+    "delta.columnMapping.mode": "none",
+}
+"""What a remote server may switch on by default, and delta-rs or a swap of files cannot do with."""
+_RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+_TRIES: Final = 5
+_WRITES: Final = itertools.count()
+"""Numbers the writes of this process."""
+
+
+def read_table(spark: SparkSession, path: Path) -> DataFrame:
+    """Read the newest version of a Delta table."""
+    return spark.read.format("delta").load(str(path))
+
+
+def read_days(
+    spark: SparkSession, path: Path, partition: str, days: Collection[dt.date], version: int | None = None
+) -> DataFrame:
+    """Read some days of a Delta table, of its newest version or of another; other days' files are not opened."""
+    reader = spark.read.format("delta")
+    table = reader if version is None else reader.option("versionAsOf", version)
+    return table.load(str(path)).where(in_days(partition, days))
+
+
+def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+    """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table.
+
+    Gives by day the digest of the files that this very commit has brought, whatever others write meanwhile.
+
+    Days that `frame` has no row of end up empty. It must not have rows of other days: Delta refuses them, but only where
+    there is a table already.
+
+    Raises:
+        StorageError: the disk is full; the table is what it was.
+    """
+    commit = replace_where(frame, path, partition, days_condition(partition, days))
+    files: dict[str, list[str]] = {}
+    for add in actions(commit, "add") if commit is not None else ():
+        files.setdefault(add["partitionValues"][partition], []).append(add["path"])
+    return {day: digest(sorted(files.get(day.isoformat(), []))) for day in days}
+
+
+def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> Path | None:
+    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table.
+
+    Gives the file of the commit; none where no row was removed or added, for then Delta makes no commit.
+
+    Raises:
+        StorageError: the disk is full; the table is what it was.
+    """
+    rows = frame.repartition(partition)
+    # Told by it and not by its version: others may commit in between.
+    mark = f"{cast('ConnectSession', frame.sparkSession).session_id} {os.getpid()} {next(_WRITES)}"
+
+    before = max((version for version, _ in commits(path / LOG)), default=-1)
+
+    def write() -> None:
+        writer = rows.write.format("delta").mode("overwrite")
+        writer = writer.option("replaceWhere", condition).option("userMetadata", mark)
+        if is_table(path):
+            writer.option("mergeSchema", "true").save(str(path))
+        else:
+            writer.partitionBy(partition).options(**_PLAIN).save(str(path))
+
+    with room_for(path):
+        retried(write)
+    newer = (file for version, file in reversed(commits(path / LOG)) if version > before)
+    return next((file for file in newer if _mark_of(file) == mark), None)
+
+
+def _mark_of(commit: Path) -> object:
+    return next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
+
+
+def retried(write: Callable[[], None]) -> None:
+    """Run an idempotent write again when a concurrent one came first."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return write()
+        except PySparkException as error:
+            if not left or not condition_of(error).startswith(_RACES):
+                raise
+    return None
+
+
+@dataclass(frozen=True)
+class OnSpark:
+    """Works on these datasets, in a session of its own for each step; `session` opens one for a tag."""
+
+    session: Callable[[str], AbstractContextManager[SparkSession]]
+    datasets: Mapping[str, LoadedDataset]
+    layout: Layout
+
+    def opened(self, step: str) -> AbstractContextManager[SparkSession]:
+        """A session for a step."""
+        # A tag of this thread's own: a session's newer namesake would end it.
+        return self.session(f"{step} {os.getpid()} {threading.get_ident()}")

@@ -1,0 +1,203 @@
+"""Views of published tables and previews in Spark, and the queries of consumers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.consistency import DATA_RELEASES
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import Figures
+from backfill_assets.delta.reading import is_table
+from backfill_assets.pipeline.build import shadow_path
+from backfill_assets.pipeline.fingerprints import with_declared_columns
+from backfill_assets.pipeline.tables import (
+    OnSpark,
+    condition_of,
+    days_condition,
+    figure,
+    is_numeric,
+    literal,
+    quoted,
+    read_table,
+    renamed,
+    spark_type,
+)
+from backfill_assets.storage.files import write_whole
+from backfill_assets.storage.layout import Layout
+
+DATABASE: Final = "published"
+"""The database in Spark's catalog that holds the published views."""
+PREVIEW: Final = "preview"
+"""The database that holds the views of datasets as they will be."""
+
+
+def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout: Layout) -> None:
+    """Create or renew the view of every dataset that has a published table: its business columns, nothing else.
+
+    A declared column that the table does not have yet appears once a release has brought it. The view `data_releases`
+    shows what every release was.
+    """
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(DATABASE)}")
+    releases = layout.data_releases_path()
+    if is_table(releases):
+        _ensure(spark, DATA_RELEASES, f"SELECT * FROM delta.{quoted(str(releases))}")
+    for loaded in datasets:
+        path = layout.published_path(loaded.name)
+        if not is_table(path):
+            continue
+        there = read_table(spark, path).columns
+        columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
+        _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(str(path))}")
+
+
+def _ensure(spark: SparkSession, name: str, query: str) -> None:
+    view = f"{quoted(DATABASE)}.{quoted(name)}"
+    # Not CREATE OR REPLACE: Spark drops the view for a moment then, and whoever reads it meanwhile finds none.
+    renew = f"ALTER VIEW {view} AS {query}"
+    if spark.catalog.tableExists(view):
+        spark.sql(renew)
+        return
+    try:
+        spark.sql(f"CREATE VIEW {view} AS {query}")
+    except AnalysisException as error:
+        if condition_of(error) != "TABLE_OR_VIEW_ALREADY_EXISTS":
+            raise
+        # Somebody else created it meanwhile.
+        spark.sql(renew)
+
+
+class SparkPreviews(OnSpark):
+    """The port `Previews` in the Spark catalog.
+
+    Which there are stands in a folder of the warehouse as well: to find that there is none takes no Spark.
+    """
+
+    def show(self, dataset: str, unit: str, days: Sequence[dt.date], shadows: Mapping[str, Sequence[dt.date]]) -> str:
+        """Create or renew the view of a dataset; its full name.
+
+        It shows the published table outside of `days`, and of these what stands in the unit's `shadows` (folder to days).
+        """
+        # Noted first: a view that nobody knows of would never be dropped.
+        write_whole(self.layout.preview_note(dataset), unit)
+        with self.opened("previews") as spark:
+            return ensure_preview(spark, self.datasets[dataset], self.layout, unit, (days, shadows))
+
+    def shown(self) -> Mapping[str, str]:
+        """The datasets that have such a view, and the unit that it shows."""
+        folder = self.layout.preview_note(PREVIEW).parent
+        notes = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
+        return {note.name: note.read_text(encoding="utf-8") for note in notes}
+
+    def drop(self, datasets: Sequence[str]) -> None:
+        """Drop the views of these datasets; one that is not there is fine."""
+        if not datasets:
+            return
+        with self.opened("previews") as spark:
+            drop_previews(spark, datasets)
+        for name in datasets:
+            self.layout.preview_note(name).unlink(missing_ok=True)
+
+
+def ensure_preview(
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    unit: str,
+    places: tuple[Sequence[dt.date], Mapping[str, Sequence[dt.date]]],
+) -> str:
+    """Create or renew the view of a dataset as it will be once a unit is released; its full name.
+
+    `places` are the days that the unit replaces, and where they stand: shadow folder below the published table to days.
+    """
+    days, shadows = places
+    partition, home = loaded.dataset.partition_column, layout.published_path(loaded.name)
+    parts = [_selected(spark, loaded, home, f"NOT ({days_condition(partition, days)})")] if is_table(home) else []
+    parts += [
+        _selected(spark, loaded, shadow_path(loaded, layout, folder), days_condition(partition, own))
+        for folder, own in sorted(shadows.items())
+    ]
+    name = f"{quoted(PREVIEW)}.{quoted(loaded.name)}"
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(PREVIEW)}")
+    spark.sql(
+        f"CREATE OR REPLACE VIEW {name} COMMENT {literal(f'as it will be once unit {unit} is released')} AS "
+        + (" UNION ALL ".join(parts) or f"SELECT {_columns(loaded, ())} WHERE false")
+    )
+    return f"{PREVIEW}.{loaded.name}"
+
+
+def drop_previews(spark: SparkSession, datasets: Iterable[str]) -> None:
+    """Drop the previews of these datasets; one that is not there is fine."""
+    if spark.catalog.databaseExists(PREVIEW):
+        for name in datasets:
+            spark.sql(f"DROP VIEW IF EXISTS {quoted(PREVIEW)}.{quoted(name)}")
+
+
+def _selected(spark: SparkSession, loaded: LoadedDataset, path: Path, condition: str) -> str:
+    columns = _columns(loaded, read_table(spark, path).columns)
+    return f"SELECT {columns} FROM delta.{quoted(str(path))} WHERE {condition}"
+
+
+def _columns(loaded: LoadedDataset, there: Sequence[str]) -> str:
+    """Every declared column; those that a table lacks are null, as readers will see them."""
+    return ", ".join(
+        quoted(name) if name in there else f"CAST(NULL AS {spark_type(column.type).simpleString()}) AS {quoted(name)}"
+        for name, column in loaded.dataset.columns.items()
+    )
+
+
+class SparkConsumers(OnSpark):
+    """The port `ConsumerQueries` on the published tables."""
+
+    def figures(self, dataset: str, versions: Sequence[int], through: dt.date) -> Mapping[int, Mapping[str, Figures]]:
+        """By version and consumer the figures of its query, over the days up to `through`.
+
+        Raises:
+            DatasetError: a query of dataset.yaml fails, or returns other than one row of numbers.
+        """
+        loaded = self.datasets[dataset]
+        with self.opened(f"consumers {dataset}") as spark:
+            return {
+                version: consumer_figures(spark, loaded, self.layout, version, through)
+                for version in dict.fromkeys(versions)
+            }
+
+
+def consumer_figures(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, version: int, through: dt.date
+) -> Mapping[str, Figures]:
+    """The figures of every consumer at one version of the published table, which goes by the dataset's name.
+
+    Raises:
+        DatasetError: a query fails, or returns other than one row of numbers.
+    """
+    dataset, path = loaded.dataset, layout.published_path(loaded.name)
+    table = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+    known = with_declared_columns(table, dataset).select(*dataset.columns)
+    known.where(F.col(dataset.partition_column) <= F.lit(through)).createOrReplaceTempView(loaded.name)
+    figures = {}
+    for name, consumer in dataset.consumers.items():
+        where = f"{loaded.folder / 'dataset.yaml'}: consumers.{name}.sql"
+        with renamed(DatasetError, where):
+            figures[name] = _one_row(spark.sql(consumer.sql), where)
+    return figures
+
+
+def _one_row(frame: DataFrame, where: str) -> Figures:
+    other = [field.name for field in frame.schema.fields if not is_numeric(field.dataType)]
+    if other:
+        raise DatasetError(f"{where}: column {other[0]!r} is no number; return numbers only")
+    rows = frame.limit(2).collect()
+    if len(rows) != 1:
+        found = "no row" if not rows else "several rows"
+        raise DatasetError(
+            f"{where}: returns {found}; a consumer's query returns one row, such as SELECT sum(amount) …"
+        )
+    return {name: figure(value) for name, value in rows[0].asDict().items()}

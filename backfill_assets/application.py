@@ -26,15 +26,6 @@ from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.proving.certificate import Prover
 from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
 from backfill_assets.campaigns.proving.review import Reviews
-from backfill_assets.campaigns.releasing.data_releases import DataReleases
-from backfill_assets.campaigns.releasing.history import History
-from backfill_assets.campaigns.releasing.preview import Preview
-from backfill_assets.campaigns.releasing.publish import Publisher
-from backfill_assets.campaigns.releasing.reconcile import Reconcile
-from backfill_assets.campaigns.releasing.rollback import Rollback
-from backfill_assets.campaigns.releasing.sweep import GRACE, Sweep
-from backfill_assets.campaigns.releasing.time_travel import TimeTravel
-from backfill_assets.campaigns.releasing.watch_release import WatchRelease
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
@@ -54,6 +45,13 @@ from backfill_assets.pipeline.deliveries import DeliveryDesk
 from backfill_assets.pipeline.fingerprints import SparkFingerprints
 from backfill_assets.pipeline.stage import vacuum_staging
 from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure_views
+from backfill_assets.release.history import History, TimeTravel
+from backfill_assets.release.publish import Publisher
+from backfill_assets.release.readers import DataReleases, Preview
+from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.release.rollback import Rollback
+from backfill_assets.release.sweep import GRACE, Sweep
+from backfill_assets.release.watch import WatchRelease
 from backfill_assets.settings import Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import SystemClock, TimedIds

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UNIT_TAG
 from backfill_assets.domain.health import RunAtWork
@@ -26,6 +25,7 @@ from backfill_assets.orchestration.release_assets import (
     rolled_back_events,
 )
 from backfill_assets.orchestration.run_processes import ended_process
+from backfill_assets.release.publish import AlreadyReleased
 from dagster_batched_events import batched_events
 
 _log = logging.getLogger(__name__)

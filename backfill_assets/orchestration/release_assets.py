@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
-from backfill_assets.campaigns.releasing.steps import unit_or_none
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DatasetDay
@@ -26,6 +24,8 @@ from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_figures import release_figures
 from backfill_assets.orchestration.report_links import Metadata, report_metadata
 from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
+from backfill_assets.release.finish import unit_or_none
+from backfill_assets.release.publish import AlreadyReleased, Released
 from dagster_batched_events import batched_events
 
 RELEASE_METADATA = "release"

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.domain.metrics import DatasetMetrics
 from backfill_assets.orchestration.report_links import Metadata
+from backfill_assets.release.publish import AlreadyReleased, Released
 
 
 def release_figures(

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
-from backfill_assets.campaigns.releasing.rollback import RolledBack
 from backfill_assets.orchestration.instance import opened_instance
 from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_assets import release_metadata, released_events, rolled_back_events
+from backfill_assets.release.publish import AlreadyReleased, Released
+from backfill_assets.release.rollback import RolledBack
 from dagster_batched_events import batched_events
 
 _log = logging.getLogger(__name__)

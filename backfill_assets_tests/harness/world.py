@@ -29,13 +29,6 @@ from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.repair import Repairer
 from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence
-from backfill_assets.campaigns.releasing.data_releases import DataReleases
-from backfill_assets.campaigns.releasing.preview import Preview
-from backfill_assets.campaigns.releasing.publish import Publisher
-from backfill_assets.campaigns.releasing.reconcile import Reconcile
-from backfill_assets.campaigns.releasing.rollback import Rollback
-from backfill_assets.campaigns.releasing.steps import no_checkpoint
-from backfill_assets.campaigns.releasing.sweep import Sweep
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.core.release import layout_digest
@@ -51,6 +44,12 @@ from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.pipeline.batch import Road
+from backfill_assets.release.finish import no_checkpoint
+from backfill_assets.release.publish import Publisher
+from backfill_assets.release.readers import DataReleases, Preview
+from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.release.rollback import Rollback
+from backfill_assets.release.sweep import Sweep
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets_tests.harness.actors import (
     CountedIds,

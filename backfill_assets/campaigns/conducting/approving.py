@@ -9,13 +9,13 @@ from backfill_assets.campaign.approval import Roles, approver_of, require_anothe
 from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
 from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence, own_people
-from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.unit import LOCK_WAIT, Unit, UnitState, shown_days
 from backfill_assets.evidence.readiness import refusal
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import last_step
+from backfill_assets.release.publish import Publisher
 
 _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from backfill_assets.campaign.state import Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Publisher, Released
 from backfill_assets.core.errors import UnitError
 from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Unit, UnitState
@@ -16,6 +15,7 @@ from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.evidence.readiness import Survey, refusal
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import last_step
+from backfill_assets.release.publish import AlreadyReleased, Publisher, Released
 
 _LAUNCHED = frozenset(Phase) - {Phase.planned}
 

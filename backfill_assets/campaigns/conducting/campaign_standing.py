@@ -14,12 +14,12 @@ from backfill_assets.campaigns.conducting.certified import certificates_of, unce
 from backfill_assets.campaigns.conducting.conductor import STEPS
 from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
 from backfill_assets.campaigns.releasing.approvals import approved
-from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
 from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.publish import Publisher
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from backfill_assets.campaign.gate import Admitted, Halts
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, Campaign, JournalEntry, Phase
 from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
-from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.text import number_of
@@ -19,6 +18,7 @@ from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, UnitState, shown_days
 from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
 from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.publish import Publisher
 
 Tell = Callable[[Campaign, Notice, str], None]
 """Sends a notice, if the specification asks for it; never fails."""

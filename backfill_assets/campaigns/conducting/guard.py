@@ -17,10 +17,10 @@ from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.release import plan_rollback
 from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import last_step
+from backfill_assets.release.rollback import plan_rollback
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

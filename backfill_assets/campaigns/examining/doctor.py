@@ -11,7 +11,6 @@ from backfill_assets.campaigns.examining.events import EventsExam
 from backfill_assets.campaigns.examining.files import FilesExam
 from backfill_assets.campaigns.examining.releases import RECONCILE, PublishedExam
 from backfill_assets.campaigns.examining.work import WorkExam
-from backfill_assets.campaigns.releasing.data_releases import DataReleases
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import is_ahead
@@ -23,6 +22,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.readers import DataReleases
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""

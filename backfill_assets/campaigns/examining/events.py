@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.domain.health_ports import EventLog
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import is_rollback, taken_back
 
 _TELLING = dt.timedelta(minutes=1)
 """How long whoever has released a unit may take until they have told of it."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from backfill_assets.campaigns.releasing.steps import taken_back, unit_or_none
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import (
     CommitKind,
@@ -24,6 +23,7 @@ from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import taken_back, unit_or_none
 
 RECONCILE = "run: backfill reconcile"
 _BACKUP = "restore _releases/ from a backup"

@@ -9,12 +9,12 @@ from functools import cached_property
 
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.campaigns.examining.releases import RECONCILE
-from backfill_assets.campaigns.releasing.steps import is_rollback, taken_back
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import is_rollback, taken_back
 
 _RESTORE = "the ledger was altered: restore it from a backup, or find out who writes to it"
 _TOLD = frozenset({Action.published, Action.rolled_back})

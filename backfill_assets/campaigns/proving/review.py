@@ -30,7 +30,6 @@ from backfill_assets.campaigns.proving.gathering import (
 from backfill_assets.campaigns.proving.reach import Reaches
 from backfill_assets.campaigns.proving.shown import Shown
 from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
-from backfill_assets.campaigns.releasing.publish import Publisher
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.measured import DayComparison, Seam
@@ -54,6 +53,7 @@ from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review,
 from backfill_assets.domain.series import Series, series_of
 from backfill_assets.evidence.readiness import Obstacles, Survey
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.publish import Publisher
 
 
 @dataclass(frozen=True)

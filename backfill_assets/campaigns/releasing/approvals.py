@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from backfill_assets.campaign.approval import Roles, approvers, may_approve, signature, unapproved
 from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry
-from backfill_assets.campaigns.releasing.steps import is_rollback
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import is_rollback
 
 _RULES = frozenset({"approval", "validation"})
 """Keys of a specification that an approval is given under."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.core.errors import ClaimedDaysError, EvidenceError, RollbackError, UnitError
+from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import content, day
 from backfill_assets_tests.harness.world import World

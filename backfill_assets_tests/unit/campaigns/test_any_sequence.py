@@ -24,10 +24,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.core.errors import ClaimedDaysError, EvidenceError, HeldDaysError, RollbackError, UnitError
 from backfill_assets.core.unit import LateData, UnitState
 from backfill_assets.evidence.readiness import Fault
+from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets_tests.harness.tables import content, day, rows_of
 from backfill_assets_tests.harness.world import World
 

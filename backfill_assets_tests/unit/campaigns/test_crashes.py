@@ -13,10 +13,10 @@ import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaigns.examining.releases import RECONCILE
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
-from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
+from backfill_assets.release.publish import AlreadyReleased, Released
+from backfill_assets.release.reconcile import RepairKind
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World, explained, lost_ledger, repaired

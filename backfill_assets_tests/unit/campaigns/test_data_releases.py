@@ -12,8 +12,8 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.core.release import Manifest, ReleaseState
+from backfill_assets.release.reconcile import RepairKind
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import day, layout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_assets.campaigns.releasing.preview import Preview
 from backfill_assets.core.errors import UnitError
 from backfill_assets.core.unit import UnitState
+from backfill_assets.release.readers import Preview
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased, Released
 from backfill_assets.core.errors import (
     ClaimedDaysError,
     DatasetError,
@@ -21,6 +20,7 @@ from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.evidence.readiness import Fault
+from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.told import Told

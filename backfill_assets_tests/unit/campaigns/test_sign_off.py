@@ -7,9 +7,9 @@ import datetime as dt
 import pytest
 
 from backfill_assets.campaign.state import Action, Phase
-from backfill_assets.campaigns.releasing.sweep import Swept
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import UnitState
+from backfill_assets.release.sweep import Swept
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns.test_sweep_and_doctor import date_all, stored

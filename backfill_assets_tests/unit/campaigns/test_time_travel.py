@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.releasing.time_travel import TimeTravel
 from backfill_assets.core.errors import TimeTravelError, UnitError
 from backfill_assets.core.release import ReleaseKind
+from backfill_assets.release.history import TimeTravel
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.harness.tables import content, day

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.expected_change import UNCHANGED, Change, Clause, Contract
 from backfill_assets.dataset.sources import Consumer
-from backfill_assets.domain.consumers import Moments, drifts, expects_change, watched
+from backfill_assets.release.watch import Moments, drifts, expects_change, watched
 
 FINANCE = Consumer.model_validate({"sql": "SELECT sum(margin) FROM sales", "tolerance": "1%"})
 EXACT = Consumer(sql="SELECT count(*) FROM sales")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill_assets.campaigns.releasing.publish import Publisher
-from backfill_assets.campaigns.releasing.rollback import Rollback
 from backfill_assets.core.errors import BackfillError, RollbackError
 from backfill_assets.core.release import ReleaseKind, ReleaseState
+from backfill_assets.release.publish import Publisher
+from backfill_assets.release.rollback import Rollback
 from backfill_assets_tests.harness.between import Happens, between
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World

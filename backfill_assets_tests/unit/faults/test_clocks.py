@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import LedgerError, RollbackError
 from backfill_assets.core.release import AHEAD
@@ -19,6 +18,7 @@ from backfill_assets.core.unit import Hold, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.domain.health import Gravity
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.open import open_ledger
+from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import day

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.campaigns.releasing import reconcile
-from backfill_assets.campaigns.releasing.publish import AlreadyReleased
-from backfill_assets.campaigns.releasing.reconcile import RepairKind
 from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta import shadows
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Mend
+from backfill_assets.release import reconcile
+from backfill_assets.release.publish import AlreadyReleased
+from backfill_assets.release.reconcile import RepairKind
 from backfill_assets.storage.files import sync
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backfill_assets.campaigns.releasing.steps import After, Finisher, no_after, publish_locks, unit_or_none
 from backfill_assets.core.errors import LedgerError, PreconditionError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
@@ -18,6 +22,13 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import (
+    After,
+    Finisher,
+    no_after,
+    publish_locks,
+    unit_or_none,
+)
 
 
 class RepairKind(StrEnum):

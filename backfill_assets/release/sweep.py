@@ -1,21 +1,62 @@
-"""The sweep: the only collector of files under `_shadow/`."""
+"""The sweep: finds files under `_shadow/` that nobody needs, and removes them."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.campaign.state import Phase
-from backfill_assets.campaigns.releasing.steps import WAIT, publish_locks
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.release import AHEAD, EXTRA, ReleaseState, StoredFile, restorable_until, shadow_of
+from backfill_assets.core.release import (
+    AHEAD,
+    EXTRA,
+    Manifest,
+    ReleaseState,
+    StoredFile,
+    restorable_until,
+    shadow_of,
+)
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.retention import Needs, collectable
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import WAIT, publish_locks
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Everything that keeps files alive: active files, releases with their end, and folders of open or running work."""
+
+    active: frozenset[str]
+    releases: tuple[tuple[Manifest, dt.datetime], ...]
+    folders: frozenset[str]
+
+    def files(self, now: dt.datetime) -> frozenset[str]:
+        """Paths that are referred to at `now`."""
+        kept = {f.path for m, until in self.releases if until > now for f in (*m.added, *m.removed)}
+        return self.active | kept
+
+
+def collectable(stored: Iterable[StoredFile], needs: Needs, now: dt.datetime, grace: dt.timedelta) -> tuple[str, ...]:
+    """The files that nobody needs: not active, in no retained release, in no folder of open work, older than `grace`."""
+    needed = needs.files(now)
+    return tuple(
+        sorted(
+            f.path
+            for f in stored
+            if f.path not in needed
+            and not any(f.path.startswith(folder) for folder in needs.folders)
+            and now - f.modified >= grace
+        )
+    )
+
 
 GRACE = dt.timedelta(hours=1)
 """How old a file must be before the sweep looks at it."""

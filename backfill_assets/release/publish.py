@@ -8,8 +8,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from backfill_assets.campaigns.releasing.reconcile import Reconcile
-from backfill_assets.campaigns.releasing.steps import (
+from backfill_assets.core.errors import (
+    EvidenceError,
+    ReadBackError,
+    TableMovedError,
+    UnitError,
+)
+from backfill_assets.core.ports import Clock, Identity, Ids
+from backfill_assets.core.release import Manifest, ReleaseKind
+from backfill_assets.core.unit import Unit, UnitState, shown_days
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.evidence.basis import BasisNow
+from backfill_assets.evidence.contents import ContentFingerprints
+from backfill_assets.evidence.readiness import (
+    DayFault,
+    Guard,
+    Sanction,
+    Survey,
+    Surveyor,
+    no_guard,
+    refusal,
+)
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import (
     ROUNDS,
     WAIT,
     After,
@@ -21,17 +44,7 @@ from backfill_assets.campaigns.releasing.steps import (
     require_tables,
     undone_days,
 )
-from backfill_assets.core.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
-from backfill_assets.core.ports import Clock, Identity, Ids
-from backfill_assets.core.release import Manifest, ReleaseKind
-from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.lineage import upstream_first, upstreams_of
-from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import BasisNow
-from backfill_assets.evidence.contents import ContentFingerprints
-from backfill_assets.evidence.readiness import DayFault, Guard, Sanction, Survey, Surveyor, no_guard, refusal
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.reconcile import Reconcile
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,28 @@
-"""Rolling back a release: the days that it brought go back to the files from before, in one commit."""
+"""Undoes a release, day by day: the days go back to the files from before, in one commit."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backfill_assets.campaigns.releasing.proposal import Days, Proposal, days_of, later_releases
-from backfill_assets.campaigns.releasing.reconcile import Reconcile
-from backfill_assets.campaigns.releasing.steps import (
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
+from backfill_assets.core.ports import Clock, Identity, Ids
+from backfill_assets.core.release import (
+    DataFile,
+    DaySwap,
+    Manifest,
+    ReleaseKind,
+    ReleaseState,
+    restorable_until,
+)
+from backfill_assets.core.unit import ReleaseRecord, UnitState
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.evidence.contents import effective
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import (
     ROUNDS,
     WAIT,
     After,
@@ -19,16 +33,103 @@ from backfill_assets.campaigns.releasing.steps import (
     require_tables,
     unit_or_none,
 )
-from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
-from backfill_assets.core.ports import Clock, Identity, Ids
-from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
-from backfill_assets.core.unit import ReleaseRecord, UnitState
-from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.release import plan_rollback
-from backfill_assets.evidence.contents import effective
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.reconcile import Reconcile
+
+Days = frozenset[dt.date]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Days that show a later release."""
+
+    release: Manifest
+    days: tuple[dt.date, ...]
+
+    def __str__(self) -> str:
+        """One line for people, with the way out."""
+        later = self.release
+        return (
+            f"{format_days(self.days)} show the later release {later.release} ({later.by}, {later.created_at:%Y-%m-%d %H:%M:%S} "
+            f"UTC); roll that one back first: backfill rollback {later.release} --reason '…'"
+        )
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a rollback would do.
+
+    `swaps` go back; `rewritten` days show what no release brought and go back only with consent (`consentable` holds
+    their swaps); `covered` days show later releases, each of which has to be rolled back first; `restored` days are as
+    they were before already; `missing` are files that would be needed and are gone.
+    """
+
+    record: ReleaseRecord
+    version: int
+    swaps: tuple[DaySwap, ...]
+    rewritten: tuple[dt.date, ...]
+    consentable: tuple[DaySwap, ...]
+    covered: tuple[Covered, ...]
+    restored: tuple[dt.date, ...]
+    missing: tuple[DataFile, ...]
+    until: dt.datetime
+
+    def chosen(self, consent: Days) -> tuple[DaySwap, ...]:
+        """What goes back if somebody consents to these rewritten days, in order."""
+        agreed = (swap for swap in self.consentable if swap.day in consent)
+        return tuple(sorted((*self.swaps, *agreed), key=lambda swap: swap.day))
+
+    def left(self, consent: Days) -> tuple[dt.date, ...]:
+        """The days that would stay although the release brought them and they are not what they were before it."""
+        here = {*self.rewritten, *(day for covered in self.covered for day in covered.days)}
+        return tuple(sorted(here - days_of(self.chosen(consent))))
+
+
+def later_releases(
+    records: Sequence[ReleaseRecord], release: str, top: Mapping[dt.date, Manifest], days: Iterable[dt.date]
+) -> tuple[Covered, ...]:
+    """Which of these days show a release that is later than this one, the latest first.
+
+    `records` are all releases of the dataset, newest first, `top` says which of them each day shows.
+    """
+    names = [record.manifest.release for record in records]
+    later, found = frozenset(names[: names.index(release)]), dict[str, list[dt.date]]()
+    for day in sorted(days):
+        if day in top and top[day].release in later:
+            found.setdefault(top[day].release, []).append(day)
+    manifests = (record.manifest for record in records)
+    return tuple(Covered(m, tuple(found[m.release])) for m in manifests if m.release in found)
+
+
+def days_of(swaps: Sequence[DaySwap]) -> Days:
+    """The days of some swaps."""
+    return frozenset(swap.day for swap in swaps)
+
+
+@dataclass(frozen=True)
+class RollbackPlan:
+    """What undoing a release would do: days that go back, and days that somebody else has rewritten since."""
+
+    swaps: tuple[DaySwap, ...]
+    rewritten: tuple[dt.date, ...]
+
+
+def plan_rollback(
+    manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: frozenset[dt.date] | None = None
+) -> RollbackPlan:
+    """Undo a release day by day: a day goes back only if its files are still the ones that the release brought.
+
+    `active` maps each day to the files that readers see now; `days` limits the rollback to some of the release's days.
+    """
+    swaps, rewritten = [], []
+    for swap in manifest.days:
+        if days is not None and swap.day not in days:
+            continue
+        now = tuple(active.get(swap.day, ()))
+        if {f.identity for f in now} == {f.identity for f in swap.add}:
+            swaps.append(DaySwap(swap.day, now, swap.remove, swap.evidence))
+        else:
+            rewritten.append(swap.day)
+    return RollbackPlan(tuple(swaps), tuple(rewritten))
 
 
 @dataclass(frozen=True)

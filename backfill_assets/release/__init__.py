@@ -1,0 +1,1 @@
+"""What readers see: publish, undo, keep true. Needs no Spark."""

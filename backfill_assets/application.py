@@ -23,8 +23,6 @@ from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.planning.planner import Planner
 from backfill_assets.campaigns.planning.workload import Workload
-from backfill_assets.campaigns.proving.certificate import Prover
-from backfill_assets.campaigns.proving.history_diff import HistoryDiffs
 from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
@@ -37,7 +35,6 @@ from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
 from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
-from backfill_assets.lakehouse.road.recompute import SparkRecomputations
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import ledger_clock, open_ledger
 from backfill_assets.pipeline.batch import Road
@@ -45,6 +42,9 @@ from backfill_assets.pipeline.deliveries import DeliveryDesk
 from backfill_assets.pipeline.fingerprints import SparkFingerprints
 from backfill_assets.pipeline.stage import vacuum_staging
 from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure_views
+from backfill_assets.proof.certificate import Prover
+from backfill_assets.proof.history_diff import HistoryDiffs
+from backfill_assets.proof.recompute import SparkRecomputations
 from backfill_assets.release.history import History, TimeTravel
 from backfill_assets.release.publish import Publisher
 from backfill_assets.release.readers import DataReleases, Preview

@@ -18,7 +18,7 @@ from backfill_assets.core.days import parse_days
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.dataset.checkout import datasets_at
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.domain.history_diff import as_markdown
+from backfill_assets.proof.history_diff import as_markdown
 
 Partitions = Annotated[
     str, typer.Option(metavar="DAYS", help="The days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03.")

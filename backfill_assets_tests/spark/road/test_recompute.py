@@ -17,8 +17,8 @@ from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.checkout import datasets_at
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.history_diff import HistoryDiff, as_markdown
-from backfill_assets.lakehouse.road.recompute import SparkRecomputations
+from backfill_assets.proof.history_diff import HistoryDiff, as_markdown
+from backfill_assets.proof.recompute import SparkRecomputations
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.engine import engine_settings

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.campaign.execution import Execution
-from backfill_assets.campaigns.proving.certificate import Prover, ways_for
 from backfill_assets.core.certificate import AS_BUILT, INPUT_ROWS, NO_PRINTS, Certificate, Prints, Recomputation
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ApprovalError, InvalidDayError, ModelError, ProofError, UnitError
 from backfill_assets.core.measured import Value
-from backfill_assets.domain.proof_ports import Sampled
+from backfill_assets.proof.certificate import Prover, Sampled, ways_for
 from backfill_assets_tests.harness.actors import User
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day, fingerprint, loaded, rows_of, write_shadow

@@ -12,11 +12,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.proving.certificate import Prover
 from backfill_assets.cli.app import app
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import DatasetError, LayoutError, ProofError
 from backfill_assets.orchestration.jobs import prove_job
+from backfill_assets.proof.certificate import Prover
 from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import day

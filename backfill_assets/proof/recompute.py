@@ -1,4 +1,4 @@
-"""Recompute: days computed anew into scratch shadows, staging included, and order-independent prints of what came out."""
+"""Days computed again into scratch shadows, and prints of what came out that do not depend on order."""
 
 from __future__ import annotations
 
@@ -9,39 +9,115 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Row,
+    SparkSession,
+)
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.certificate import INPUT_ROWS, NO_PRINTS, Prints, Recomputation
-from backfill_assets.core.measured import RowChange, Value
+from backfill_assets.core.certificate import (
+    INPUT_ROWS,
+    NO_PRINTS,
+    Prints,
+    Recomputation,
+)
+from backfill_assets.core.measured import (
+    NOTHING,
+    ROW_COUNT,
+    RowChange,
+    RowCounts,
+    Value,
+)
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import add_actions, is_table
-from backfill_assets.domain.history_diff import DayDifference
-from backfill_assets.domain.proof_ports import Sampled
 from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
-from backfill_assets.lakehouse.road.history_differences import history_differences
-from backfill_assets.pipeline.build import Audit, Target, compute_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.build import (
+    Audit,
+    Target,
+    compute_shadow,
+    shadow_path,
+    upstream_tables,
+)
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
     COLUMNS,
     REMOVED,
     STATUS,
+    Pair,
     Shape,
+    counts_of,
     differing,
     new_column,
     old_column,
+    tallies_of,
 )
-from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, hash_of, with_declared_columns
+from backfill_assets.pipeline.differences import largest_of
+from backfill_assets.pipeline.fingerprints import (
+    fingerprint_columns,
+    fingerprint_of,
+    hash_of,
+    with_declared_columns,
+)
+from backfill_assets.pipeline.measure import figures_by_day
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.samples import json_value
 from backfill_assets.pipeline.stage import as_they_are, staged_rows
-from backfill_assets.pipeline.tables import OnSpark, first_of_each, is_numeric, read_days
+from backfill_assets.pipeline.tables import (
+    OnSpark,
+    first_of_each,
+    is_numeric,
+    read_days,
+)
+from backfill_assets.proof.certificate import Sampled
+from backfill_assets.proof.history_diff import DayDifference
 from backfill_assets.storage.layout import Layout
+
+
+def history_differences(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], folder: str
+) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
+    """What a shadow makes of published days: figures and rows by day, and of each measure the rows that move it most.
+
+    Rows cannot be matched where the key has another type now.
+    """
+    dataset = loaded.dataset
+    old = read_days(spark, layout.published_path(loaded.name), dataset.partition_column, days)
+    new = read_days(spark, shadow_path(loaded, layout, folder), dataset.partition_column, days)
+    before, after = figures_by_day(old, dataset), figures_by_day(new, dataset)
+    pair = Pair(dataset, old, new)
+    rows, largest = _rows(pair) if pair.comparable else ({}, ())
+    counts = {day: RowCounts(unchanged=int(before.get(day, NOTHING.metrics)[ROW_COUNT] or 0)) for day in days}
+    counts |= {day: counts_of(tally, counts[day].unchanged) for day, tally in rows.items()}
+    found = tuple(
+        DayDifference(
+            day,
+            before.get(day, NOTHING.metrics),
+            after.get(day, NOTHING.metrics),
+            counts[day] if pair.comparable else None,
+        )
+        for day in sorted(days)
+    )
+    return found, largest
+
+
+def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
+    # Numbered: of a key that occurs twice each row is compared with one.
+    rows = differing(pair.old, pair.new, pair.shape, numbered=True).persist()
+    try:
+        partition = pair.shape.partition
+        counted = {row[partition]: row for row in rows.groupBy(partition).agg(*tallies_of(pair, {})).collect()}
+        largest = largest_of(rows, pair) if counted else {}
+    finally:
+        rows.unpersist()
+    return counted, tuple(change for changes in largest.values() for change in changes)
+
 
 _MOST_ROWS: Final = 20
 _SHUFFLED_INTO: Final = 5

@@ -1,15 +1,18 @@
-"""The idempotency certificate: sampled days are computed again in several ways, and whatever differs is named."""
+"""The certificate of idempotency: sampled days are computed again in several ways, and every difference is named."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+)
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from backfill_assets.campaign.execution import Execution
-from backfill_assets.campaigns.proving.subjects import Days, Subject, Subjects
-from backfill_assets.campaigns.proving.surroundings import Watch
 from backfill_assets.core.certificate import (
     AS_BUILT,
     INPUT_ROWS,
@@ -21,18 +24,131 @@ from backfill_assets.core.certificate import (
     origin_of,
 )
 from backfill_assets.core.days import format_days
+from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.measured import Value
 from backfill_assets.core.ports import Clock, Identity, Ids
-from backfill_assets.core.release import layout_digest
+from backfill_assets.core.release import ReleaseState, layout_digest
+from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.proof_ports import Recomputations, Sampled
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.evidence.contents import effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.proof.subjects import Days, Subject, Subjects
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Days of a dataset that are recomputed; `upstream` says by upstream dataset and place which days are read from where.
+
+    A place is a shadow's folder below the published table, or empty for what is published. `deliveries` are those in force.
+    """
+
+    dataset: str
+    days: tuple[dt.date, ...]
+    upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
+    deliveries: tuple[Delivery, ...] = ()
+
+
+class Recomputations(Protocol):
+    """Computes days anew where no reader looks, and says what came out."""
+
+    def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
+        """Compute the days from raw and upstream, staging included, into a folder below the published table.
+
+        `ModelError` or `SourceError` if they cannot be.
+        """
+        ...
+
+    def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
+        """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
+        ...
+
+    def rows(
+        self, dataset: str, days: Collection[dt.date], places: tuple[str, str]
+    ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
+        """Some of the rows by day in which two places differ, as in `Disagreement`; `old` is that of the first place."""
+        ...
+
+    def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
+        """Digests of the files of raw and staging, by table and then day, as their Delta logs name them now."""
+        ...
+
+
+_Layouts = Mapping[dt.date, str]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The layouts of a dataset's tables by day at one moment, and what the ledger knew of them."""
+
+    published: _Layouts
+    road: Mapping[str, _Layouts]
+    releases: frozenset[str]
+    deliveries: frozenset[Delivery]
+    staged: Mapping[dt.date, StagedDay]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Compares the surroundings of a recomputation; what releases, landings and stagings did meanwhile is theirs."""
+
+    ledger: Ledger
+    tables: Mapping[str, PublishedTable]
+
+    def look(self, name: str, recomputations: Recomputations) -> Surroundings:
+        """The surroundings now."""
+        # What the ledger knows comes first: what is written between the two is known to neither, and looked up later.
+        releases = {n for n, head in self.ledger.heads().items() if head.state is ReleaseState.finalized}
+        road = recomputations.layouts(name)
+        days = tuple({day for table, found in road.items() if table != "raw" for day in found})
+        return Surroundings(
+            self._published(name),
+            road,
+            frozenset(releases),
+            frozenset(self.ledger.deliveries(name, tuple(road.get("raw", {})))),
+            self.ledger.staged(name, days),
+        )
+
+    def touched(self, name: str, before: Surroundings, recomputations: Recomputations) -> tuple[str, ...]:
+        """Tables and days that changed since, and that no release, landing or staging of somebody else accounts for."""
+        found = list(self._moved(name, before, recomputations))
+        return tuple(f"{table} {format_days(days)}" for table, days in found if days)
+
+    def _moved(
+        self, name: str, before: Surroundings, recomputations: Recomputations
+    ) -> Iterator[tuple[str, frozenset[dt.date]]]:
+        now, road = self._published(name), recomputations.layouts(name)
+        moved = _changed(before.published, now)
+        yield "published", moved - self._released(name, before) if moved else moved
+        for table in sorted(before.road.keys() | road.keys()):
+            moved = _changed(before.road.get(table, {}), road.get(table, {}))
+            if not moved:
+                continue
+            yield table, moved - (self._landed if table == "raw" else self._staged)(name, before, moved)
+
+    def _published(self, name: str) -> _Layouts:
+        table = self.tables[name]
+        return {day: layout_digest(files) for day, files in table.active().items()} if table.exists() else {}
+
+    def _released(self, name: str, before: Surroundings) -> frozenset[dt.date]:
+        since = (r.manifest for r in self.ledger.releases(name) if r.manifest.release not in before.releases)
+        return frozenset(swap.day for manifest in since for swap in manifest.days)
+
+    def _landed(self, name: str, before: Surroundings, days: frozenset[dt.date]) -> frozenset[dt.date]:
+        return frozenset(d.day for d in self.ledger.deliveries(name, tuple(days)) if d not in before.deliveries)
+
+    def _staged(self, name: str, before: Surroundings, days: frozenset[dt.date]) -> frozenset[dt.date]:
+        now = self.ledger.staged(name, tuple(days))
+        return frozenset(day for day, staged in now.items() if staged != before.staged.get(day))
+
+
+def _changed(before: _Layouts, now: _Layouts) -> frozenset[dt.date]:
+    return frozenset(day for day in before.keys() | now.keys() if before.get(day) != now.get(day))
+
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SETTINGS: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}

@@ -13,12 +13,10 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
-from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.planning.planner import Planner
@@ -37,6 +35,8 @@ from backfill_assets.identity import identity_of
 from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import ledger_clock, open_ledger
+from backfill_assets.notices.notifier import Aftermath, Notifier
+from backfill_assets.notices.webhook import Webhook
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.pipeline.deliveries import DeliveryDesk
 from backfill_assets.pipeline.fingerprints import SparkFingerprints
@@ -55,7 +55,6 @@ from backfill_assets.release.watch import WatchRelease
 from backfill_assets.settings import Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import SystemClock, TimedIds
-from backfill_assets.webhook import Webhook
 
 _ALL_DAYS = 1_000_000  # a chunk that no history fills
 

@@ -15,7 +15,6 @@ from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.campaigns.conducting.aftermath import Aftermath
 from backfill_assets.campaigns.conducting.approving import Approving
 from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
 from backfill_assets.campaigns.conducting.campaign_standing import Standings
@@ -23,7 +22,6 @@ from backfill_assets.campaigns.conducting.conductor import Conductor
 from backfill_assets.campaigns.conducting.control import Control
 from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
 from backfill_assets.campaigns.conducting.guard import CampaignGuard
-from backfill_assets.campaigns.conducting.notifying import Notifier
 from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.repair import Repairer
@@ -39,10 +37,10 @@ from backfill_assets.delta.stored_tables import DeltaStoredTables
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.domain.health import Finding, Gravity
 from backfill_assets.domain.health_ports import EventLog
-from backfill_assets.domain.reader_ports import Notices
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.notices.notifier import Aftermath, Notices, Notifier
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.release.publish import Publisher

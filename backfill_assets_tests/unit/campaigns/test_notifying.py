@@ -8,7 +8,7 @@ import pytest
 
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import Action, Campaign
-from backfill_assets.webhook import Webhook
+from backfill_assets.notices.webhook import Webhook
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.world import World

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from backfill_assets.core.errors import NoticeError
-from backfill_assets.webhook import Webhook
+from backfill_assets.notices.webhook import Webhook
 from backfill_assets_tests.unit.notices.receiver import SECRET, dripping, receiver
 
 VARIABLE = "BACKFILL_WEBHOOK"

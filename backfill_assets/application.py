@@ -13,15 +13,14 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.campaigns.conducting.approving import Approving
-from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
-from backfill_assets.campaigns.conducting.guard import CampaignGuard
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
-from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.examining.doctor import Doctor
-from backfill_assets.campaigns.planning.planner import Planner
-from backfill_assets.campaigns.planning.workload import Workload
 from backfill_assets.campaigns.proving.review import Reviews
+from backfill_assets.control.approve import Approving
+from backfill_assets.control.figures import Workload
+from backfill_assets.control.planner import Planner
+from backfill_assets.control.publication import CampaignGuard, CampaignRelease
+from backfill_assets.control.sign_off import SignOff
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset

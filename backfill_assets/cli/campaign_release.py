@@ -10,11 +10,11 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.load import uncompared
-from backfill_assets.campaigns.conducting.campaign_release import ReleasePlan
 from backfill_assets.cli.campaigns import CampaignId, Reason
 from backfill_assets.cli.output import as_json, chosen_day, say, table
 from backfill_assets.cli.report import say_report
 from backfill_assets.cli.status import Json
+from backfill_assets.control.publication import ReleasePlan
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import shown_days

@@ -16,9 +16,9 @@ from backfill_assets.campaign.gate import Admitted
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.specification import Layer
 from backfill_assets.campaign.state import Action, CampaignState
-from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.cli.campaign_verdicts import Known, checks_by_batch, days_as_plain, known_of, say_verdicts
 from backfill_assets.cli.output import as_json, console, say, table
+from backfill_assets.control.standing import Standing
 from backfill_assets.core.days import format_days
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState

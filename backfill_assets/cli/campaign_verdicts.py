@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.conducting.campaign_standing import Standing
 from backfill_assets.cli.output import say, table
+from backfill_assets.control.standing import Standing
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.domain.metric_changes import MetricChange, metric_changes
 from backfill_assets.evidence.readiness import DayFault

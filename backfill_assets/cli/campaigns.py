@@ -13,11 +13,11 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
-from backfill_assets.campaigns.planning.freezing import Freezer
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
+from backfill_assets.control.planner import Freezer
 from backfill_assets.core.days import format_days
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days

@@ -9,10 +9,10 @@ from typing import Annotated, TypedDict
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.conducting.certified import certificates_of
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import opened_desk
 from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.control.approve import certificates_of
 from backfill_assets.core.days import format_days, runs_of_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.unit import Hold, Unit, UnitState

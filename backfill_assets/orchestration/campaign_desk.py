@@ -14,12 +14,11 @@ from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG
-from backfill_assets.campaigns.conducting.campaign_standing import Standings
-from backfill_assets.campaigns.conducting.conductor import Conductor
-from backfill_assets.campaigns.conducting.control import Control
-from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
+from backfill_assets.control.commands import Control
+from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor
+from backfill_assets.control.gatekeeper import Gatekeeper, LiveRuns
+from backfill_assets.control.standing import Standings
 from backfill_assets.core.unit import LIVE_TAG
-from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills, LiveRuns
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import keys_of

@@ -11,7 +11,7 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, explain
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.campaigns.planning.freezing import Freezer
+from backfill_assets.control.planner import Freezer
 from backfill_assets.core.days import format_days
 from backfill_assets.core.unit import shown_days
 from backfill_assets.orchestration.campaign_desk import Desk, desk_of

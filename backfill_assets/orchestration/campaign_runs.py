@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from backfill_assets.application import Application
 from backfill_assets.campaign.gate import Admitted, Decision, Halts, Shut, Waits
 from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, JournalEntry
-from backfill_assets.campaigns.conducting.conductor import Conductor
-from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
+from backfill_assets.control.conductor import Conductor
+from backfill_assets.control.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.evidence import DayEvidence

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.conducting.gatekeeper import Batch
+from backfill_assets.control.gatekeeper import Batch
 from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.unit import Unit, UnitState

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState
-from backfill_assets.campaigns.conducting.campaign_standing import Standing
+from backfill_assets.control.standing import Standing
 from backfill_assets.orchestration.campaign_desk import desk_of
 from backfill_assets.system import SystemUser
 from backfill_assets_tests.dagster.lab import Lab

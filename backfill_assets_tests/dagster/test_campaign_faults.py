@@ -20,7 +20,7 @@ from dagster._core.storage.dagster_run import DagsterRun
 from dagster._core.utils import make_new_run_id
 
 from backfill_assets.campaign.state import CampaignState, Phase
-from backfill_assets.campaigns.conducting.campaign_standing import Standing
+from backfill_assets.control.standing import Standing
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import LIVE_TAG, Attempt, AttemptState

@@ -15,18 +15,16 @@ from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.campaigns.conducting.approving import Approving
-from backfill_assets.campaigns.conducting.campaign_release import CampaignRelease
-from backfill_assets.campaigns.conducting.campaign_standing import Standings
-from backfill_assets.campaigns.conducting.conductor import Conductor
-from backfill_assets.campaigns.conducting.control import Control
-from backfill_assets.campaigns.conducting.gatekeeper import Batch, Gatekeeper
-from backfill_assets.campaigns.conducting.guard import CampaignGuard
-from backfill_assets.campaigns.conducting.sign_off import SignOff
 from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.examining.repair import Repairer
-from backfill_assets.campaigns.planning.workload import Workload
-from backfill_assets.campaigns.releasing.approvals import Approved, approved, current_evidence
+from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
+from backfill_assets.control.commands import Control
+from backfill_assets.control.conductor import Conductor
+from backfill_assets.control.figures import Workload
+from backfill_assets.control.gatekeeper import Batch, Gatekeeper
+from backfill_assets.control.publication import CampaignGuard, CampaignRelease
+from backfill_assets.control.sign_off import SignOff
+from backfill_assets.control.standing import Standings
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.core.release import layout_digest

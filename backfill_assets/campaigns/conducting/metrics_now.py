@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaign.state import Action, Campaign, state_of
-from backfill_assets.campaigns.conducting.conductor import STEPS
-from backfill_assets.campaigns.releasing.approvals import approved
+from backfill_assets.control.approve import approved
+from backfill_assets.control.conductor import STEPS
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseState

@@ -29,7 +29,7 @@ from backfill_assets.campaigns.proving.gathering import (
 )
 from backfill_assets.campaigns.proving.reach import Reaches
 from backfill_assets.campaigns.proving.shown import Shown
-from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
+from backfill_assets.control.approve import approved, current_evidence
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.measured import DayComparison, Seam

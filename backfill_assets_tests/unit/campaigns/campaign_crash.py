@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.domain.campaign_ports import BackfillRequest
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.specifications import NAME, specification, with_canaries

@@ -12,7 +12,7 @@ import pytest
 from backfill_assets.campaign.gate import Admitted, Halts, Waits
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import Action, CampaignState, JournalEntry, Knobs, Phase
-from backfill_assets.campaigns.conducting.gatekeeper import Batch
+from backfill_assets.control.gatekeeper import Batch
 from backfill_assets.core.errors import CampaignError, ClaimedDaysError
 from backfill_assets.core.unit import UNIT_TAG, Attempt, AttemptState, UnitState
 from backfill_assets_tests.harness.between import Died, between, dies_at

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill_assets.campaign.state import Action, Phase
-from backfill_assets.campaigns.conducting.campaign_release import Publication
+from backfill_assets.control.publication import Publication
 from backfill_assets.core.errors import (
     ApprovalError,
     BackfillError,

@@ -23,11 +23,10 @@ from hypothesis.stateful import (
 
 from backfill_assets.campaign.gate import Halts, Waits
 from backfill_assets.campaign.state import WORKING, Action, CampaignState, JournalEntry, Knobs, Phase, state_of
-from backfill_assets.campaigns.conducting.conductor import STEPS
-from backfill_assets.campaigns.conducting.gatekeeper import Batch
+from backfill_assets.control.conductor import STEPS, BackfillRequest
+from backfill_assets.control.gatekeeper import Batch
 from backfill_assets.core.errors import BackfillError, HeldDaysError, RollbackError
 from backfill_assets.core.unit import Attempt, LateData, Unit, UnitState
-from backfill_assets.domain.campaign_ports import BackfillRequest
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets_tests.harness.actors import Scheduler

@@ -14,8 +14,8 @@ import pytest
 from backfill_assets.campaign.estimate import ASSUMED, parse_price
 from backfill_assets.campaign.plan import Plan, StepKind, batches
 from backfill_assets.campaign.specification import Layer, Specification
-from backfill_assets.campaigns.planning.planner import Planner, layers_from, plan_file, write_plan
-from backfill_assets.campaigns.planning.workload import Workload
+from backfill_assets.control.figures import Workload
+from backfill_assets.control.planner import Planner, layers_from, plan_file, write_plan
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError, InvalidDayError, SpecificationError
 from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, Unit, Work

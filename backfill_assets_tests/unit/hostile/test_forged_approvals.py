@@ -11,7 +11,7 @@ import pytest
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG
-from backfill_assets.campaigns.releasing.approvals import approved, current_evidence
+from backfill_assets.control.approve import approved, current_evidence
 from backfill_assets.core.errors import ApprovalError, LedgerError
 from backfill_assets.core.unit import CONTRACT_TAG, LIVE_TAG, UNIT_TAG, Unit
 from backfill_assets.orchestration.factory import definitions_of

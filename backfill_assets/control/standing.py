@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.gate import Decision, Traffic, admit
 from backfill_assets.campaign.load import uncompared
-from backfill_assets.campaign.state import Action, Campaign, CampaignState, JournalEntry, state_of
-from backfill_assets.campaigns.conducting.certified import certificates_of, uncertified
-from backfill_assets.campaigns.conducting.conductor import STEPS
-from backfill_assets.campaigns.conducting.gatekeeper import Gatekeeper
-from backfill_assets.campaigns.releasing.approvals import approved
+from backfill_assets.campaign.state import (
+    Action,
+    Campaign,
+    CampaignState,
+    JournalEntry,
+    state_of,
+)
+from backfill_assets.control.approve import approved, certificates_of, uncertified
+from backfill_assets.control.conductor import STEPS
+from backfill_assets.control.gatekeeper import Gatekeeper
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState

@@ -1,14 +1,30 @@
-"""Planning: a specification becomes a frozen plan; nothing is written but the plan's own file."""
+"""A specification becomes a frozen plan; nothing but the plan is written."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaign.estimate import Cut, Price, Rate, estimate_left, rates_of
-from backfill_assets.campaign.load import scoped
+from backfill_assets.campaign.estimate import (
+    Cut,
+    Price,
+    Rate,
+    estimate_left,
+    rates_of,
+)
+from backfill_assets.campaign.load import (
+    LoadedSpecification,
+    load_specification,
+    misfits,
+    scoped,
+)
 from backfill_assets.campaign.plan import (
     SHOWN_DIGITS,
     Days,
@@ -20,13 +36,23 @@ from backfill_assets.campaign.plan import (
     steps,
 )
 from backfill_assets.campaign.specification import Layer, Specification
-from backfill_assets.campaigns.planning.claims import refuse_claimed
-from backfill_assets.campaigns.planning.figures import FigureReader, Figures
-from backfill_assets.campaigns.planning.warnings import Survey, warnings_of
+from backfill_assets.campaign.state import (
+    Action,
+    Campaign,
+    JournalEntry,
+    Knobs,
+)
+from backfill_assets.control.figures import (
+    FigureReader,
+    Figures,
+    Survey,
+    warnings_of,
+)
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.errors import SpecificationError
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
-from backfill_assets.core.ports import Clock
+from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
@@ -35,6 +61,26 @@ from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.storage.files import write_whole
 from backfill_assets.storage.layout import Layout
+
+
+def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collection[dt.date]]) -> None:
+    """Refuse days, by dataset, that belong to an open unit which is not the campaign's own.
+
+    Raises:
+        ClaimedDaysError: names the first such unit, its days and the remedy.
+    """
+    for name, days in targets.items():
+        claims = ledger.claims(name, days)
+        for owner in sorted(set(claims.values())):
+            unit = ledger.unit(owner)
+            # Planned again after its launch, a campaign meets the claims of its own unit.
+            if unit.campaign != campaign:
+                own = format_days(day for day, holder in claims.items() if holder == owner)
+                of = f" of campaign {unit.campaign}" if unit.campaign else ""
+                raise ClaimedDaysError(
+                    f"{name} {own}: claimed by open unit {owner}{of}; publish it (backfill publish {unit.handle}) "
+                    f"or give it up (backfill discard {unit.handle}) first"
+                )
 
 
 @dataclass(frozen=True)
@@ -201,3 +247,49 @@ def write_plan(state: Path, plan: Plan) -> Path:
     file = plan_file(state, plan)
     write_whole(file, plan.to_json() + "\n")
     return file
+
+
+@dataclass(frozen=True)
+class Freezer:
+    """Plans campaigns and freezes their plans.
+
+    `computes` are the names of endpoints that this process knows, `state` is the folder below which plans are kept.
+    """
+
+    planner: Planner
+    identity: Identity
+    computes: Collection[str]
+    state: Path
+
+    def freeze(self, file: Path) -> tuple[Campaign, Path]:
+        """Plan the specification in a file and freeze the plan; the campaign, and the file of its plan.
+
+        Raises:
+            SpecificationError: names every fault of the specification with its line.
+            CampaignError: the campaign was launched before.
+            ClaimedDaysError: an open unit that is not this campaign's has claimed some of the days.
+            SourceError: the file of a reference is missing.
+        """
+        planner, specification = self.planner, self._checked(file)
+        plan, now = planner.plan(specification), planner.clock.now()
+        campaign = Campaign(
+            specification=specification,
+            plan=plan,
+            knobs=Knobs(specification.execution.max_concurrency, specification.execution.partitions_per_batch),
+            created_at=now,
+            # Absolute: whoever looks for it later, such as the daemon, works in another folder.
+            file=str(file.absolute()),
+        )
+        detail = {"plan": plan.fingerprint, "specification": specification.hash}
+        entry = JournalEntry(campaign.id, now, self.identity.name(), Action.planned, "", detail)
+        return planner.ledger.add_campaign(campaign, entry), write_plan(self.state, plan)
+
+    def _checked(self, file: Path) -> Specification:
+        loaded, planner = load_specification(file), self.planner
+        if isinstance(loaded, LoadedSpecification):
+            faults = misfits(loaded, planner.catalog, now=planner.clock.now(), computes=self.computes)
+            if not faults:
+                return loaded.specification
+        else:
+            faults = loaded
+        raise SpecificationError("\n".join(str(fault) for fault in faults))

@@ -5,17 +5,35 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from backfill_assets.campaign.gate import Admitted, Decision, Traffic, admit
+from backfill_assets.campaign.gate import (
+    Admitted,
+    Decision,
+    Traffic,
+    admit,
+)
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Action, Campaign
-from backfill_assets.campaigns.planning.workload import Workload
+from backfill_assets.control.figures import Workload
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.unit import LOCK_WAIT, Attempt, AttemptState, Work
+from backfill_assets.core.unit import (
+    LOCK_WAIT,
+    Attempt,
+    AttemptState,
+    Work,
+)
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.domain.campaign_ports import LiveRuns
 from backfill_assets.ledger.ledger import Ledger
+
+
+class LiveRuns(Protocol):
+    """The live pipeline, seen from a backfill that yields to it."""
+
+    def active(self) -> tuple[str, ...]:
+        """Ids of the live runs that are at work or in the queue."""
+        ...
+
 
 REFUSED: Final = "refused"
 """Key of the detail of an entry `waits`: the batch that a run was told to halt the campaign over."""

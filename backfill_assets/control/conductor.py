@@ -1,24 +1,76 @@
-"""The conductor: takes every launched campaign its next step, whatever died since the last one."""
+"""Takes a launched campaign the next step of its plan, whatever died since the last one."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Protocol
 
 from backfill_assets.campaign.gate import Admitted, Halts
 from backfill_assets.campaign.specification import Notice
-from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, Campaign, JournalEntry, Phase
-from backfill_assets.campaigns.conducting.gatekeeper import REFUSED, Batch, Gatekeeper
+from backfill_assets.campaign.state import (
+    CAMPAIGN_TAG,
+    WORKING,
+    Action,
+    Campaign,
+    JournalEntry,
+    Phase,
+)
+from backfill_assets.control.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.text import number_of
-from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, UnitState, shown_days
-from backfill_assets.domain.campaign_ports import BackfillRequest, Backfills
+from backfill_assets.core.unit import (
+    LOCK_WAIT,
+    UNIT_TAG,
+    UnitState,
+    shown_days,
+)
 from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.publish import Publisher
+
+
+@dataclass(frozen=True)
+class BackfillRequest:
+    """A native backfill to be launched: layers by dataset over some days, with title, description and run tags."""
+
+    layers: Mapping[str, tuple[str, ...]]
+    days: tuple[dt.date, ...]
+    title: str
+    description: str
+    tags: Mapping[str, str]
+
+
+class Backfills(Protocol):
+    """The scheduler's native backfills, of one campaign at a time."""
+
+    def launch(self, request: BackfillRequest) -> str:
+        """Launch a backfill; its id."""
+        ...
+
+    def active(self, campaign: str) -> tuple[str, ...]:
+        """Ids of the campaign's backfills that are not over."""
+        ...
+
+    def cancel(self, campaign: str) -> int:
+        """Cancel what is left of the campaign's backfills, queued runs included; how many backfills that were."""
+        ...
+
+    def failure(self, campaign: str, but: Collection[str] = ()) -> str:
+        """What the newest backfill of the campaign failed of, in words; empty unless it is over and a run of it failed.
+
+        Runs in `but` are left out: they gave up before a shut gate.
+        """
+        ...
+
 
 Tell = Callable[[Campaign, Notice, str], None]
 """Sends a notice, if the specification asks for it; never fails."""

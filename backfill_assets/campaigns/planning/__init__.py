@@ -1,1 +1,0 @@
-"""Plans: from a specification to a frozen list of batches with its figures and warnings."""

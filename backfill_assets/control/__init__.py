@@ -1,0 +1,1 @@
+"""From launch to sign-off: plans, batches, approvals, publication."""

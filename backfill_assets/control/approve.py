@@ -1,0 +1,225 @@
+"""Who may approve, what they approved, and which certificates count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from backfill_assets.campaign.approval import (
+    Roles,
+    approver_of,
+    approvers,
+    may_approve,
+    require_another,
+    signature,
+    unapproved,
+)
+from backfill_assets.campaign.state import (
+    Action,
+    Approval,
+    Campaign,
+    JournalEntry,
+    Phase,
+    require_phase,
+)
+from backfill_assets.campaign.validation import Certification
+from backfill_assets.core.certificate import Certificate, standing_certificates
+from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.core.ports import Clock, Identity
+from backfill_assets.core.unit import (
+    LOCK_WAIT,
+    ReleaseRecord,
+    Unit,
+    UnitState,
+    shown_days,
+)
+from backfill_assets.evidence.readiness import refusal
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import last_step
+from backfill_assets.release.finish import is_rollback
+from backfill_assets.release.publish import Publisher
+
+
+def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:
+    """By dataset the certificate that counts for this evidence of a unit, passed or not."""
+    return standing_certificates(ledger.certificates(unit=unit), evidence)
+
+
+def passed_of(certificates: Mapping[str, Certificate]) -> Mapping[str, str]:
+    """By dataset the id of its certificate, where that has passed."""
+    return {name: one.id for name, one in certificates.items() if one.passed}
+
+
+def uncertified(campaign: Campaign, unit: Unit, certificates: Mapping[str, Certificate]) -> str:
+    """Which certificate that the specification requires is lacking or has not passed, and what to do; or nothing."""
+    if campaign.specification.validation.certificate is Certification.none:
+        return ""
+    lacking = [name for name in sorted(unit.targets) if name not in certificates]
+    failed = [str(one) for one in certificates.values() if not one.passed]
+    if lacking:
+        return (
+            f"its specification requires a certificate (validation.certificate), and there is none of the evidence of "
+            f"{', '.join(lacking)} as it is now; get it with: backfill prove {campaign.id} (of days that have rows: others "
+            "prove nothing)"
+        )
+    if failed:
+        return (
+            f"its specification requires a certificate (validation.certificate), but {'; '.join(failed)}. Mend the model, "
+            f"go on with: backfill resume {campaign.id}, then: backfill prove {campaign.id}"
+        )
+    return ""
+
+
+_RULES = frozenset({"approval", "validation"})
+"""Keys of a specification that an approval is given under."""
+_RELEASABLE = frozenset({UnitState.open, UnitState.rolled_back})
+
+
+@dataclass(frozen=True)
+class Approved:
+    """The days whose present evidence nobody has approved, who approved the rest, and whose approvals do not count.
+
+    `pending` is the hash that an approver names for the unapproved days, which after a recomputation are only the new
+    ones; empty where all is approved.
+    """
+
+    unapproved: tuple[DatasetDay, ...]
+    pending: str
+    approvers: tuple[str, ...]
+    void: tuple[str, ...] = ()
+
+
+def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvidence]:
+    """The evidence that counts for the days of a unit."""
+    known = ledger.evidence(unit.id)
+    return {target: known[target] for target in unit.days if target in known}
+
+
+def own_people(campaign: Campaign, unit: Unit) -> Mapping[str, str]:
+    """The campaign's own people, and what each of them is to it."""
+    return {campaign.specification.owner: "owns this campaign", unit.by: "launched this campaign"}
+
+
+def approved(
+    ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence], roles: Roles | None = None
+) -> Approved:
+    """What is approved of this evidence; with `roles`, only by those who may approve by them and the specification.
+
+    Of what is released the approvals of then stand, whoever has left a role since.
+
+    A rollback withdraws the approvals of its days, and a specification that expects another change, or wants others to
+    approve, those of all days: they have to be given again.
+    """
+    edges, campaign = withdrawn(ledger.releases(unit=unit.id)), ledger.campaign_of(unit.id)
+    every = given = ledger.approvals(unit.id)
+    if campaign is not None and roles is not None and unit.state in _RELEASABLE:
+        rule, own = campaign.specification.approval, own_people(campaign, unit)
+        given = tuple(one for one in every if may_approve(rule, one, own, roles))
+    void = tuple(dict.fromkeys(signature(one) for one in every if one not in given))
+    if campaign is not None:
+        ruled = _ruled_anew(ledger.journal(campaign.id))
+        given = tuple(one for one in given if one.after_entry >= ruled)
+    left = unapproved(evidence, given, edges)
+    standing = {day: e for day, e in evidence.items() if day not in left}
+    pending = unit_hash(evidence[day] for day in left) if left else ""
+    return Approved(left, pending, approvers(standing, _standing(given, edges)), void)
+
+
+def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, int]:
+    """The newest rollback of each day that somebody has rolled back, by its number."""
+    edges: dict[DatasetDay, int] = {}
+    for record in filter(is_rollback, records):
+        for swap in record.manifest.days:
+            target = (record.manifest.dataset, swap.day)
+            edges[target] = max(edges.get(target, 0), record.number)
+    return edges
+
+
+def _ruled_anew(journal: Iterable[JournalEntry]) -> int:
+    """The entry of the resume that has last brought other rules for approvals, by its number; 0 if the first ones still hold."""
+    return max((e.number for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=0)
+
+
+def _standing(given: Iterable[Approval], edges: Mapping[DatasetDay, int]) -> list[Approval]:
+    return [a for a in given if any(a.after_release >= edges.get(day, 0) for day in a.days)]
+
+
+_APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
+
+
+@dataclass(frozen=True)
+class Approving:
+    """Records who has approved what.
+
+    `roles` says who is in which role, `drift` what of a campaign's code or specification has moved since its plan.
+    """
+
+    ledger: Ledger
+    publisher: Publisher
+    clock: Clock
+    identity: Identity
+    roles: Roles
+    drift: Callable[[Campaign], str]
+
+    def approve(self, campaign_id: str, evidence: str, *, by: str = "", reason: str = "") -> Approval:
+        """Approve what waits for approval; `evidence` is its hash, `by` the name or role in which the user approves.
+
+        Raises:
+            CampaignError: there is no such campaign, or it is not at the point of an approval.
+            EvidenceError: evidence is missing, failed or stale; names days and remedy.
+            ApprovalError: the user may not approve it, its code or specification has moved since the plan, it lacks the
+                certificate that the specification requires, the hash is another one, or nothing waits for approval (any
+                more: of two who approve at once the second is told of the first).
+            LedgerError: another approval of it takes too long.
+        """
+        campaign = self.ledger.campaign(campaign_id)
+        unit = self._unit(campaign)
+        name = self._approver(campaign, unit, by)
+        if faults := self.publisher.missing(unit.id):
+            raise EvidenceError(refusal(unit, faults, self.publisher.datasets))
+        # What was rolled back cannot be planned anew: it comes again as what it was.
+        if unit.state is UnitState.open and (moved := self.drift(campaign)):
+            raise ApprovalError(f"campaign {campaign.id}: {moved}")
+        # From looking to writing nobody else approves: the second of two would approve what is approved already.
+        with self.ledger.lock(f"approve:{unit.id}", LOCK_WAIT):
+            found = current_evidence(self.ledger, unit)
+            if lacking := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
+                raise ApprovalError(f"campaign {campaign.id}: {lacking}")
+            waiting = approved(self.ledger, unit, found, self.roles)
+            self._require_hash(campaign, waiting, evidence)
+            days = {day: found[day].hash for day in waiting.unapproved}
+            given = Approval(unit.id, waiting.pending, name, self.identity.name(), self.clock.now(), days)
+            detail = {"evidence": waiting.pending, "by": name, "days": len(days)}
+            entry = JournalEntry(campaign.id, given.at, given.identity, Action.approved, reason, detail)
+            self.ledger.approve(given, entry)
+        return given
+
+    def _unit(self, campaign: Campaign) -> Unit:
+        last = last_step(self.ledger, campaign.id)
+        require_phase(campaign, _APPROVABLE, "approve", last)
+        unit = self.ledger.unit(campaign.unit)
+        if unit.state not in {UnitState.open, UnitState.rolled_back}:
+            raise CampaignError(
+                f"campaign {campaign.id} is {unit.state.value}{f' ({last})' if last else ''}: there is nothing to approve "
+                f"any more. See: backfill status {campaign.id}"
+            )
+        return unit
+
+    def _approver(self, campaign: Campaign, unit: Unit, by: str) -> str:
+        specification, user = campaign.specification, self.identity.name()
+        name = approver_of(specification.approval, by, user, self.roles)
+        require_another(specification.approval, user, own_people(campaign, unit), self.roles)
+        return name
+
+    def _require_hash(self, campaign: Campaign, waiting: Approved, named: str) -> None:
+        if not waiting.unapproved:
+            last = [e for e in self.ledger.journal(campaign.id) if e.action is Action.approved]
+            done = f" ({last[-1]})" if last else ""
+            raise ApprovalError(f"campaign {campaign.id}: all of its evidence is approved already{done}")
+        if named != waiting.pending:
+            raise ApprovalError(
+                f"campaign {campaign.id}: {named[:16]!r} is not the hash of the evidence that waits for approval "
+                f"({shown_days(waiting.unapproved)}); look at it again and name the hash that is shown: "
+                f"backfill status {campaign.id}"
+            )

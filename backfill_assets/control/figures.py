@@ -1,0 +1,251 @@
+"""Figures of a plan: sizes, workload, warnings."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from dataclasses import dataclass
+from typing import Final
+
+from backfill_assets.campaign.plan import (
+    Days,
+    Estimate,
+    PlannedDataset,
+    counted,
+)
+from backfill_assets.campaign.specification import Specification
+from backfill_assets.core.release import DataFile
+from backfill_assets.core.text import format_duration
+from backfill_assets.core.unit import Hold
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.dataset.loaded import Catalog, LoadedDataset
+from backfill_assets.dataset.sources import OnMissing
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import delivered_sizes
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Rows and bytes of something."""
+
+    rows: int
+    bytes: int
+
+    def plus(self, other: Amount) -> Amount:
+        """Both together."""
+        return Amount(self.rows + other.rows, self.bytes + other.bytes)
+
+
+NOTHING: Final = Amount(0, 0)
+Amounts = Mapping[dt.date, Amount]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known of a dataset's days: what is published, delivered (by delivery day), and published of its upstreams.
+
+    `expected` is what a day will about hold: what it holds as published; otherwise what was delivered on that day, or
+    what its upstreams hold of it.
+    """
+
+    dataset: Dataset
+    published: Amounts
+    delivered: Amounts
+    upstream: Mapping[str, Amounts]
+    expected: Amounts
+
+    def bytes_read(self, batch: Days) -> int:
+        """Bytes of the files behind one batch, counted as the budget of a campaign counts them (`Workload`)."""
+        window = self.dataset.fact_delivery_days(batch)
+        above = ((self.upstream[name], self.dataset.upstream_days(name, batch)) for name in self.dataset.upstream)
+        parts = ((self.delivered, window), (self.published, batch), *above)
+        return sum(amounts.get(day, NOTHING).bytes for amounts, days in parts for day in days)
+
+
+@dataclass(frozen=True)
+class FigureReader:
+    """Reads figures; each source is asked once, whatever the number of days."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+    layout: Layout
+
+    def read(self, name: str, days: Days, above: Mapping[str, Figures], *, landing: bool) -> Figures:
+        """Figures of one dataset; `above` holds those of its upstreams that are planned as well.
+
+        With `landing`, source files count that nobody has landed yet: their rows are guessed from their sizes.
+        """
+        loaded = self.datasets[name]
+        dataset = loaded.dataset
+        published = self._published(name, days)
+        delivered = self._delivered(loaded, dataset.fact_delivery_days(days), landing=landing)
+        upstream = {u: self._published(u, dataset.upstream_days(u, days)) for u in dataset.upstream}
+        known = [delivered] if dataset.source is not None else [
+            {**amounts, **(above[u].expected if u in above else {})} for u, amounts in upstream.items()
+        ]  # fmt: skip
+        expected = {day: published.get(day) or _sum(amounts.get(day, NOTHING) for amounts in known) for day in days}
+        return Figures(dataset, published, delivered, upstream, expected)
+
+    def _published(self, name: str, days: Collection[dt.date]) -> Amounts:
+        table = self.tables[name]
+        if not days or not table.exists():
+            return {}
+        return {day: _of_files(files) for day, files in table.active(days).items() if files}
+
+    def _delivered(self, loaded: LoadedDataset, window: Days, *, landing: bool) -> Amounts:
+        if not window:
+            return {}
+        found: dict[dt.date, Amount] = {}
+        for delivery in in_force(loaded.dataset, self.ledger.deliveries(loaded.name, window)):
+            found[delivery.day] = found.get(delivery.day, NOTHING).plus(Amount(delivery.rows, delivery.size))
+        if landing:
+            known = _sum(found.values())
+            share = known.rows / known.bytes if known.bytes else 0
+            sizes = delivered_sizes(loaded, self.layout, [day for day in window if day not in found])
+            found |= {day: Amount(round(size * share), size) for day, size in sizes.items()}
+        return found
+
+
+def _of_files(files: Iterable[DataFile]) -> Amount:
+    return _sum(Amount(file.rows or 0, file.size) for file in files)
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    total = NOTHING
+    for amount in amounts:
+        total = total.plus(amount)
+    return total
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of what days are built from and compared with."""
+
+    ledger: Ledger
+    datasets: Mapping[str, LoadedDataset]
+    tables: Mapping[str, PublishedTable]
+
+    def bytes_read(self, name: str, days: Collection[dt.date], layer: str = "shadow") -> int:
+        """Bytes of the files behind one batch of a layer, compressed as they lie there.
+
+        What was delivered for the days and for those they look back at, the published files that they are compared with,
+        and the published files of the upstream days; raw and staging read only what was delivered. The small references
+        are left out.
+        """
+        dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
+        window = dataset.fact_delivery_days(asked)
+        known = self.ledger.deliveries(name, window) if window else ()
+        delivered = sum(d.size for d in in_force(dataset, known))
+        if layer != "shadow":
+            return delivered
+        upstream = sum(self._published(above, dataset.upstream_days(above, asked)) for above in dataset.upstream)
+        return delivered + upstream + self._published(name, asked)
+
+    def _published(self, name: str, days: Collection[dt.date]) -> int:
+        table = self.tables[name]
+        return sum(f.size for files in table.active(days).values() for f in files) if table.exists() else 0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All that warnings are made from; datasets in the order of the plan.
+
+    `slots` is the number of runs that the run queue lets backfills have at once; none where nobody knows.
+    """
+
+    specification: Specification
+    catalog: Catalog
+    datasets: tuple[PlannedDataset, ...]
+    figures: Mapping[str, Figures]
+    holds: Mapping[str, tuple[Hold, ...]]
+    estimate: Estimate
+    slots: int | None
+
+
+def warnings_of(survey: Survey) -> tuple[str, ...]:
+    """All warnings, each a sentence that names what and which days."""
+    of_dataset: tuple[Callable[[Survey, PlannedDataset], Iterator[str]], ...] = (
+        _without_source, _without_upstream, _unpublished, _on_hold,
+    )  # fmt: skip
+    found = [text for dataset in survey.datasets for rule in of_dataset for text in rule(survey, dataset)]
+    return (*found, *_left_behind(survey), *_more_than_the_queue_gives(survey), *_longer_than_allowed(survey))
+
+
+def _without_source(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+    figures = survey.figures[planned.name]
+    source = figures.dataset.source
+    if source is None:
+        return
+    missing = [day for day in planned.days if day not in figures.delivered]
+    if missing:
+        fails = source.on_missing is OnMissing.fail
+        empty = "they will have only what later files hold of them" if source.late_days else "they will come out empty"
+        then = "they will fail their check source_present" if fails else empty
+        yield f"{planned.name}, {counted(missing)}: no source data; {then}"
+
+
+def _without_upstream(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+    figures = survey.figures[planned.name]
+    building = {d.name: frozenset(d.days) for d in survey.datasets}
+    for name, upstream in figures.dataset.upstream.items():
+        there = figures.upstream[name].keys() | building.get(name, frozenset())
+        lacking = [day for day in figures.dataset.upstream_days(name, planned.days) if day not in there]
+        if lacking:
+            then = (
+                "their days will fail their check upstream_present"
+                if upstream.on_missing is OnMissing.fail
+                else "none of its rows will be found"
+            )
+            yield f"{planned.name}: its upstream {name} has published nothing on {counted(lacking)}; {then}"
+
+
+def _unpublished(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+    published = survey.figures[planned.name].published
+    days = [day for day in planned.days if day not in published]
+    if days:
+        yield f"{planned.name}, {counted(days)}: nothing is published yet, so that there is nothing to compare with"
+
+
+def _on_hold(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+    by_reason: dict[str, list[dt.date]] = {}
+    for hold in survey.holds[planned.name]:
+        by_reason.setdefault(hold.reason, []).append(hold.target[1])
+    for reason, days in by_reason.items():
+        yield (
+            f"{planned.name}, {counted(days)}: on hold ({reason}); live runs leave them alone until: "
+            f"backfill hold lift {planned.name} {min(days)} {max(days)}"
+        )
+
+
+def _left_behind(survey: Survey) -> Iterator[str]:
+    names = [dataset.name for dataset in survey.datasets]
+    for name in survey.catalog.downstream_of(names):
+        above = [u for u in survey.catalog.dataset(name).dataset.upstream if u in names]
+        if name not in names and above:
+            yield f"{name} is built from {', '.join(above)} and not in the scope: what is published of it becomes outdated"
+
+
+def _more_than_the_queue_gives(survey: Survey) -> Iterator[str]:
+    wanted = survey.specification.execution.max_concurrency
+    if survey.slots is not None and wanted > survey.slots:
+        yield (
+            f"execution.max_concurrency: {wanted}, but the run queue lets backfills have {survey.slots} at once; raise the "
+            "limit of dagster/backfill in dagster.yaml, and max_concurrent_runs above it"
+        )
+
+
+def _longer_than_allowed(survey: Survey) -> Iterator[str]:
+    allowed = survey.specification.execution.budget.wall_time
+    if allowed is not None and survey.estimate.seconds > allowed.total_seconds():
+        time = dt.timedelta(seconds=round(survey.estimate.seconds))
+        yield f"execution.budget.wall_time: {format_duration(allowed)} is less than the estimate, {time}: it will stop on the way"

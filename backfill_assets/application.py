@@ -14,7 +14,6 @@ from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
-from backfill_assets.campaigns.examining.doctor import Doctor
 from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.control.approve import Approving
 from backfill_assets.control.figures import Workload
@@ -27,6 +26,7 @@ from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.delta.releases_table import DeltaReleasesTable
 from backfill_assets.delta.stored_tables import DeltaStoredTables
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays, Relaunches

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaigns.examining.doctor import Doctor
-from backfill_assets.campaigns.examining.repair import Repairer
 from backfill_assets.cli.failures import without_secrets_of
 from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
-from backfill_assets.domain.health import Finding, Gravity
+from backfill_assets.doctor.doctor import Doctor
+from backfill_assets.doctor.findings import Finding, Gravity
+from backfill_assets.doctor.repair import Repairer
 
 if TYPE_CHECKING:
-    from backfill_assets.domain.health_ports import EventLog
+    from backfill_assets.doctor.findings import EventLog
 
 _COLUMNS = ("severity", "finding", "backfill doctor --repair", "otherwise")
 

@@ -12,8 +12,7 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UNIT_TAG
-from backfill_assets.domain.health import RunAtWork
-from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.materializations import last_said
 from backfill_assets.orchestration.names import asset_key, days_of

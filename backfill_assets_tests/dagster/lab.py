@@ -27,7 +27,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.domain.health import Finding
+from backfill_assets.doctor.findings import Finding
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS

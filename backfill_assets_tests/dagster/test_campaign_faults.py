@@ -24,7 +24,7 @@ from backfill_assets.control.standing import Standing
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import LIVE_TAG, Attempt, AttemptState
-from backfill_assets.domain.health import Finding
+from backfill_assets.doctor.findings import Finding
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches, standing

@@ -15,8 +15,6 @@ from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.campaigns.examining.doctor import Doctor
-from backfill_assets.campaigns.examining.repair import Repairer
 from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
 from backfill_assets.control.commands import Control
 from backfill_assets.control.conductor import Conductor
@@ -33,8 +31,9 @@ from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.delta.releases_table import DeltaReleasesTable
 from backfill_assets.delta.stored_tables import DeltaStoredTables
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.health import Finding, Gravity
-from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.doctor.doctor import Doctor
+from backfill_assets.doctor.findings import EventLog, Finding, Gravity
+from backfill_assets.doctor.repair import Repairer
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.ledger import Ledger

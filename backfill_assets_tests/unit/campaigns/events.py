@@ -6,8 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from backfill_assets.domain.health import RunAtWork
-from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.doctor.findings import EventLog, RunAtWork
 
 
 @dataclass

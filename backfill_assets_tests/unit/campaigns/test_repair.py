@@ -19,7 +19,7 @@ from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionEr
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
 from backfill_assets.delta.stored_tables import DeltaStoredTables
-from backfill_assets.domain.health import Finding, Gravity, Mended, RunAtWork
+from backfill_assets.doctor.findings import Finding, Gravity, Mended, RunAtWork
 from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.health import Finding, Gravity
+from backfill_assets.doctor.findings import Finding, Gravity
 from backfill_assets_tests.harness.tables import content, day, rows_of, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World
 

@@ -15,7 +15,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import LedgerError, RollbackError
 from backfill_assets.core.release import AHEAD
 from backfill_assets.core.unit import Hold, Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.domain.health import Gravity
+from backfill_assets.doctor.findings import Gravity
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.open import open_ledger
 from backfill_assets.release.publish import AlreadyReleased

@@ -15,7 +15,7 @@ from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta import shadows
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.health import Mend
+from backfill_assets.doctor.findings import Mend
 from backfill_assets.release import reconcile
 from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets.release.reconcile import RepairKind

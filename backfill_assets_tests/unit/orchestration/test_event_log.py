@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
 from backfill_assets.core.unit import UNIT_TAG
-from backfill_assets.domain.health import RunAtWork
-from backfill_assets.domain.health_ports import EventLog
+from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.materializations import last_metadata
 from backfill_assets.orchestration.names import asset_key

@@ -6,11 +6,6 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backfill_assets.campaigns.examining.clocks import ClockExam
-from backfill_assets.campaigns.examining.events import EventsExam
-from backfill_assets.campaigns.examining.files import FilesExam
-from backfill_assets.campaigns.examining.releases import RECONCILE, PublishedExam
-from backfill_assets.campaigns.examining.work import WorkExam
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import is_ahead
@@ -19,8 +14,18 @@ from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.health import Cure, Finding, Gravity, Mend
-from backfill_assets.domain.health_ports import EventLog, StoredTables, WrittenReports
+from backfill_assets.doctor.files import FilesExam
+from backfill_assets.doctor.findings import (
+    Cure,
+    EventLog,
+    Finding,
+    Gravity,
+    Mend,
+    StoredTables,
+    WrittenReports,
+)
+from backfill_assets.doctor.releases import RECONCILE, PublishedExam
+from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.readers import DataReleases
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from backfill_assets.campaign.state import Action, JournalEntry
-from backfill_assets.campaigns.examining.doctor import Doctor
-from backfill_assets.campaigns.examining.files import REPORTS, days_of
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.ports import Identity
 from backfill_assets.core.unit import AttemptState
-from backfill_assets.domain.health import Cure, Finding, Mend, Mended
+from backfill_assets.doctor.doctor import Doctor
+from backfill_assets.doctor.files import REPORTS, days_of
+from backfill_assets.doctor.findings import (
+    Cure,
+    Finding,
+    Mend,
+    Mended,
+)
 from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.reconcile import Reconcile, RepairKind
 

@@ -1,1 +1,0 @@
-"""The doctor: compares the ledger with Delta logs, files, reports and the scheduler, and mends what is safe."""

@@ -1,0 +1,1 @@
+"""What does not agree, and what can be fixed."""

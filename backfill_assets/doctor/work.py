@@ -1,0 +1,360 @@
+"""Attempts, units, locks, campaigns, clocks and the scheduler's log: what does not agree."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry
+from backfill_assets.core.days import format_days
+from backfill_assets.core.release import (
+    AHEAD,
+    ReleaseKind,
+    ReleaseState,
+    is_ahead,
+)
+from backfill_assets.core.unit import (
+    Attempt,
+    AttemptState,
+    ReleaseRecord,
+    Unit,
+    UnitState,
+)
+from backfill_assets.doctor.findings import (
+    Cure,
+    EventLog,
+    Finding,
+    Gravity,
+    Mend,
+    RunAtWork,
+)
+from backfill_assets.doctor.releases import RECONCILE
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.finish import is_rollback, taken_back
+
+_RESTORE = "the ledger was altered: restore it from a backup, or find out who writes to it"
+_TOLD = frozenset({Action.published, Action.rolled_back})
+
+
+@dataclass(frozen=True)
+class WorkExam:
+    """The ledger alone, at one moment; a unit that was opened before `old` is mentioned."""
+
+    ledger: Ledger
+    now: dt.datetime
+    old: dt.datetime
+
+    def findings(self) -> Iterator[Finding]:
+        """What does not agree."""
+        yield from self._attempts()
+        yield from self._locks()
+        for unit in self._open:
+            yield from self._unit(unit)
+        for campaign in self._campaigns.values():
+            yield from self._campaign(campaign)
+
+    def forgotten(self, known: Collection[str]) -> Iterator[Finding]:
+        """Open units whose launch is not among those that the scheduler knows; see `launches`."""
+        at_work = {attempt.unit for attempt in self.ledger.attempts(state=AttemptState.running)}
+        for unit in self._open:
+            if not unit.campaign and launch_of(unit) not in known and unit.id not in at_work:
+                what = f"unit {unit.id} claims its days, but its launch {launch_of(unit)} is no longer in Dagster"
+                yield Finding(Gravity.warning, what, _go_on(unit))
+
+    @property
+    def launches(self) -> frozenset[str]:
+        """The launches of all open units that no campaign has opened."""
+        return frozenset(launch_of(unit) for unit in self._open if not unit.campaign)
+
+    @cached_property
+    def _open(self) -> tuple[Unit, ...]:
+        return self.ledger.units(states={UnitState.open})
+
+    @cached_property
+    def _campaigns(self) -> Mapping[str, Campaign]:
+        return {campaign.id: campaign for campaign in self.ledger.campaigns()}
+
+    def _attempts(self) -> Iterator[Finding]:
+        for attempt in self.ledger.attempts(state=AttemptState.running):
+            if attempt.lease_until < self.now:
+                what = (
+                    f"attempt {attempt.number} of {attempt.dataset} {format_days(attempt.days)} (run {attempt.run}) "
+                    "counts as running, but its lease is over"
+                )
+                cure = Cure(Mend.attempt, str(attempt.number), attempt.dataset, attempt.unit)
+                yield Finding(Gravity.warning, what, "end its run if it still shows, and launch the days again", cure)
+
+    def _locks(self) -> Iterator[Finding]:
+        for lock in self.ledger.locks():
+            if lock.until < self.now:
+                what = f"the lock {lock.name} is left by {lock.holder}, whose lease ended at {lock.until:%Y-%m-%d %H:%M:%S} UTC"
+                remedy = "nothing: whoever needs it next takes it over"
+                yield Finding(Gravity.info, what, remedy, Cure(Mend.lock, lock.name))
+
+    def _unit(self, unit: Unit) -> Iterator[Finding]:
+        campaign = self._campaigns.get(unit.campaign)
+        if unit.campaign and (campaign is None or campaign.unit != unit.id):
+            what = f"unit {unit.id} claims its days for campaign {unit.campaign}, whose launch was not completed"
+            remedy = f"complete it (backfill launch {unit.campaign}) or give it up (backfill discard {unit.id})"
+            yield Finding(Gravity.warning, what, remedy)
+        elif unit.opened_at <= self.old:
+            what = f"unit {unit.id} of {unit.by} has been open since {unit.opened_at:%Y-%m-%d} and claims its days"
+            remedy = f"publish it (backfill publish {unit.id}) or give it up (backfill discard {unit.id})"
+            yield Finding(Gravity.info, what, remedy)
+
+    def _campaign(self, campaign: Campaign) -> Iterator[Finding]:
+        if campaign.unit:
+            journal = self.ledger.journal(campaign.id)
+            yield from self._approvals(campaign, journal)
+            yield from self._told(campaign, journal)
+
+    def _approvals(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
+        given = {approval.at for approval in self.ledger.approvals(campaign.unit)}
+        noted = {entry.at for entry in journal if entry.action is Action.approved}
+        for at in sorted(given - noted):
+            what = f"campaign {campaign.id} has an approval of {at:%Y-%m-%d %H:%M:%S} UTC that its journal does not tell of"
+            yield Finding(Gravity.error, what, _RESTORE)
+        for at in sorted(noted - given):
+            what = f"the journal of campaign {campaign.id} tells of an approval at {at:%Y-%m-%d %H:%M:%S} UTC that is not there"
+            yield Finding(Gravity.error, what, _RESTORE)
+
+    def _told(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
+        records = self.ledger.releases(unit=campaign.unit)
+        true = {r.manifest.release for r in records if r.state is ReleaseState.finalized}
+        noted = {release for entry in journal if entry.action in _TOLD for release in _released(entry)}
+        unsettled = {r.manifest.release for r in records if r.state is ReleaseState.intent}
+        for release in sorted(_to_be_told(records) - noted):
+            what = f"release {release} is not in the journal of its campaign {campaign.id}"
+            yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
+        for release in sorted(noted - true - unsettled):
+            what = f"the journal of campaign {campaign.id} tells of release {release}, which the ledger does not have as true"
+            yield Finding(Gravity.error, what, _RESTORE)
+
+
+def launch_of(unit: Unit) -> str:
+    """The Dagster backfill or run that opened a unit."""
+    return unit.opened_by.partition("/")[0]
+
+
+def _to_be_told(records: Collection[ReleaseRecord]) -> frozenset[str]:
+    """Releases of which a journal tells: not what was taken back before anybody could notice."""
+    undone = taken_back(records)
+    return frozenset(
+        r.manifest.release
+        for r in records
+        if r.state is ReleaseState.finalized
+        and r.manifest.campaign
+        and r.manifest.release not in undone
+        and (r.manifest.kind is ReleaseKind.publish or is_rollback(r))
+    )
+
+
+def _released(entry: JournalEntry) -> Collection[str]:
+    named = entry.detail.get("releases")
+    return [str(name) for name in named.values()] if isinstance(named, Mapping) else []
+
+
+def _go_on(unit: Unit) -> str:
+    return f"go on with it (backfill resume {unit.id}) or give it up (backfill discard {unit.id})"
+
+
+_TELLING = dt.timedelta(minutes=1)
+"""How long whoever has released a unit may take until they have told of it."""
+_NO_RELEASE = "a materialization that names no release"
+
+
+@dataclass(frozen=True)
+class EventsExam:
+    """The event log beside the ledger, at one moment; runs that were started before `settled` are asked after."""
+
+    ledger: Ledger
+    events: EventLog
+    now: dt.datetime
+    settled: dt.datetime
+
+    def of_runs(self) -> Iterator[Finding]:
+        """Runs that show as started although their worker is dead."""
+        for run in self._runs:
+            yield from self._run(run, self._attempts.get(run.id, []))
+
+    @cached_property
+    def _runs(self) -> Sequence[RunAtWork]:
+        return self.events.at_work()
+
+    @cached_property
+    def _attempts(self) -> Mapping[str, Sequence[Attempt]]:
+        found: dict[str, list[Attempt]] = {run.id: [] for run in self._runs}
+        for attempt in self.ledger.attempts() if found else ():
+            if attempt.run in found:
+                found[attempt.run].append(attempt)
+        return found
+
+    @cached_property
+    def _at_work(self) -> frozenset[str]:
+        """Units of which a run may be about to tell."""
+        return frozenset(run.unit for run in self._runs) | {a.unit for own in self._attempts.values() for a in own}
+
+    def of_published(self, name: str, *, busy: bool) -> Iterator[Finding]:
+        """What the event log shows as published of a dataset, and what the ledger released; nothing while it is `busy`."""
+        if busy:
+            return
+        records = self.ledger.releases(name)
+        newest, told = _newest(records), self.events.told(name)
+        lacking: dict[str, list[dt.date]] = {}
+        for day, record in newest.items():
+            if record.manifest.release not in _names(told.get(day, "")) and not self._telling(record):
+                lacking.setdefault(record.manifest.release, []).append(day)
+        manifests = {record.manifest.release: record.manifest for record in records}
+        for release, days in sorted(lacking.items()):
+            unit, kind = manifests[release].unit, manifests[release].kind
+            what = f"release {release} of {name}: Dagster was not told of {format_days(days)}"
+            cure = Cure(Mend.tell, release, name, unit, tuple(day.isoformat() for day in sorted(days)))
+            # Publishing the unit of a rollback would undo the rollback.
+            command = f"publish {unit}" if kind is ReleaseKind.publish else "doctor --repair"
+            yield Finding(Gravity.warning, what, f"run: backfill {command}, which tells it again", cure)
+        yield from _never_released(name, {day: release for day, release in told.items() if day not in newest})
+
+    def _telling(self, record: ReleaseRecord) -> bool:
+        return (
+            record.manifest.unit in self._at_work
+            or self.now - _TELLING < record.manifest.created_at <= self.now + AHEAD
+        )
+
+    def _run(self, run: RunAtWork, attempts: Sequence[Attempt]) -> Iterator[Finding]:
+        last = attempts[-1] if attempts else None
+        if last is not None and last.state is AttemptState.lost and not _alive(attempts):
+            what = (
+                f"run {run.id} shows as started, but the lease of its attempt {last.number} of {last.dataset} is lost"
+            )
+            yield Finding(
+                Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, last.dataset, last.unit)
+            )
+        elif run.ended_process is not None and not self._overdue(attempts):
+            what = f"run {run.id} shows as started, but its process {run.ended_process} is gone"
+            yield Finding(Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, unit=run.unit))
+        elif not _alive(attempts) and run.started_at < self.settled:
+            what = f"run {run.id} shows as started since {run.started_at:%Y-%m-%d %H:%M} UTC, and holds no lease"
+            yield Finding(Gravity.warning, what, "terminate it in Dagster if its process is gone")
+
+    def _overdue(self, attempts: Sequence[Attempt]) -> bool:
+        # It has a finding of its own, whose repair ends the run as well.
+        return any(attempt.state is AttemptState.running and attempt.lease_until < self.now for attempt in attempts)
+
+
+def _alive(attempts: Sequence[Attempt]) -> bool:
+    # One that is past its lease is named as that.
+    return any(attempt.state is AttemptState.running for attempt in attempts)
+
+
+def _newest(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, ReleaseRecord]:
+    """The last release of each day, be it a rollback: it decides what readers see, and Dagster is told of either."""
+    undone = taken_back(records)
+    newest: dict[dt.date, ReleaseRecord] = {}
+    for record in sorted(records, key=lambda r: r.version or 0):
+        manifest = record.manifest
+        published = record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.publish
+        if is_rollback(record) or (published and manifest.release not in undone):
+            newest |= {swap.day: record for swap in manifest.days}
+    return newest
+
+
+def _names(told: str) -> Sequence[str]:
+    """The releases of all datasets that were released together."""
+    return told.split(", ")
+
+
+def _never_released(name: str, told: Mapping[dt.date, str]) -> Iterator[Finding]:
+    by_release: dict[str, list[dt.date]] = {}
+    for day, release in told.items():
+        by_release.setdefault(release, []).append(day)
+    for release, days in sorted(by_release.items()):
+        said = f"release {release}" if release else _NO_RELEASE
+        what = f"Dagster shows {name} {format_days(days)} as published by {said}, but the ledger has no such release"
+        remedy = "if the ledger lost it: backfill reconcile; otherwise wipe the materializations of these partitions in Dagster"
+        yield Finding(Gravity.warning, what, remedy)
+
+
+_WRONG: Final = "that clock was ahead, or the one of this host is behind"
+_RIGHT: Final = "set both right"
+
+
+@dataclass(frozen=True)
+class _Dated:
+    """Something with a time, as people find it, and who gave the time."""
+
+    name: str
+    by: str
+    at: dt.datetime
+
+
+@dataclass(frozen=True)
+class ClockExam:
+    """The times of the ledger at one moment: no order is decided by them, but rollback windows and leases are."""
+
+    ledger: Ledger
+    datasets: Collection[str]
+    now: dt.datetime
+
+    def findings(self) -> Iterator[Finding]:
+        """What lies in the future."""
+        for name in self.datasets:
+            yield from self._releases(name)
+        running = self.ledger.attempts(state=AttemptState.running)
+        yield from self._ahead(
+            "attempts", (_Dated(f"{a.number} of {a.dataset}", a.worker, a.started_at) for a in running),
+            "end their runs if they still show: their leases would last until then",
+        )  # fmt: skip
+        locks = (_Dated(lock.name, lock.holder, lock.until) for lock in self.ledger.locks())
+        yield from self._ahead("locks", locks, "nothing else: whoever needs one takes it over")
+        for kind, dated in (("units", self._units()), ("holds", self._holds()), ("journal entries", self._entries())):
+            yield from self._ahead(kind, dated, "nothing else: nothing is decided by these times")
+
+    def _releases(self, name: str) -> Iterator[Finding]:
+        ahead = [r for r in self.ledger.releases(name) if is_ahead(r.manifest.created_at, self.now)]
+        true = [r for r in ahead if r.state is ReleaseState.finalized]
+        if lasting := [r for r in true if r.corrected is None]:
+            what = f"{self._told(lasting)}: no release after it tells when it was made, so its rollback window does not end"
+            yield Finding(
+                Gravity.warning, what, f"{_RIGHT}; the next release, of any dataset, is dated right and ends this"
+            )
+        if ended := [r for r in true if r.corrected is not None]:
+            what = f"{self._told(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, when the next release was"
+            yield Finding(Gravity.info, what, "nothing: the releases after it are dated right")
+
+    def _told(self, releases: Collection[ReleaseRecord]) -> str:
+        oldest = [*releases][-1].manifest
+        more = f" and {len(releases) - 1} more" if len(releases) > 1 else ""
+        return (
+            f"release {oldest.release} of {oldest.dataset}{more} by {oldest.by} is dated {oldest.created_at:%Y-%m-%d %H:%M} UTC, "
+            f"in the future: {_WRONG}"
+        )
+
+    def _units(self) -> Iterator[_Dated]:
+        return (_Dated(u.id, u.by, u.opened_at) for u in self.ledger.units(states={UnitState.open}))
+
+    def _holds(self) -> Iterator[_Dated]:
+        for name in self.datasets:
+            yield from (_Dated(f"{name} {hold.target[1]}", hold.by, hold.since) for hold in self.ledger.holds(name))
+
+    def _entries(self) -> Iterator[_Dated]:
+        for campaign in self.ledger.campaigns():
+            journal = self.ledger.journal(campaign.id)
+            yield from (_Dated(f"{e.action.value} of {campaign.id}", e.by, e.at) for e in journal)
+
+    def _ahead(self, kind: str, dated: Iterable[_Dated], remedy: str) -> Iterator[Finding]:
+        if found := [one for one in dated if is_ahead(one.at, self.now)]:
+            first = found[0]
+            what = (
+                f"{len(found)} {kind} lie in the future, first {first.name} by {first.by} at {first.at:%Y-%m-%d %H:%M} UTC: "
+                f"{_WRONG}"
+            )
+            yield Finding(Gravity.warning, what, f"{_RIGHT}; {remedy}")

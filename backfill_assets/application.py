@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
-from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.control.approve import Approving
 from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner
@@ -51,6 +49,8 @@ from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.rollback import Rollback
 from backfill_assets.release.sweep import GRACE, Sweep
 from backfill_assets.release.watch import WatchRelease
+from backfill_assets.report.metrics import MetricsNow
+from backfill_assets.report.review import Reviews
 from backfill_assets.settings import Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import SystemClock, TimedIds

@@ -23,8 +23,8 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.domain.metric_changes import metric_changes
 from backfill_assets.evidence.readiness import explain_faults
+from backfill_assets.report.series import metric_changes
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.campaign_desk import Desk

@@ -9,8 +9,9 @@ from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
 from backfill_assets.control.standing import Standing
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
-from backfill_assets.domain.metric_changes import MetricChange, metric_changes
 from backfill_assets.evidence.readiness import DayFault
+from backfill_assets.report.records import MetricChange
+from backfill_assets.report.series import metric_changes
 
 Known = Mapping[DatasetDay, DayEvidence]
 """The evidence that counts, by dataset and day."""

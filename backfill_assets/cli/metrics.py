@@ -7,7 +7,7 @@ from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.cli.status import Json
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.text import number_of
-from backfill_assets.domain.metrics import CampaignMetrics, DatasetMetrics
+from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 _MOST_WINDOWS = 5
 _OF_DATASETS = (

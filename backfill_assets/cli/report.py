@@ -12,8 +12,8 @@ from backfill_assets.application import Application
 from backfill_assets.cli.output import errors, say
 from backfill_assets.core.errors import UnitError
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.domain.review import review_as_json
 from backfill_assets.orchestration.unit_report import reports_of, tell
+from backfill_assets.report.records import review_as_json
 
 
 def report(

@@ -9,9 +9,9 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.core.evidence import DatasetDay
-from backfill_assets.domain.metrics import DatasetMetrics
 from backfill_assets.orchestration.report_links import Metadata
 from backfill_assets.release.publish import AlreadyReleased, Released
+from backfill_assets.report.metrics import DatasetMetrics
 
 
 def release_figures(

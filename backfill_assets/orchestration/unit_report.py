@@ -11,7 +11,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.unit import Unit
 
 if TYPE_CHECKING:
-    from backfill_assets.reports.writing import Reports
+    from backfill_assets.report.page import Reports
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def tell(application: Application, unit: Unit, warn: Callable[[str], object], *,
 def reports_of(application: Application) -> Reports:
     """The folder of reports that the settings name."""
     # Altair and the scripts of the charts take longer to load than most steps to run.
-    from backfill_assets.reports.writing import Reports  # noqa: PLC0415
+    from backfill_assets.report.page import Reports  # noqa: PLC0415
 
     return Reports(application.settings.reports, application.settings.reports_url)
 

@@ -11,7 +11,7 @@ import pytest
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import DELIVERY_FILE, DayComparison
-from backfill_assets.domain.attribution import Attribution, attribute
+from backfill_assets.report.causes import Attribution, attribute
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings

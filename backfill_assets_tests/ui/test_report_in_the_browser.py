@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from backfill_assets.core.unit import UnitState
-from backfill_assets.reports.writing import Reports
+from backfill_assets.report.page import Reports
 from backfill_assets_tests.ui.conftest import QUIET, SCREENSHOTS
 from backfill_assets_tests.unit.reports.sample import Wish, sample_review
 

@@ -23,10 +23,10 @@ from backfill_assets.core.measured import (
     SourceState,
 )
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.domain.attribution import attribute
 from backfill_assets.pipeline.differences import Question, RowDifferences, row_differences
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.measure import Sides
+from backfill_assets.report.causes import attribute
 from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, Kit
 
 ATTEMPT = 7

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from backfill_assets.campaign.state import Action, JournalEntry, Phase
-from backfill_assets.campaigns.conducting.metrics_now import MetricsNow
+from backfill_assets.report.metrics import MetricsNow
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World, side

@@ -11,16 +11,15 @@ import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaign.estimate import Price
-from backfill_assets.campaigns.proving.gathering import all_seams, of_reaches, place_of, subject_of
-from backfill_assets.campaigns.proving.reach import Reaches
-from backfill_assets.campaigns.proving.review import Reviews
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.domain.levels import Level
-from backfill_assets.domain.review import DayState, Outcome, as_plain
-from backfill_assets.domain.series import Point, Series
+from backfill_assets.report.causes import Reaches
+from backfill_assets.report.concerns import Level
+from backfill_assets.report.facts import all_seams, of_reaches, place_of, subject_of
+from backfill_assets.report.records import DayState, Outcome, Point, Series, as_plain
+from backfill_assets.report.review import Reviews
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from backfill_assets.core.measured import DayComparison, Share
-from backfill_assets.domain.attribution import Attribution, attribute
+from backfill_assets.report.causes import Attribution, attribute
 
 DIMENSIONS = ("store", "department", "brand", "category", "delivery file")
 DAY = dt.date(2017, 3, 1)

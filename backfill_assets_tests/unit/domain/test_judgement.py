@@ -14,11 +14,10 @@ from backfill_assets.core.evidence import Basis, Check, CheckKind, DatasetDay, D
 from backfill_assets.core.expected_change import Change
 from backfill_assets.core.measured import Seam
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.judgement import Grounds, judge_unit
-from backfill_assets.domain.levels import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
-from backfill_assets.domain.metric_changes import MetricChange, relative
-from backfill_assets.domain.review import DayState, Outcome, ReviewedDay
-from backfill_assets.domain.series import Point, Series
+from backfill_assets.report.concerns import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
+from backfill_assets.report.judgement import Grounds, judge_unit
+from backfill_assets.report.records import DayState, MetricChange, Outcome, Point, ReviewedDay, Series
+from backfill_assets.report.series import relative
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD
 

@@ -23,7 +23,7 @@ from backfill_assets.core.unit import (
     UnitState,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.metrics import (
+from backfill_assets.report.metrics import (
     LastSuccess,
     Metrics,
     Published,

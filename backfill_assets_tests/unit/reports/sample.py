@@ -12,15 +12,6 @@ from decimal import Decimal
 from backfill_assets.campaign.estimate import Price
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import Action, JournalEntry
-from backfill_assets.campaigns.proving.gathering import (
-    Standing,
-    agreements,
-    all_seams,
-    day_states,
-    effort_of,
-    largest_changes,
-    row_totals,
-)
 from backfill_assets.core.certificate import Certificate, Disagreement, Prints, Recomputation
 from backfill_assets.core.days import day_range, slices
 from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, unit_hash
@@ -41,12 +32,21 @@ from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.domain.attribution import attribute
-from backfill_assets.domain.judgement import Grounds, judge_unit
-from backfill_assets.domain.levels import of_certificate, of_seams, of_verdicts
-from backfill_assets.domain.review import Command, DayState, Made, Proof, Reach, Review, Subject
-from backfill_assets.domain.series import Surroundings, series_of
 from backfill_assets.pipeline.judge import judge
+from backfill_assets.report.causes import Reach, attribute
+from backfill_assets.report.concerns import of_certificate, of_seams, of_verdicts
+from backfill_assets.report.facts import (
+    Standing,
+    agreements,
+    all_seams,
+    day_states,
+    effort_of,
+    largest_changes,
+    row_totals,
+)
+from backfill_assets.report.judgement import Grounds, judge_unit
+from backfill_assets.report.records import Command, DayState, Made, Proof, Review, Subject
+from backfill_assets.report.series import Surroundings, series_of
 from backfill_assets_tests.harness.specifications import PLAIN
 
 START = dt.date(1995, 1, 1)

@@ -19,7 +19,9 @@ import pytest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.core.unit import UnitState
-from backfill_assets.domain.metrics import (
+from backfill_assets.report import tables
+from backfill_assets.report.charts import MOST_POINTS, metric_chart, spread_chart, thinned
+from backfill_assets.report.metrics import (
     CampaignMetrics,
     DatasetMetrics,
     LastSuccess,
@@ -28,13 +30,9 @@ from backfill_assets.domain.metrics import (
     SecondsPerPartition,
     Watermark,
 )
-from backfill_assets.domain.review import Outcome, Review, as_plain, review_as_json
-from backfill_assets.domain.series import Point, Series
-from backfill_assets.reports import words
-from backfill_assets.reports.charts import MOST_POINTS, metric_chart, spread_chart, thinned
-from backfill_assets.reports.page import render_review
-from backfill_assets.reports.tables import Sums, metrics_of, months_of
-from backfill_assets.reports.writing import Reports
+from backfill_assets.report.page import Reports, render_review
+from backfill_assets.report.records import Outcome, Point, Review, Series, as_plain, review_as_json
+from backfill_assets.report.tables import Sums, metrics_of, months_of
 from backfill_assets_tests.unit.reports.sample import NOW, START, Wish, sample_review
 
 pytestmark = pytest.mark.slow
@@ -101,7 +99,7 @@ def shown(wish: Wish) -> tuple[Review, str, Page]:
 def test_the_verdict_stands_on_top_in_one_sentence(wish: Wish, outcome: Outcome, words: str) -> None:
     review, _, page = shown(wish)
     assert review.judgement.outcome is outcome
-    assert words in review.judgement.sentence
+    assert tables in review.judgement.sentence
     assert page.text.index(review.judgement.sentence) < page.text.index("What was asked for")
 
 
@@ -119,7 +117,7 @@ def test_the_page_says_what_the_json_says() -> None:
         assert concern["found"] in text
         assert concern["day"] in text
     for change in found["largest"][0]["changes"]:
-        assert words.figure(Decimal(change["new"])) in text
+        assert tables.figure(Decimal(change["new"])) in text
     for entry in found["journal"]:
         assert entry["action"] in text
     recomputed = sum(len(proof.certificate.days) for proof in review.certificates)

@@ -7,17 +7,72 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from enum import StrEnum
 
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import JournalEntry
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
-from backfill_assets.core.measured import GoldenCounts, RowChange, RowCounts, Seam
+from backfill_assets.core.expected_change import Change
+from backfill_assets.core.measured import (
+    GoldenCounts,
+    RowChange,
+    RowCounts,
+    Seam,
+)
 from backfill_assets.core.unit import Attempt
-from backfill_assets.domain.attribution import Attribution
-from backfill_assets.domain.levels import Concern
-from backfill_assets.domain.series import Series
+from backfill_assets.report.causes import Attribution, Reach
+from backfill_assets.report.concerns import Concern
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """How far a metric has moved over `days` days, and what was promised on them, each with where it stands.
+
+    `range` is none where no day had anything to compare with. Its edges are rounded outwards, to 0.0001 %.
+    """
+
+    dataset: str
+    metric: str
+    days: int
+    range: Change | None
+    promised: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A metric on one day. Days outside of the unit, `inside` false, have only what is published of them, as `old`.
+
+    `source` is the figure of what the day was built from; `low` and `high` are the band that was expected, none where
+    anything goes; `change` is relative (-0.5 is -50 %), none where there is nothing to compare; `passed` is the verdict of
+    the metric's check; `live` says that the live pipeline has published the day since the unit was opened.
+    """
+
+    day: dt.date
+    old: Decimal | None
+    new: Decimal | None = None
+    source: Decimal | None = None
+    low: Decimal | None = None
+    high: Decimal | None = None
+    change: Decimal | None = None
+    passed: bool | None = None
+    inside: bool = True
+    live: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric of a dataset over the days of a unit and its neighbours, in order, with how far it has moved in all.
+
+    `adds_up` says that figures of several days may be added, as those of sums and counts of rows may.
+    """
+
+    dataset: str
+    metric: str
+    change: MetricChange | None
+    points: tuple[Point, ...]
+    adds_up: bool = False
 
 
 class Outcome(StrEnum):
@@ -137,26 +192,6 @@ class Effort:
     estimate: Estimate | None
     actual: Estimate
     waited: float
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Which files a release touches: those of its days, and no other.
-
-    `removed` and `added` count files; `outside` counts the files of other days, `altered` names those of these days that
-    are not the very same before and after. `held` is none where nobody can tell any more.
-    """
-
-    dataset: str
-    release: str
-    days: int
-    removed: int
-    added: int
-    outside: int
-    outside_days: int
-    altered: tuple[dt.date, ...]
-    held: bool | None
-    words: str
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,28 @@
-"""What readers see of a unit's days and around them: which release brought what, and what was measured of it."""
+"""Metrics day by day: as was, as would be, as expected, and what has changed so far."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import (
+    ROUND_CEILING,
+    ROUND_FLOOR,
+    ROUND_HALF_EVEN,
+    Decimal,
+)
 from functools import cached_property
 from typing import Final
 
-from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.expected_change import ROUNDING, Change, Contract
 from backfill_assets.core.measured import ROW_COUNT, Figures
 from backfill_assets.core.release import (
     DataFile,
@@ -22,11 +34,123 @@ from backfill_assets.core.release import (
     restorable_until,
 )
 from backfill_assets.core.unit import ReleaseRecord, Unit
+from backfill_assets.dataset.check_list import band_of, metric_names
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.review import DayState
-from backfill_assets.domain.series import Surroundings
 from backfill_assets.evidence.contents import effective
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.report.records import (
+    DayState,
+    MetricChange,
+    Point,
+    Series,
+)
+
+ENDING: Final = "_change"
+"""What the check of a metric's change is called after the metric's name."""
+_SHOWN: Final = Decimal("1e-6")
+_LARGE: Final = Decimal(10) ** 12
+"""From here on digits after the point mean nothing, and rounding to them would not fit."""
+
+
+def metric_changes(evidence: Iterable[DayEvidence]) -> tuple[MetricChange, ...]:
+    """The change of each metric that was checked, over all days with evidence; in the order of the checks."""
+    moved: dict[tuple[str, str], list[Decimal]] = {}
+    promised: dict[tuple[str, str], dict[str, None]] = {}
+    for one in evidence:
+        for verdict in one.verdicts:
+            metric = verdict.check.removesuffix(ENDING)
+            if metric == verdict.check or metric not in one.measured.shadow.metrics:
+                continue
+            key = (one.dataset, metric)
+            found, said = moved.setdefault(key, []), promised.setdefault(key, {})
+            change = relative(one.measured.published.metrics.get(metric), one.measured.shadow.metrics[metric])
+            if change is not None:
+                found.append(change)
+                said[f"{verdict.expected} ({verdict.note})" if verdict.note else verdict.expected] = None
+    return tuple(
+        MetricChange(dataset, metric, len(found), _range(found), tuple(promised[dataset, metric]))
+        for (dataset, metric), found in moved.items()
+    )
+
+
+def relative(old: Decimal | None, new: Decimal | None) -> Decimal | None:
+    """The relative change of a figure (-0.5 is -50 %); none where there is nothing to compare."""
+    if old is None or new is None or not old.is_finite() or not new.is_finite() or not old:
+        return None
+    # What sums of floating-point numbers differ by is no change.
+    return _rounded((new - old) / old, ROUNDING, ROUND_HALF_EVEN)
+
+
+def _range(found: list[Decimal]) -> Change | None:
+    if not found:
+        return None
+    return Change(_rounded(min(found), _SHOWN, ROUND_FLOOR), _rounded(max(found), _SHOWN, ROUND_CEILING))
+
+
+def _rounded(value: Decimal, step: Decimal, how: str) -> Decimal:
+    return value.quantize(step, how) if abs(value) < _LARGE else value
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around a unit's days: published figures of other days, and the days that live runs have published since."""
+
+    figures: Mapping[dt.date, Figures]
+    live: frozenset[dt.date]
+
+
+NOWHERE = Surroundings({}, frozenset())
+"""Nothing is known of other days."""
+
+
+def series_of(
+    dataset: Dataset, evidence: Mapping[dt.date, DayEvidence], contract: Contract, around: Surroundings = NOWHERE
+) -> tuple[Series, ...]:
+    """The series of every metric of a dataset, in the order of its metrics; `contract` is what was promised of it."""
+    measured = {day: one for day, one in sorted(evidence.items()) if one.verdicts}
+    changes = {change.metric: change for change in metric_changes(measured.values())}
+    return tuple(
+        Series(
+            dataset.name,
+            metric,
+            changes.get(metric),
+            tuple(sorted(_points(metric, dataset, measured, contract, around), key=lambda point: point.day)),
+            metric == ROW_COUNT or (metric in dataset.measures and dataset.measures[metric].sum),
+        )
+        for metric in metric_names(dataset)
+    )
+
+
+def _points(
+    metric: str,
+    dataset: Dataset,
+    evidence: Mapping[dt.date, DayEvidence],
+    contract: Contract,
+    around: Surroundings,
+) -> Iterator[Point]:
+    for day, figures in around.figures.items():
+        if day not in evidence and metric in figures:
+            yield Point(day, figures[metric], inside=False, live=day in around.live)
+    for day, one in evidence.items():
+        measured = one.measured
+        old = measured.published.metrics.get(metric) if measured.published.rows else None
+        new = measured.shadow.metrics.get(metric)
+        band = band_of(metric, dataset, day, contract).change.edges(old)
+        source = measured.staging.metrics.get(metric) if dataset.source else measured.upstream.totals.get(metric)
+        passed = next((v.passed for v in one.verdicts if v.check == metric + ENDING), None)
+        low, high = band or (None, None)
+        yield Point(day, old, new, source, low, high, relative(old, new), passed, live=day in around.live)
+
+
+def moved(series: Sequence[Series]) -> tuple[Series, ...]:
+    """The series with a day on which something changed."""
+    return tuple(one for one in series if any(point.change or _came_or_went(point) for point in one.points))
+
+
+def _came_or_went(point: Point) -> bool:
+    return point.inside and (point.old is None) is not (point.new is None)
+
 
 CONTEXT: Final = dt.timedelta(days=60)
 """How far before and after a unit's days its neighbours are shown: enough steps to tell a usual one."""

@@ -13,10 +13,18 @@ from backfill_assets.core.measured import ROW_COUNT
 from backfill_assets.core.text import in_words, number_of
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.checks import PERCENTILES
-from backfill_assets.domain.levels import Concern, in_one_sentence, worst_of
-from backfill_assets.domain.metric_changes import MetricChange
-from backfill_assets.domain.review import DayState, Judgement, Made, Outcome, Reach, ReviewedDay, RowTotals
-from backfill_assets.domain.series import Series
+from backfill_assets.report.causes import Reach
+from backfill_assets.report.concerns import Concern, in_one_sentence, worst_of
+from backfill_assets.report.records import (
+    DayState,
+    Judgement,
+    Made,
+    MetricChange,
+    Outcome,
+    ReviewedDay,
+    RowTotals,
+    Series,
+)
 
 _MOST_METRICS = 2
 _HUNDREDTH = Decimal("0.0001")

@@ -12,9 +12,13 @@ import altair as alt
 
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.measured import Seam
-from backfill_assets.domain.metric_changes import relative
-from backfill_assets.domain.review import DayState, ReviewedDay
-from backfill_assets.domain.series import Point, Series
+from backfill_assets.report.records import (
+    DayState,
+    Point,
+    ReviewedDay,
+    Series,
+)
+from backfill_assets.report.series import relative
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 """What Altair makes."""

@@ -10,7 +10,29 @@ from functools import cached_property
 from backfill_assets.campaign.estimate import Price
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaign.validation import Certification
-from backfill_assets.campaigns.proving.gathering import (
+from backfill_assets.control.approve import approved, current_evidence
+from backfill_assets.core.errors import CampaignError, UnitError
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
+from backfill_assets.core.measured import DayComparison, Seam
+from backfill_assets.core.ports import Clock
+from backfill_assets.core.release import ReleaseState
+from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
+from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.evidence.readiness import Obstacles, Survey
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.release.publish import Publisher
+from backfill_assets.report.causes import Reach, Reaches, attribute
+from backfill_assets.report.concerns import (
+    Concern,
+    of_certificate,
+    of_lacking_certificate,
+    of_seams,
+    of_unloaded,
+    of_verdicts,
+)
+from backfill_assets.report.facts import (
     Standing,
     agreements,
     all_seams,
@@ -27,33 +49,17 @@ from backfill_assets.campaigns.proving.gathering import (
     row_totals,
     subject_of,
 )
-from backfill_assets.campaigns.proving.reach import Reaches
-from backfill_assets.campaigns.proving.shown import Shown
-from backfill_assets.control.approve import approved, current_evidence
-from backfill_assets.core.errors import CampaignError, UnitError
-from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
-from backfill_assets.core.measured import DayComparison, Seam
-from backfill_assets.core.ports import Clock
-from backfill_assets.core.release import ReleaseState
-from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
-from backfill_assets.dataset.check_list import checks_of
-from backfill_assets.dataset.definition import Dataset, Publication
-from backfill_assets.delta.table import PublishedTable
-from backfill_assets.domain.attribution import attribute
-from backfill_assets.domain.judgement import Grounds, judge_unit
-from backfill_assets.domain.levels import (
-    Concern,
-    of_certificate,
-    of_lacking_certificate,
-    of_seams,
-    of_unloaded,
-    of_verdicts,
+from backfill_assets.report.judgement import Grounds, judge_unit
+from backfill_assets.report.records import (
+    Agreement,
+    Made,
+    Proof,
+    Review,
+    ReviewedDay,
+    RowTotals,
+    Series,
 )
-from backfill_assets.domain.review import Agreement, Made, Proof, Reach, Review, ReviewedDay, RowTotals
-from backfill_assets.domain.series import Series, series_of
-from backfill_assets.evidence.readiness import Obstacles, Survey
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.release.publish import Publisher
+from backfill_assets.report.series import Shown, series_of
 
 
 @dataclass(frozen=True)

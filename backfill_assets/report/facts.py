@@ -15,11 +15,26 @@ from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
-from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
+from backfill_assets.core.measured import (
+    DayComparison,
+    GoldenCounts,
+    RowChange,
+    RowCounts,
+    Seam,
+)
 from backfill_assets.core.release import ReleaseState
-from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.domain.levels import Concern, Level
-from backfill_assets.domain.review import (
+from backfill_assets.core.unit import (
+    Attempt,
+    AttemptState,
+    ReleaseRecord,
+    Unit,
+    UnitState,
+)
+from backfill_assets.evidence.readiness import DayFault, Fault
+from backfill_assets.pipeline.seams import places, seams
+from backfill_assets.report.causes import Reach
+from backfill_assets.report.concerns import Concern, Level
+from backfill_assets.report.records import (
     Agreement,
     Command,
     DayState,
@@ -28,14 +43,11 @@ from backfill_assets.domain.review import (
     Largest,
     Made,
     Proof,
-    Reach,
     ReviewedDay,
     RowTotals,
+    Series,
     Subject,
 )
-from backfill_assets.domain.series import Series
-from backfill_assets.evidence.readiness import DayFault, Fault
-from backfill_assets.pipeline.seams import places, seams
 
 MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""

@@ -11,7 +11,7 @@ import altair as alt
 from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.unit import Attempt
-from backfill_assets.reports.charts import Spec, finished, over
+from backfill_assets.report.charts import Spec, finished, over
 
 _TOLD: Final = frozenset(
     {
@@ -39,7 +39,7 @@ def timeline_chart(batches: Sequence[Attempt], journal: Sequence[JournalEntry]) 
         domain=["done", "running", "failed", "lost", "waited"],
         range=["var(--good)", "var(--new)", "var(--bad)", "var(--stale)", "transparent"],
     )
-    tip = [alt.Tooltip(f"{key}:N", title=title) for key, title in _TIPS.items()]
+    tip = [alt.Tooltip(f"{key}:N", title=title) for key, title in _TIMELINE_TIPS.items()]
     x = alt.X(
         "a:T",
         title="UTC",
@@ -100,4 +100,4 @@ def _text(moment: dt.datetime) -> str:
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_TIPS: Final = {"n": "batch", "k": "of", "d": "days", "s": "state", "w": "took"}
+_TIMELINE_TIPS: Final = {"n": "batch", "k": "of", "d": "days", "s": "state", "w": "took"}

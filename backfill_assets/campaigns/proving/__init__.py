@@ -1,1 +1,0 @@
-"""Proving: what a reviewer needs to say yes or no: certificates, golden sources, the review of a unit."""

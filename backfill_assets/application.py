@@ -1,4 +1,4 @@
-"""The application: settings turned into adapters and use cases, wired once and opened only when needed."""
+"""Settings become adapters and use cases, wired once and opened when needed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cached_property, partial
+from typing import assert_never
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.campaign.execution import Execution
+from backfill_assets.campaign.execution import Execution, is_of_speed
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.approve import Approving
@@ -18,6 +19,7 @@ from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
+from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
@@ -28,10 +30,8 @@ from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
-from backfill_assets.identity import identity_of
-from backfill_assets.lakehouse.engine.campaign_session import campaign_session
 from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import ledger_clock, open_ledger
+from backfill_assets.ledger.open import LedgerLogin, ledger_clock, open_ledger
 from backfill_assets.notices.notifier import Aftermath, Notifier
 from backfill_assets.notices.webhook import Webhook
 from backfill_assets.pipeline.batch import Road
@@ -51,9 +51,41 @@ from backfill_assets.release.sweep import GRACE, Sweep
 from backfill_assets.release.watch import WatchRelease
 from backfill_assets.report.metrics import MetricsNow
 from backfill_assets.report.review import Reviews
-from backfill_assets.settings import Settings
+from backfill_assets.settings import IdentitySource, Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
-from backfill_assets.system import SystemClock, TimedIds
+from backfill_assets.system import SystemClock, SystemUser, TimedIds
+
+
+def identity_of(settings: Settings) -> Identity:
+    """The source of identities that `BACKFILL_ASSETS_IDENTITY` names.
+
+    Raises:
+        LedgerError: it is the ledger's login, and the ledger is a SQLite file.
+    """
+    match settings.identity:
+        case IdentitySource.os:
+            return SystemUser()
+        case IdentitySource.ledger:
+            return LedgerLogin(settings.ledger_url)
+        case _:
+            assert_never(settings.identity)
+
+
+def campaign_session(settings: Settings, tag: str, execution: Execution | None) -> AbstractContextManager[SparkSession]:
+    """A session of its own, see `open_session`; `execution` is what a campaign wants of it.
+
+    Raises:
+        SettingsError: the campaign names a compute that this process has no URL of.
+    """
+    # Here, not above: Spark's client takes longer to import than most commands to run, and few need it.
+    from backfill_assets.spark.session import open_session  # noqa: PLC0415
+
+    conf: Mapping[str, str] | None = None
+    if execution is not None:
+        settings = settings.of_campaign(execution)
+        conf = {name: value for name, value in execution.spark.items() if is_of_speed(name)}
+    return open_session(settings, tag, conf)
+
 
 _ALL_DAYS = 1_000_000  # a chunk that no history fills
 

@@ -1,24 +1,25 @@
-"""Settings of the whole project: one environment variable each, refused early when they make no sense."""
+"""Every setting: one environment variable each, read and refused early."""
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
-from backfill_assets import variables
 from backfill_assets.campaign.approval import parse_roles
 from backfill_assets.campaign.estimate import Price, parse_price
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.core.errors import SettingsError
-from backfill_assets.core.text import may_hold_secret
-from backfill_assets.storage.places import Mount, refused_mount
+from backfill_assets.core.text import may_hold_secret, parse_duration
+from backfill_assets.storage.places import Mount, refused_mount, refused_url
 
 _PREFIX: Final = "BACKFILL_ASSETS_"
 _SHOWN: Final = 100
@@ -109,7 +110,7 @@ class Settings(BaseModel):
         description="BACKFILL_ASSETS_COST_PER_HOUR: what an hour of batch time costs, such as 4.20 EUR; default none, and "
         "plans name no cost.",
     )
-    chunk: variables.Chunk | None = Field(
+    chunk: Chunk | None = Field(
         default=None,
         description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
         "default none, which means what each dataset says.",
@@ -141,18 +142,18 @@ class Settings(BaseModel):
             sources=_folder(environ, "SOURCES", state / "sources"),
             datasets=_folder(environ, "DATASETS", _PACKAGE / "datasets"),
             reports=_folder(environ, "REPORTS", state / "reports"),
-            reports_url=_read(environ, "REPORTS_URL", "", variables.web_address),
-            ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", variables.ledger_url),
-            spark_url=_read(environ, "SPARK_URL", None, variables.spark_url),
-            spark_memory=_read(environ, "SPARK_MEMORY", "2g", variables.memory),
-            spark_port=_read(environ, "SPARK_PORT", 0, variables.port),
-            spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), variables.duration),
-            query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), variables.duration),
-            lease=_read(environ, "LEASE", timedelta(seconds=90), variables.duration),
-            gate_wait=_read(environ, "GATE_WAIT", timedelta(minutes=1), variables.duration),
+            reports_url=_read(environ, "REPORTS_URL", "", web_address),
+            ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", ledger_url),
+            spark_url=_read(environ, "SPARK_URL", None, spark_url),
+            spark_memory=_read(environ, "SPARK_MEMORY", "2g", memory),
+            spark_port=_read(environ, "SPARK_PORT", 0, port),
+            spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), duration),
+            query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), duration),
+            lease=_read(environ, "LEASE", timedelta(seconds=90), duration),
+            gate_wait=_read(environ, "GATE_WAIT", timedelta(minutes=1), duration),
             computes=_computes(environ),
             cost_per_hour=_read(environ, "COST_PER_HOUR", None, parse_price),
-            chunk=_read(environ, "CHUNK", None, variables.chunk),
+            chunk=_read(environ, "CHUNK", None, chunk),
             roles=_read(environ, "ROLES", {}, parse_roles),
             identity=_read(environ, "IDENTITY", IdentitySource.os, _identity),
         )
@@ -195,16 +196,16 @@ def _read(
 def _computes(environ: Mapping[str, str]) -> dict[str, str]:
     head = _PREFIX + "SPARK_URL_"
     named = {name.removeprefix(head).lower() for name in environ if name.startswith(head)}
-    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", "", variables.spark_url) for name in sorted(named)}
+    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", "", spark_url) for name in sorted(named)}
     return {name: url for name, url in found.items() if url}
 
 
 def _folder(environ: Mapping[str, str], name: str, default: Path) -> Path:
-    return _read(environ, name, default.absolute(), variables.folder_path)
+    return _read(environ, name, default.absolute(), folder_path)
 
 
 def _warehouse(environ: Mapping[str, str], default: Path) -> Path:
-    folder = _read(environ, "WAREHOUSE", default, variables.warehouse_path)
+    folder = _read(environ, "WAREHOUSE", default, warehouse_path)
     try:
         reason = refused_mount(_resolved(folder), _mounts())
     except (OSError, RuntimeError) as error:
@@ -233,3 +234,103 @@ def _identity(text: str) -> IdentitySource:
         return IdentitySource(text)
     except ValueError:
         raise ValueError("write os or ledger, or unset it") from None
+
+
+_MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_SPARK_URL: Final = re.compile(r"sc://[^\s/?#@;]+/?(;[^\s/?#;=]+=[^\s?#;=]*)*;?")
+"""Host and port, then options, as Spark's client reads them; without a user, whom it does not know."""
+_WEB_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%/+-]*)?")
+_LOWEST_MEMORY_MB: Final = 512
+_PORTS: Final = range(1024, 65536)
+
+Chunk = int | Literal["all"]
+"""Days per run, or one run for all."""
+
+
+def duration(text: str) -> timedelta:
+    """A positive duration of at most a year."""
+    found = parse_duration(text)
+    if not timedelta(0) < found <= timedelta(days=365):
+        raise ValueError("give a duration above zero and of at most 365d")
+    return found
+
+
+def folder_path(text: str) -> Path:
+    """A folder of this machine, absolute; it need not exist."""
+    if "://" in text:
+        raise ValueError("give a folder of this machine or of a mounted file system, not a URL")
+    try:
+        path = Path(text).expanduser().absolute()
+        taken = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{error}; give a folder that can be looked into") from None
+    if taken:
+        raise ValueError("it is a file; give a folder, or move the file away")
+    return path
+
+
+def warehouse_path(text: str) -> Path:
+    """A folder for tables; no address of an object store."""
+    if reason := refused_url(text):
+        raise ValueError(reason)
+    return folder_path(text)
+
+
+def ledger_url(text: str) -> str:
+    """A SQLAlchemy URL of SQLite or Postgres."""
+    if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
+        raise ValueError("give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database")
+    return text
+
+
+def web_address(text: str) -> str:
+    """An address without anything that could be a secret."""
+    # It stands in links that everybody sees: nothing of it may be a secret.
+    if not _WEB_ADDRESS.fullmatch(text):
+        raise ValueError(
+            "give an address without user and options, such as https://reports.example.org/backfills, or unset it"
+        )
+    return text
+
+
+def spark_url(text: str) -> str:
+    """A Spark Connect URL."""
+    remedy = "give a Spark Connect URL such as sc://spark.example.org:15002 or sc://host:443/;use_ssl=true;token=…, or unset it"
+    if not _SPARK_URL.fullmatch(text):
+        raise ValueError(remedy)
+    try:
+        parts = urlsplit(text)
+        known = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        # Python's own text would quote the URL, and with it the token.
+        known = False
+    if not known:
+        raise ValueError(remedy)
+    return text
+
+
+def memory(text: str) -> str:
+    """A heap size that Spark starts with, such as 1500m."""
+    if not _MEMORY.match(text):
+        raise ValueError("give a whole number and m or g, such as 1500m or 4g")
+    megabytes = int(text[:-1]) * (1024 if text.endswith("g") else 1)
+    if megabytes < _LOWEST_MEMORY_MB:
+        raise ValueError(f"Spark does not start with less than {_LOWEST_MEMORY_MB}m")
+    return text
+
+
+def port(text: str) -> int:
+    """A port, or 0 for a free one."""
+    if not _NUMBER.fullmatch(text) or not (int(text) == 0 or int(text) in _PORTS):
+        raise ValueError("give a port from 1024 to 65535, or 0 for a free one")
+    return int(text)
+
+
+def chunk(text: str) -> Chunk:
+    """Days per run, or `all` for one run."""
+    if text == "all":
+        return "all"
+    if not _NUMBER.fullmatch(text) or int(text) == 0:
+        raise ValueError("give a number of days from 1 on, or `all` for one run over the whole range")
+    return int(text)

@@ -21,6 +21,6 @@ def build_definitions(folder: Path | str | None = None) -> dg.Definitions:
         SettingsError: an environment variable cannot be used.
     """
     # Here, not above: the Spark server's watcher imports this package and must stay small.
-    from backfill_assets.orchestration.factory import definitions_from  # noqa: PLC0415
+    from backfill_assets.orchestration.definitions import definitions_from  # noqa: PLC0415
 
     return definitions_from(folder)

@@ -6,7 +6,7 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.consumers.carrier_report import carrier_report
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 
 _application = Application.from_env()
 _reports = _application.settings.warehouse / "reports"

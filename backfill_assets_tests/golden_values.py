@@ -32,7 +32,7 @@ from backfill_assets.core.expected_change import parse_change
 from backfill_assets.core.release import ReleaseKind, layout_digest
 from backfill_assets.core.unit import AttemptState, Content, StagedDay, UnitState, Work
 from backfill_assets.ledger.open import open_ledger
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock, SystemUser
 from backfill_assets_tests.harness.clocks import FixedClock

@@ -12,8 +12,7 @@ from pathlib import Path
 import dagster as dg
 
 from backfill_assets.cli.output import console, say
-from backfill_assets.orchestration.backfills import Backfill, launch_backfill
-from backfill_assets.orchestration.campaign_desk import DagsterBackfills
+from backfill_assets.orchestration.backfills import Backfill, DagsterBackfills, launch_backfill
 from backfill_assets.orchestration.names import keys_of, layers_of
 from demo.campaign_models import DATASET, UPSTREAM
 from demo.campaign_specification import CAMPAIGN, StoryError

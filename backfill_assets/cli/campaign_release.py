@@ -59,7 +59,7 @@ def publish_campaign(
     application: Application, campaign: str, how: Mapping[str, str], *, dry_run: bool
 ) -> Mapping[str, tuple[date, ...]]:
     """Publish a campaign, or say what that would do; `how` has reason, outside_window, evidence_hash; the days by dataset."""
-    from backfill_assets.orchestration.reporting import report_release  # loads Dagster
+    from backfill_assets.orchestration.release_events import report_release  # loads Dagster
 
     if attention := uncompared(application.ledger.campaign(campaign)):
         say(f"attention: {attention}")

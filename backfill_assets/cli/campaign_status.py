@@ -27,7 +27,7 @@ from backfill_assets.evidence.readiness import explain_faults
 from backfill_assets.report.series import metric_changes
 
 if TYPE_CHECKING:
-    from backfill_assets.orchestration.campaign_desk import Desk
+    from backfill_assets.orchestration.backfills import Desk
 
 _LOOK_SECONDS = 2
 _MOST_BATCHES = 20

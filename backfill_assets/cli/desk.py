@@ -17,7 +17,7 @@ from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.text import in_one_line
 
 if TYPE_CHECKING:
-    from backfill_assets.orchestration.campaign_desk import Desk
+    from backfill_assets.orchestration.backfills import Desk
 
 Webserver = Annotated[
     str, typer.Option(envvar="BACKFILL_ASSETS_WEBSERVER", help="URL of a Dagster webserver to launch through.")
@@ -62,7 +62,7 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
     """
     import dagster as dg  # takes longer to import than other commands take to run
 
-    from backfill_assets.orchestration.campaign_desk import desk_of  # loads Dagster
+    from backfill_assets.orchestration.backfills import desk_of  # loads Dagster
     from backfill_assets.orchestration.instance import opened_instance  # loads Dagster
 
     if not os.environ.get("DAGSTER_HOME"):

@@ -124,13 +124,13 @@ def _explain(faults: Sequence[DayFault], plans: Sequence[Relaunch]) -> None:
 def _declared(application: Application, text: str, names: Sequence[str]) -> Mapping[str, object]:
     if not text:
         return {}
-    from backfill_assets.orchestration.launch_contracts import expected_changes  # loads Dagster
+    from backfill_assets.orchestration.launches import expected_changes  # loads Dagster
 
     return expected_changes(text, [application.dataset(name) for name in names])
 
 
 def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mapping[str, str]:
-    from backfill_assets.orchestration.launch_contracts import as_tag  # loads Dagster
+    from backfill_assets.orchestration.launches import as_tag  # loads Dagster
 
     mine = {name: declared[name] for name in names if name in declared}
     return {CONTRACT_TAG: as_tag(mine)} if mine else {}

@@ -88,7 +88,7 @@ def publish(
 
 def release_now(application: Application, unit: str, evidence: str = "", reason: str = "") -> None:
     """Release a unit, tell Dagster, and say what was released and what is to be done next."""
-    from backfill_assets.orchestration.reporting import report_release  # loads Dagster
+    from backfill_assets.orchestration.release_events import report_release  # loads Dagster
 
     outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
     report_release(application, outcome)
@@ -110,7 +110,7 @@ def rollback(
     dry_run: DryRun = False,
 ) -> None:
     """Put the days of a release back to what they were; days written since stay, and later releases have to go first."""
-    from backfill_assets.orchestration.reporting import report_rollback  # loads Dagster
+    from backfill_assets.orchestration.release_events import report_rollback  # loads Dagster
 
     application = Application.from_env()
     days = _days(application.ledger.release(release), first, last)

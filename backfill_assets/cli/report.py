@@ -12,7 +12,7 @@ from backfill_assets.application import Application
 from backfill_assets.cli.output import errors, say
 from backfill_assets.core.errors import UnitError
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.orchestration.unit_report import reports_of, tell
+from backfill_assets.orchestration.release_events import reports_of, tell
 from backfill_assets.report.records import review_as_json
 
 

@@ -12,8 +12,7 @@ from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.contents import published_among
-from backfill_assets.orchestration.materializations import last_materializations
-from backfill_assets.orchestration.names import asset_key, days_of, partitions_of
+from backfill_assets.orchestration.names import asset_key, days_of, last_materializations, partitions_of
 from backfill_assets.release.publish import AlreadyReleased, Released
 
 CHECK = "upstream_current"

@@ -1,12 +1,24 @@
-"""Sensors that keep the road clear."""
+"""All sensors, and the live pipeline with its schedules."""
 
-from collections.abc import Iterator
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import dagster as dg
+from dagster import AssetSelection
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
-from backfill_assets.core.unit import AttemptState
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.text import number_of
+from backfill_assets.core.unit import LIVE_TAG, AttemptState
+from backfill_assets.evidence.late_deliveries import LateDay
+from backfill_assets.orchestration.backfills import desk_of
 from backfill_assets.orchestration.event_log import DagsterEventLog
+from backfill_assets.orchestration.names import asset_key, layers_of
+from backfill_assets.spark.server import SparkServer
 
 _COUNTS = "Nothing it had not finished counts."
 
@@ -55,3 +67,182 @@ def _end(events: DagsterEventLog, application: Application, run: str, process: i
     for attempt in application.ledger.attempts(state=AttemptState.running, run=run):
         application.ledger.end_attempt(attempt.number, AttemptState.lost)
     return events.fail(run, f"The process {process} of this run is gone and has not said how it ended. {_COUNTS}")
+
+
+def conduct_campaigns(application: Application) -> dg.SensorDefinition:
+    """Launches what is due of every campaign, notices what has passed, stops what has failed."""
+
+    @dg.sensor(
+        name="conduct_campaigns",
+        minimum_interval_seconds=10,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Takes each launched campaign its next step: canaries, the rest, resumes, the end.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        # Read anew: a model that was corrected since this process started is other code, and the campaign must see it.
+        fresh = Application(application.settings)
+        done = []
+        conductor = desk_of(fresh, context.instance).conductor
+        for campaign in conductor.waiting():
+            try:
+                done.append(conductor.conduct(campaign))
+            except BackfillError as error:
+                # One campaign that cannot go on must not hold up the others.
+                context.log.warning(f"campaign {campaign}: {error}")
+        said = [text for text in done if text]
+        for text in said:
+            context.log.info(text)
+        return dg.SkipReason("; ".join(said) or "no campaign has a step to take")
+
+    return sensor
+
+
+_TAGS = {
+    LIVE_TAG: "true",
+    # Before every queued backfill; and the run queue keeps a slot that backfills cannot take.
+    "dagster/priority": "10",
+}
+LATE_TAG = "backfill_assets/late_deliveries"
+"""Run tag that names the late day and its deliveries; runs that ask for the same have the same."""
+_MOST = 5
+"""How many late days one look of the sensor runs: a whole re-delivered month must not flood the queue."""
+_AGAIN = 3
+"""How often a run that failed before anything landed is asked for again."""
+
+
+@dataclass(frozen=True)
+class LivePipeline:
+    """The live job of a release group; without a schedule where the history is closed."""
+
+    group: tuple[str, ...]
+    job: UnresolvedAssetJobDefinition
+    schedule: dg.ScheduleDefinition | None
+
+
+def live_pipelines(application: Application) -> tuple[LivePipeline, ...]:
+    """The live pipelines of all release groups."""
+    return tuple(_pipeline(application, group) for group in application.catalog.groups)
+
+
+def late_deliveries(application: Application, pipelines: Sequence[LivePipeline]) -> dg.SensorDefinition:
+    """Runs published days again for which something new was delivered, and gaps, or says what they wait for."""
+    jobs = {name: pipeline.job for pipeline in pipelines for name in pipeline.group}
+
+    @dg.sensor(
+        name="late_deliveries",
+        jobs=[pipeline.job for pipeline in pipelines],
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description="Looks for new deliveries of published days, and for gaps, and runs these days before any backfill.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        late, faults = _looked(application)
+        for fault in faults:
+            context.log.error(fault)
+        # Before they are cut to a portion: days that were run already must not keep others from their turn.
+        ready = _unseen(context.instance, [day for day in late if not day.waits_for])
+        if ready and (obstacle := SparkServer(application.settings).obstacle()):
+            # Refused before anything landed, a run would be asked for again a few times only.
+            context.log.warning(obstacle)
+            return dg.SkipReason(f"{number_of(len(ready), 'day')} to run, waiting for the Spark server: {obstacle}")
+        if held := [day for day in late if day.waits_for]:
+            context.log.info("\n".join(["late deliveries that wait:", *map(_waiting, held)]))
+        if not ready:
+            return dg.SkipReason("; ".join([*faults, *map(_waiting, held[:_MOST])]) or "no late deliveries")
+        requests = [_request(day, jobs[day.dataset], failed) for day, failed in ready[:_MOST]]
+        return dg.SensorResult(run_requests=requests)
+
+    return sensor
+
+
+def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
+    members = [application.dataset(name) for name in group]
+    keys = [asset_key(layer, dataset.name) for dataset in members for layer in layers_of(dataset)]
+    job = dg.define_asset_job(
+        name=f"live_{group[0]}",
+        selection=AssetSelection.assets(*keys),
+        tags=_TAGS,
+        description=f"One day of {', '.join(group)}, from what was delivered to its release.",
+    )
+    if members[0].end is not None:
+        return LivePipeline(group, job, None)
+    hour, minute = max(dataset.live.at for dataset in members).split(":")
+
+    @dg.schedule(
+        name=f"daily_{group[0]}",
+        job=job,
+        cron_schedule=f"{int(minute)} {int(hour)} * * *",
+        execution_timezone=members[0].time_zone,
+        description=f"Yesterday's partition of {', '.join(group)}.",
+    )
+    def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        moment = context.scheduled_execution_time
+        # A negative `end_offset` keeps the newest days out of the partitions: yesterday would be none.
+        day = members[0].live_day(moment)
+        if day < members[0].start:
+            yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
+            return
+        yield dg.RunRequest(run_key=f"{group[0]}:{day}", partition_key=day.isoformat(), tags=_TAGS)
+
+    return LivePipeline(group, job, schedule)
+
+
+def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
+    """The late days of all datasets, and of which dataset nothing can be said; it must not stop the others."""
+    late: list[LateDay] = []
+    faults: list[str] = []
+    for name in application.datasets:
+        try:
+            late += application.late_deliveries.of(name)
+            # Last: an emptied folder is said, and hides no day that was withdrawn or that others have landed.
+            if application.datasets[name].dataset.source is not None:
+                application.road.require_sources(name)
+        except BackfillError as error:
+            faults.append(f"{name}: {error}")
+    return late, faults
+
+
+def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple[LateDay, int]]:
+    """The days that are to be run, each with the number of runs for the same deliveries that failed before landing any.
+
+    A run that landed them is not repeated, whatever its checks said, until something else comes.
+    """
+    under_way = _under_way(instance, [day.day for day in days if day.gap])
+    days = [day for day in days if not (day.gap and day.day in under_way)]
+    names = [_name(day) for day in days]
+    runs: dict[str, list[dg.DagsterRun]] = {name: [] for name in names}
+    for run in instance.get_runs(dg.RunsFilter(tags={LATE_TAG: names})) if names else ():
+        # Dagster's own retries of a run are part of it.
+        if run.root_run_id is None:
+            runs[run.tags[LATE_TAG]].append(run)
+    return [
+        (day, len(earlier))
+        for day, earlier in zip(days, runs.values(), strict=True)
+        if not earlier
+        or (day.files and len(earlier) <= _AGAIN and all(run.status is dg.DagsterRunStatus.FAILURE for run in earlier))
+    ]
+
+
+def _under_way(instance: dg.DagsterInstance, days: Sequence[dt.date]) -> set[dt.date]:
+    """Days that a live run is at work on, or waits for, in whatever dataset: of a gap it may be the first."""
+    tags = {LIVE_TAG: "true", PARTITION_NAME_TAG: [day.isoformat() for day in days]}
+    runs = instance.get_runs(dg.RunsFilter(tags=tags, statuses=NOT_FINISHED_STATUSES)) if days else ()
+    return {dt.date.fromisoformat(run.tags[PARTITION_NAME_TAG]) for run in runs}
+
+
+def _name(late: LateDay) -> str:
+    return f"{late.dataset}:{late.day}:{late.deliveries}"
+
+
+def _request(late: LateDay, job: UnresolvedAssetJobDefinition, failed: int) -> dg.RunRequest:
+    return dg.RunRequest(
+        # Dagster takes each key once.
+        run_key=f"{_name(late)}:{failed}" if failed else _name(late),
+        job_name=job.name,
+        partition_key=late.day.isoformat(),
+        tags={**_TAGS, LATE_TAG: _name(late), "backfill_assets/late_files": str(len(late.files))},
+    )
+
+
+def _waiting(late: LateDay) -> str:
+    return f"{late.dataset} {late.day} ({', '.join(late.files) or 'landed already'}) waits: {late.waits_for}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from backfill_assets.application import Application
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, stand
 from backfill_assets_tests.harness.between import between

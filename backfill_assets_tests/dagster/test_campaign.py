@@ -11,7 +11,7 @@ import pytest
 
 from backfill_assets.campaign.state import Action
 from backfill_assets.core.days import day_range
-from backfill_assets.orchestration.campaign_desk import DagsterBackfills
+from backfill_assets.orchestration.backfills import DagsterBackfills
 from backfill_assets_tests.dagster.campaigns import ID, ROLLBACK, backfill, reaches, status, waits, write
 from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for

@@ -12,7 +12,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EngineError, ServerLostError
-from backfill_assets.orchestration.resources import warm_spark
+from backfill_assets.orchestration.definitions import warm_spark
 from backfill_assets.settings import Settings
 from backfill_assets.spark.client import Answer, ask, take_session
 from backfill_assets.spark.registration import TOKEN_VARIABLE, Endpoint, client_environment

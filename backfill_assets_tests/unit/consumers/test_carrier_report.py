@@ -16,8 +16,8 @@ import pytest
 from dagster_deltalake import DeltaTableResource, LocalConfig
 
 from backfill_assets.consumers.carrier_report import carrier_report
-from backfill_assets.orchestration.reporting import report_rollback
-from backfill_assets.orchestration.resources import published_table
+from backfill_assets.orchestration.definitions import published_table
+from backfill_assets.orchestration.release_events import report_rollback
 from backfill_assets_tests.unit.published.flights import AIRLINES, DISTANCE, SEATS, Departure, Flights
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"

@@ -14,7 +14,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.control.approve import approved, current_evidence
 from backfill_assets.core.errors import ApprovalError, LedgerError
 from backfill_assets.core.unit import CONTRACT_TAG, LIVE_TAG, UNIT_TAG, Unit
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.system import SystemUser
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.unit.hostile.commands import run

@@ -20,8 +20,8 @@ from backfill_assets.core.unit import CONTRACT_TAG, LIVE_TAG, UNIT_TAG
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import LaunchError, graphql
-from backfill_assets.orchestration.factory import definitions_of
-from backfill_assets.orchestration.launch_contracts import Context, contract_of
+from backfill_assets.orchestration.definitions import definitions_of
+from backfill_assets.orchestration.launches import Context, contract_of
 from backfill_assets_tests.harness.examples import EXAMPLES
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, broken, days, often, texts, values
 from backfill_assets_tests.unit.hostile.watch import calls_of, little_read, nothing_written, state_of, told

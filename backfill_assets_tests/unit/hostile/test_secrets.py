@@ -17,7 +17,7 @@ from backfill_assets.application import Application
 from backfill_assets.cli.failures import noted
 from backfill_assets.core.errors import BackfillError, LedgerError, SettingsError
 from backfill_assets.ledger.open import open_ledger
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets.spark.client import channel_builder
 from backfill_assets.spark.registration import Endpoint

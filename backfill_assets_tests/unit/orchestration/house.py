@@ -12,7 +12,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from backfill_assets.application import Application
 from backfill_assets.core.unit import Unit
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.harness.tables import day

@@ -14,7 +14,7 @@ import pytest
 
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
-from backfill_assets.orchestration import building
+from backfill_assets.orchestration import batches
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
 
@@ -48,7 +48,7 @@ class Step:
             log=SimpleNamespace(info=lambda _: None),
             instance=SimpleNamespace(get_run_by_id=self.runs.get),
         )
-        return building.build(context, stripped, "sales", self.unit, (D1, D2))
+        return batches.build(context, stripped, "sales", self.unit, (D1, D2))
 
     def states(self) -> dict[str, AttemptState]:
         return {a.run: a.state for a in self.house.world.ledger.attempts(self.unit.id)}
@@ -66,7 +66,7 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """What happens while a launch waits: one thing between each look and the next; a look more fails."""
     events: list[Callable[[], object]] = []
-    monkeypatch.setattr(building, "time", SimpleNamespace(sleep=lambda _: events.pop(0)()))
+    monkeypatch.setattr(batches, "time", SimpleNamespace(sleep=lambda _: events.pop(0)()))
     return events
 
 

@@ -27,12 +27,10 @@ from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import Backfill
-from backfill_assets.orchestration.campaign_desk import Desk, desk_of
-from backfill_assets.orchestration.campaign_jobs import campaign_jobs
+from backfill_assets.orchestration.backfills import Backfill, Desk, desk_of
 from backfill_assets.orchestration.checks import how_to_go_on
-from backfill_assets.orchestration.launch_contracts import Declared
-from backfill_assets.orchestration.launches import unit_of, updated
+from backfill_assets.orchestration.jobs import campaign_jobs
+from backfill_assets.orchestration.launches import Declared, unit_of, updated
 from backfill_assets_tests.harness.specifications import DAYS, NAME, PLAIN
 from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House

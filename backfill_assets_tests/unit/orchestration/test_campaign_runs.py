@@ -19,8 +19,8 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState, Phase
 from backfill_assets.control.gatekeeper import Batch
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
-from backfill_assets.orchestration import campaign_runs
-from backfill_assets.orchestration.campaign_runs import build_in_batches, in_batches
+from backfill_assets.orchestration import batches
+from backfill_assets.orchestration.batches import build_in_batches, in_batches
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World
 
@@ -63,11 +63,11 @@ class Runs:
             monotonic=lambda: clock.now().timestamp(),
             sleep=lambda seconds: clock.advance(dt.timedelta(seconds=seconds)),
         )
-        monkeypatch.setattr(campaign_runs, "time", looks)
-        monkeypatch.setattr(campaign_runs, "_LOOK_SECONDS", 60.0)
+        monkeypatch.setattr(batches, "time", looks)
+        monkeypatch.setattr(batches, "_LOOK_SECONDS", 60.0)
         desk = SimpleNamespace(gatekeeper=world.gatekeeper, conductor=world.conductor)
-        monkeypatch.setattr(campaign_runs, "desk_of", lambda *_: desk)
-        monkeypatch.setattr(campaign_runs, "_report", lambda *_: None)
+        monkeypatch.setattr(batches, "desk_of", lambda *_: desk)
+        monkeypatch.setattr(batches, "_report", lambda *_: None)
         self.world, self.road, self.count = world, Paving(world), 0
         settings = SimpleNamespace(lease=HOUR, gate_wait=dt.timedelta(minutes=1), query_timeout=HOUR)
         self.application: Any = SimpleNamespace(

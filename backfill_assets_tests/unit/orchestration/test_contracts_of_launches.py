@@ -15,7 +15,7 @@ from backfill_assets.core.expected_change import Change, Contract, parse_contrac
 from backfill_assets.core.unit import CONTRACT_TAG, ReleaseMode, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.orchestration.launch_contracts import Context, contract_of
+from backfill_assets.orchestration.launches import Context, contract_of
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
 DAY = dt.date(2024, 1, 1)

@@ -22,8 +22,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.ledger import work
-from backfill_assets.orchestration.event_log import DagsterEventLog
-from backfill_assets.orchestration.run_processes import ended_process
+from backfill_assets.orchestration.event_log import DagsterEventLog, ended_process
 from backfill_assets.orchestration.sensors import dead_workers
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.waiting import wait_for

@@ -16,8 +16,8 @@ from dagster._core.test_utils import create_run_for_test
 from backfill_assets.application import Application
 from backfill_assets.core.errors import SourceError
 from backfill_assets.evidence.late_deliveries import LateDay
-from backfill_assets.orchestration.factory import definitions_of
-from backfill_assets.orchestration.live import LATE_TAG
+from backfill_assets.orchestration.definitions import definitions_of
+from backfill_assets.orchestration.sensors import LATE_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import RemoteNote
 from backfill_assets_tests.told import Told

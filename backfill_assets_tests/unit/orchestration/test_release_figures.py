@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
-from backfill_assets.orchestration.factory import definitions_of
-from backfill_assets.orchestration.release_figures import figures, release_figures
+from backfill_assets.orchestration.definitions import definitions_of
+from backfill_assets.orchestration.release_events import figures, release_figures
 from backfill_assets.report.metrics import DatasetMetrics, SecondsPerPartition, Watermark
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import side

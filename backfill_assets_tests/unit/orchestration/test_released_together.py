@@ -11,7 +11,7 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 
 from backfill_assets.core.unit import UnitState
 from backfill_assets.orchestration.checks import again
-from backfill_assets.orchestration.factory import definitions_of
+from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House, materialize
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import UnitError
 from backfill_assets.core.unit import ReleaseMode, Unit
-from backfill_assets.orchestration.factory import definitions_of
-from backfill_assets.orchestration.report_links import report_metadata, report_waiting
+from backfill_assets.orchestration.definitions import definitions_of
+from backfill_assets.orchestration.release_events import report_metadata, report_waiting
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 

@@ -1,38 +1,45 @@
 """The published asset: the one step that releases a unit, and only a unit whose evidence is complete."""
 
 import datetime as dt
-import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
-from backfill_assets.core.evidence import DatasetDay
-from backfill_assets.core.release import Manifest
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.readiness import Fault, explain_faults
-from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
-from backfill_assets.orchestration.materializations import last_metadata, last_said
-from backfill_assets.orchestration.names import asset_key, days_of, layers_of
+from backfill_assets.orchestration.assets import AssetDecorator, common, executable
+from backfill_assets.orchestration.launches import (
+    Target,
+    built_together,
+    target_of,
+    targets_of,
+    unit_of,
+)
+from backfill_assets.orchestration.names import (
+    asset_key,
+    days_of,
+    last_metadata,
+    last_said,
+    layers_of,
+)
 from backfill_assets.orchestration.outdated import report_outdated
-from backfill_assets.orchestration.release_figures import release_figures
-from backfill_assets.orchestration.report_links import Metadata, report_metadata
-from backfill_assets.orchestration.road_assets import AssetDecorator, common, executable
-from backfill_assets.release.finish import unit_or_none
+from backfill_assets.orchestration.release_events import (
+    LAUNCH_METADATA,
+    RELEASE_METADATA,
+    release_metadata,
+    released_events,
+)
 from backfill_assets.release.publish import AlreadyReleased, Released
 from dagster_batched_events import batched_events
 
-RELEASE_METADATA = "release"
 _UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed, Fault.upstream_moved})
 """What another run of the launch will still mend, or has reported itself."""
-LAUNCH_METADATA = "launch"
-"""Metadata key that says which backfill or run released a partition."""
 
 
 def published_asset(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition | dg.AssetSpec:
@@ -75,53 +82,6 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         description=description,
     )
     return decorate(published)
-
-
-@dataclass(frozen=True)
-class ReleaseMetadata:
-    """What Dagster is told of releases: by release the same on all its days, and on some days the metrics of a dataset."""
-
-    releases: Mapping[str, Metadata]
-    figures: Mapping[DatasetDay, Metadata]
-
-    def of(self, release: str, day: DatasetDay) -> Metadata:
-        """The metadata of one partition."""
-        return {**self.releases[release], **self.figures.get(day, {})}
-
-
-def released_events(
-    outcomes: Sequence[Released | AlreadyReleased], metadata: ReleaseMetadata, but: Collection[DatasetDay] = frozenset()
-) -> Iterator[dg.AssetMaterialization]:
-    """Materializations of every released partition, in all datasets of the units, except those in `but`."""
-    for outcome in outcomes:
-        for name, days in outcome.days.items():
-            for day in days:
-                if (name, day) not in but:
-                    yield dg.AssetMaterialization(
-                        asset_key("published", name),
-                        partition=day.isoformat(),
-                        metadata=metadata.of(outcome.release, (name, day)),
-                    )
-
-
-def rolled_back_events(
-    application: Application, rollback: Manifest, days: Iterable[dt.date], log: logging.Logger, *, again: bool = False
-) -> Iterator[dg.AssetMaterialization]:
-    """Materializations of days that a rollback put back: their rows are others now, so that whatever reads them is due.
-
-    Where it is told `again`, the page of the unit's report stays.
-    """
-    metadata: dict[str, dg.MetadataValue] = {
-        RELEASE_METADATA: dg.MetadataValue.text(rollback.release),
-        "undoes": dg.MetadataValue.text(rollback.undoes),
-        "unit": dg.MetadataValue.text(rollback.unit),
-        "reason": dg.MetadataValue.text(rollback.reason),
-    }
-    if unit := unit_or_none(application.ledger, rollback.unit):
-        metadata |= report_metadata(application, unit, log, again=again)
-    key = asset_key("published", rollback.dataset)
-    for day in days:
-        yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
 
 
 def _told(
@@ -204,22 +164,3 @@ def _release(
             )
             return None
     return application.publisher.release(unit.id)
-
-
-def release_metadata(
-    application: Application, outcomes: Sequence[Released | AlreadyReleased], launch: str, log: logging.Logger
-) -> ReleaseMetadata:
-    """What Dagster is told of each release: unit, evidence, launch, the report, and how its datasets do now."""
-    releases = {
-        outcome.release: {
-            RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
-            "unit": dg.MetadataValue.text(outcome.unit),
-            "evidence": dg.MetadataValue.text(outcome.evidence),
-            LAUNCH_METADATA: dg.MetadataValue.text(launch),
-            **report_metadata(
-                application, application.ledger.unit(outcome.unit), log, again=isinstance(outcome, AlreadyReleased)
-            ),
-        }
-        for outcome in outcomes
-    }
-    return ReleaseMetadata(releases, release_figures(application, outcomes, log))

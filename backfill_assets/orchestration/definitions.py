@@ -1,4 +1,4 @@
-"""One set of definitions from the loaded datasets."""
+"""All definitions of a code location, and its resources."""
 
 from __future__ import annotations
 
@@ -7,21 +7,56 @@ import os
 from pathlib import Path
 
 import dagster as dg
-from dagster_deltalake import DeltaTableResource
+from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
-from backfill_assets.orchestration.campaign_jobs import campaign_jobs
+from backfill_assets.orchestration.assets import road_assets
 from backfill_assets.orchestration.checks import shadow_checks
-from backfill_assets.orchestration.conduct import conduct_campaigns
-from backfill_assets.orchestration.jobs import prove_job, publish_job, sweep_schedule
-from backfill_assets.orchestration.live import late_deliveries, live_pipelines
+from backfill_assets.orchestration.jobs import (
+    campaign_jobs,
+    prove_job,
+    publish_job,
+    sweep_schedule,
+)
 from backfill_assets.orchestration.outdated import upstream_current
-from backfill_assets.orchestration.release_assets import published_asset
-from backfill_assets.orchestration.resources import published_table, warm_spark
-from backfill_assets.orchestration.road_assets import road_assets
-from backfill_assets.orchestration.sensors import dead_workers
+from backfill_assets.orchestration.published import published_asset
+from backfill_assets.orchestration.sensors import (
+    conduct_campaigns,
+    dead_workers,
+    late_deliveries,
+    live_pipelines,
+)
 from backfill_assets.settings import Settings
+from backfill_assets.spark.registration import client_environment
+from backfill_assets.spark.server import SparkServer
+
+
+def warm_spark(application: Application) -> LazyPySparkResource:
+    """A Spark session on the warm server, for assets of your own: `context.resources.pyspark.spark_session`.
+
+    Neither the server nor a session is started before somebody asks for it.
+    """
+
+    # Dagster makes another object of this class for each run: what is no config has to belong to the class.
+    class WarmSparkResource(LazyPySparkResource):
+        """A Spark session on the warm server."""
+
+        def _init_session(self) -> None:
+            if self._spark_session is None:
+                endpoint = SparkServer(application.settings).ensure()
+                # Spark's own client reads the token from here; in the configuration it would show up in the UI.
+                os.environ.update(client_environment(endpoint))
+                session = LazyPySparkResource(spark_config={"spark.remote": endpoint.full_url})
+                self._spark_session = session.spark_session
+
+    return WarmSparkResource(spark_config={})
+
+
+def published_table(application: Application, dataset: str) -> DeltaTableResource:
+    """The published table of a dataset through delta-rs; it must have been released once before it can be loaded."""
+    return DeltaTableResource(url=str(application.layout.published_path(dataset)), storage_options=LocalConfig())
+
 
 _log = logging.getLogger("backfill_assets")
 

@@ -1,31 +1,77 @@
-"""How a run of a campaign works: batch by batch, each let in by the gate, each a checkpoint of its own."""
+"""Batches of a run: gate, lease, work, one checkpoint each."""
 
 import contextlib
 import datetime as dt
+import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import dagster as dg
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.campaign.gate import Admitted, Decision, Halts, Shut, Waits
-from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, JournalEntry
+from backfill_assets.campaign.gate import (
+    Admitted,
+    Decision,
+    Halts,
+    Shut,
+    Waits,
+)
+from backfill_assets.campaign.state import (
+    CAMPAIGN_TAG,
+    WORKING,
+    Action,
+    JournalEntry,
+)
 from backfill_assets.control.conductor import Conductor
 from backfill_assets.control.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import CampaignError
+from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.text import number_of
-from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
-from backfill_assets.orchestration.campaign_desk import desk_of
-from backfill_assets.orchestration.check_results import evaluations
-from backfill_assets.orchestration.launches import work_tag
-from backfill_assets.orchestration.leases import kept_lease
+from backfill_assets.core.unit import (
+    Attempt,
+    AttemptState,
+    Unit,
+    UnitState,
+    Work,
+)
+from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.orchestration.backfills import desk_of
+from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.names import asset_key
+from backfill_assets.orchestration.release_events import evaluations
 from dagster_batched_events import batched_events
+
+
+@contextlib.contextmanager
+def kept_lease(ledger: Ledger, attempt: Attempt, lease: dt.timedelta) -> Iterator[None]:
+    """Renew the lease in the background; a step that fails ends its attempt.
+
+    A lease that was lost is not fought for: the ledger refuses the evidence of such an attempt.
+    """
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(lease.total_seconds() / 4):
+            with contextlib.suppress(BackfillError):
+                ledger.renew(attempt.number, lease)
+
+    keeper = threading.Thread(target=renew, name=f"lease-{attempt.number}", daemon=True)
+    keeper.start()
+    try:
+        ledger.renew(attempt.number, lease)
+        yield
+    except BaseException:
+        ledger.end_attempt(attempt.number, AttemptState.failed)
+        raise
+    finally:
+        ended.set()
+        keeper.join()
+
 
 _LOOK_SECONDS = 2.0
 Days = tuple[dt.date, ...]
@@ -214,3 +260,72 @@ def _report(
     with batched_events(instance):
         for evaluation in evaluations(instance, name, list(evidence.values())):
             instance.report_runless_asset_event(evaluation)
+
+
+_BETWEEN_STEPS: Final = 10
+"""How many leases long the way from the shadow to its checks may take."""
+_OTHER_LOOK_SECONDS: Final = 1.0
+
+
+def build(
+    context: Context, application: Application, name: str, unit: Unit, days: tuple[dt.date, ...]
+) -> tuple[dt.date, ...]:
+    """Build those of a dataset's days that have no good evidence in the unit; the days that were built.
+
+    Raises:
+        ModelError: the fact model fails or returns other columns than declared.
+        EvidenceError: an upstream that the unit holds has not passed its checks.
+        LeaseLostError: another attempt has taken these days over.
+    """
+    ledger, lease = application.ledger, application.settings.lease
+    # Before the session, which would stand open while another launch is at work.
+    attempt = _begun(context, application, unit, name, days)
+    if attempt is None:
+        context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(days)}")
+        return ()
+    context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(days)}")
+    with kept_lease(ledger, attempt, lease), application.session(work_tag(context, "shadow", name)) as spark:
+        application.road.build(spark, unit, attempt)
+    # Until the checks begin, Dagster stores an event per day; nobody renews the lease meanwhile.
+    ledger.renew(attempt.number, lease * _BETWEEN_STEPS)
+    return attempt.days
+
+
+def _begun(
+    context: Context, application: Application, unit: Unit, name: str, days: tuple[dt.date, ...]
+) -> Attempt | None:
+    """An attempt on the days that lack good evidence, once no other launch is at work on them; `None` if none lacks any.
+
+    Two launches of the same days at once would otherwise take them from each other, and build them twice.
+    """
+    ledger, told = application.ledger, False
+    while True:
+        with ledger.lock(f"build:{name}", application.settings.query_timeout):
+            if ledger.unit(unit.id).state is not UnitState.open:
+                return None
+            todo = application.road.days_to_build(unit, name, days)
+            if not todo:
+                return None
+            other = _other_at_work(context, application, unit, name, todo)
+            if other is None:
+                return ledger.start_attempt(unit.id, name, todo, context.run.run_id, application.settings.lease)
+        if not told:
+            told = True
+            context.log.info(
+                f"waiting for run {other.run} (attempt {other.number}) at work on {format_days(other.days)}"
+            )
+        time.sleep(_OTHER_LOOK_SECONDS)
+
+
+def _other_at_work(
+    context: Context, application: Application, unit: Unit, name: str, days: Collection[dt.date]
+) -> Attempt | None:
+    """The living attempt of another launch on any of the days; what a run retries was its own."""
+    own, now = {context.run.run_id, context.run.root_run_id, context.run.parent_run_id}, application.clock.now()
+    for attempt in application.ledger.attempts(unit.id, AttemptState.running):
+        same = attempt.dataset == name and set(attempt.days) & set(days)
+        if same and attempt.run not in own and attempt.lease_until > now:
+            run = context.instance.get_run_by_id(attempt.run)
+            if run is not None and not run.is_finished:
+                return attempt
+    return None

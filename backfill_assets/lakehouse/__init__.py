@@ -1,1 +1,0 @@
-"""Spark and Delta: the only room that talks to tables."""

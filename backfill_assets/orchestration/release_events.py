@@ -1,0 +1,332 @@
+"""What Dagster is told of evidence, releases, rollbacks and reports."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from backfill_assets.application import Application
+from backfill_assets.core.evidence import (
+    DatasetDay,
+    DayEvidence,
+    Severity,
+    Verdict,
+)
+from backfill_assets.core.release import Manifest
+from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
+from backfill_assets.orchestration.instance import opened_instance
+from backfill_assets.orchestration.names import asset_key, last_materializations
+from backfill_assets.orchestration.outdated import report_downstream
+from backfill_assets.release.finish import unit_or_none
+from backfill_assets.release.publish import AlreadyReleased, Released
+from backfill_assets.release.rollback import RolledBack
+from backfill_assets.report.metrics import DatasetMetrics
+from dagster_batched_events import batched_events
+
+if TYPE_CHECKING:
+    from backfill_assets.report.page import Reports
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a unit: the sentence of its verdict, the path of its page, and its address if somebody serves it."""
+
+    sentence: str = ""
+    page: str = ""
+    address: str = ""
+
+
+def tell(application: Application, unit: Unit, warn: Callable[[str], object], *, again: bool = False) -> Told:
+    """Write the report of a unit, and say where it is; of a live unit of one day only the sentence, there are too many.
+
+    Where a release is told `again`, the page that was written after it stays.
+    """
+    sentence = page = address = ""
+    with never_in_the_way(unit, warn):
+        review = application.reviews.of(unit.id)
+        sentence = review.judgement.sentence
+        if not unit.live or len(unit.days) > 1:
+            reports = reports_of(application)
+            written = (reports.written_since(review) if again else None) or reports.write(review)
+            page, address = str(written), reports.address(written)
+    return Told(sentence, page, address)
+
+
+def reports_of(application: Application) -> Reports:
+    """The folder of reports that the settings name."""
+    # Altair and the scripts of the charts take longer to load than most steps to run.
+    from backfill_assets.report.page import Reports  # noqa: PLC0415
+
+    return Reports(application.settings.reports, application.settings.reports_url)
+
+
+@contextmanager
+def never_in_the_way(unit: Unit, warn: Callable[[str], object]) -> Iterator[None]:
+    """Whatever goes wrong within is a warning: no run, release or command fails because nobody can read about it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # see above
+        warn(f"unit {unit.id}: its report could not be written ({error!r}); try: backfill report {unit.id}")
+
+
+REPORT_METADATA = "report"
+"""Metadata key of the page of a unit's report: its address if somebody serves the folder, otherwise its path."""
+REVIEW_METADATA = "review"
+"""Metadata key of the verdict's sentence."""
+
+Metadata = Mapping[str, dg.MetadataValue]
+
+
+def report_metadata(application: Application, unit: Unit, log: logging.Logger, *, again: bool = False) -> Metadata:
+    """Write the report of a unit, and say where it is; whatever goes wrong is logged as a warning.
+
+    Where it is told `again` of a release, the page that was written after that stays.
+    """
+    told = tell(application, unit, log.warning, again=again)
+    # As text: reasons and values of rows are in it, which are no Markdown.
+    found: dict[str, dg.MetadataValue] = (
+        {REVIEW_METADATA: dg.MetadataValue.text(told.sentence)} if told.sentence else {}
+    )
+    if told.page:
+        link = dg.MetadataValue.url(told.address) if told.address else dg.MetadataValue.path(told.page)
+        found[REPORT_METADATA] = link
+    return found
+
+
+def report_waiting(context: dg.OpExecutionContext, application: Application, unit: Unit, dataset: str) -> None:
+    """Write the report of a unit that waits for somebody, once nothing is lacking, and say so beside its shadow."""
+    if unit.mode is not ReleaseMode.manual or unit.state is not UnitState.open:
+        return
+    with never_in_the_way(unit, context.log.warning):
+        # The survey reads all days of the unit, and may measure published files: not after each of many runs.
+        if not _all_passed(application, unit) or application.publisher.missing(unit.id):
+            return
+        metadata = report_metadata(application, unit, context.log)
+        if metadata:
+            context.log_event(
+                dg.AssetObservation(asset_key("shadow", dataset), metadata=metadata, description="ready for review")
+            )
+
+
+def _all_passed(application: Application, unit: Unit) -> bool:
+    for name, days in unit.targets.items():
+        found = application.ledger.findings(name, dict.fromkeys(days, unit.id))
+        if not all(day in found and found[day].passed for day in days):
+            return False
+    return True
+
+
+def release_figures(
+    application: Application, outcomes: Iterable[Released | AlreadyReleased], log: logging.Logger
+) -> Mapping[DatasetDay, Metadata]:
+    """The metrics of every dataset right after its release, for the newest day of that release.
+
+    One point per release: they speak of the whole dataset, and say nothing of single days. But duplicates and mismatches of
+    a live release are those of its own days: it is not to read the evidence of a whole history every day. None for a
+    release that an earlier run has made.
+
+    Whatever goes wrong is logged as a warning: no release fails because nobody can measure it.
+    """
+    try:
+        return {
+            (name, max(days)): figures(application.metrics.of(name, days if unit.live else None))
+            for outcome in outcomes
+            if isinstance(outcome, Released)
+            for unit in (application.ledger.unit(outcome.unit),)
+            for name, days in outcome.days.items()
+            if days
+        }
+    except Exception as error:  # noqa: BLE001  # see above
+        log.warning(f"the metrics could not be taken ({error!r}); try: backfill metrics")
+        return {}
+
+
+def figures(found: DatasetMetrics) -> Metadata:
+    """The metrics of a dataset as metadata; figures that there are none of yet lack."""
+    mark, seconds = found.watermark, found.seconds_per_partition
+    numbers = {
+        "duplicate_keys_per_1000_rows": found.duplicate_keys_per_1000_rows,
+        "mismatches": found.mismatches,
+        "watermark_lag_days": mark.lag_days,
+        "watermark_lag_hours": mark.lag_hours,
+        "seconds_per_partition_p50": seconds.p50 if seconds else None,
+        "seconds_per_partition_p95": seconds.p95 if seconds else None,
+    }
+    told: dict[str, dg.MetadataValue] = {
+        name: dg.MetadataValue.int(value) if isinstance(value, int) else dg.MetadataValue.float(value)
+        for name, value in numbers.items()
+        if value is not None
+    }
+    return told if mark.newest is None else told | {"watermark": dg.MetadataValue.text(mark.newest.isoformat())}
+
+
+RELEASE_METADATA = "release"
+
+LAUNCH_METADATA = "launch"
+"""Metadata key that says which backfill or run released a partition."""
+
+
+@dataclass(frozen=True)
+class ReleaseMetadata:
+    """What Dagster is told of releases: by release the same on all its days, and on some days the metrics of a dataset."""
+
+    releases: Mapping[str, Metadata]
+    figures: Mapping[DatasetDay, Metadata]
+
+    def of(self, release: str, day: DatasetDay) -> Metadata:
+        """The metadata of one partition."""
+        return {**self.releases[release], **self.figures.get(day, {})}
+
+
+def released_events(
+    outcomes: Sequence[Released | AlreadyReleased], metadata: ReleaseMetadata, but: Collection[DatasetDay] = frozenset()
+) -> Iterator[dg.AssetMaterialization]:
+    """Materializations of every released partition, in all datasets of the units, except those in `but`."""
+    for outcome in outcomes:
+        for name, days in outcome.days.items():
+            for day in days:
+                if (name, day) not in but:
+                    yield dg.AssetMaterialization(
+                        asset_key("published", name),
+                        partition=day.isoformat(),
+                        metadata=metadata.of(outcome.release, (name, day)),
+                    )
+
+
+def rolled_back_events(
+    application: Application, rollback: Manifest, days: Iterable[dt.date], log: logging.Logger, *, again: bool = False
+) -> Iterator[dg.AssetMaterialization]:
+    """Materializations of days that a rollback put back: their rows are others now, so that whatever reads them is due.
+
+    Where it is told `again`, the page of the unit's report stays.
+    """
+    metadata: dict[str, dg.MetadataValue] = {
+        RELEASE_METADATA: dg.MetadataValue.text(rollback.release),
+        "undoes": dg.MetadataValue.text(rollback.undoes),
+        "unit": dg.MetadataValue.text(rollback.unit),
+        "reason": dg.MetadataValue.text(rollback.reason),
+    }
+    if unit := unit_or_none(application.ledger, rollback.unit):
+        metadata |= report_metadata(application, unit, log, again=again)
+    key = asset_key("published", rollback.dataset)
+    for day in days:
+        yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
+
+
+def release_metadata(
+    application: Application, outcomes: Sequence[Released | AlreadyReleased], launch: str, log: logging.Logger
+) -> ReleaseMetadata:
+    """What Dagster is told of each release: unit, evidence, launch, the report, and how its datasets do now."""
+    releases = {
+        outcome.release: {
+            RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
+            "unit": dg.MetadataValue.text(outcome.unit),
+            "evidence": dg.MetadataValue.text(outcome.evidence),
+            LAUNCH_METADATA: dg.MetadataValue.text(launch),
+            **report_metadata(
+                application, application.ledger.unit(outcome.unit), log, again=isinstance(outcome, AlreadyReleased)
+            ),
+        }
+        for outcome in outcomes
+    }
+    return ReleaseMetadata(releases, release_figures(application, outcomes, log))
+
+
+_log = logging.getLogger(__name__)
+
+
+def report_release(application: Application, outcome: Released | AlreadyReleased) -> bool:
+    """Report the materializations of a release; false where no Dagster instance is configured."""
+    if not _configured():
+        return False
+    metadata = release_metadata(application, [outcome], "backfill publish", _log)
+    return _report(application, released_events([outcome], metadata), outcome.days)
+
+
+def report_rollback(application: Application, done: RolledBack) -> bool:
+    """Report the materializations of a rollback; false where no Dagster instance is configured."""
+    if not _configured():
+        return False
+    rollback = application.ledger.release(done.release).manifest
+    return _report(application, rolled_back_events(application, rollback, done.days, _log), {done.dataset: done.days})
+
+
+def _configured() -> bool:
+    return bool(os.environ.get("DAGSTER_HOME"))
+
+
+def _report(
+    application: Application,
+    events: Iterable[dg.AssetMaterialization],
+    changed: Mapping[str, Collection[dt.date]],
+) -> bool:
+    with opened_instance() as instance, batched_events(instance):
+        for event in events:
+            instance.report_runless_asset_event(event)
+        report_downstream(instance, application, changed)
+    return True
+
+
+def evaluations(
+    instance: dg.DagsterInstance, name: str, evidence: Sequence[DayEvidence]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """One result per check and day, each naming the materialization that it judged; refused days last."""
+    key = asset_key("shadow", name)
+    targets = last_materializations(instance, key, [e.day for e in evidence])
+    with batched_events(instance):
+        # Refused days last: Dagster shows the newest result as the state of the whole check.
+        for day in sorted(evidence, key=lambda e: (not e.passed, e.day)):
+            for verdict in day.verdicts:
+                yield dg.AssetCheckEvaluation(
+                    asset_key=key,
+                    check_name=verdict.check,
+                    passed=verdict.passed,
+                    partition=day.day.isoformat(),
+                    severity=_severity(verdict),
+                    blocking=verdict.blocks,
+                    description=f"expected {verdict.expected}, found {verdict.found}"
+                    + (f" ({verdict.note})" if verdict.note else ""),
+                    metadata=_metadata(verdict, day),
+                    target_materialization_data=targets.get(day.day),
+                )
+
+
+def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
+    return dg.AssetCheckSeverity.ERROR if verdict.severity is Severity.error else dg.AssetCheckSeverity.WARN
+
+
+def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]:
+    metadata: dict[str, dg.MetadataValue] = {
+        "expected": dg.MetadataValue.text(verdict.expected),
+        "found": dg.MetadataValue.text(verdict.found),
+        "tolerance": dg.MetadataValue.text(verdict.tolerance or "none"),
+        "unit": dg.MetadataValue.text(day.unit),
+        # As text: Dagster would draw a chart of a number, and this one means nothing over time.
+        "attempt": dg.MetadataValue.text(str(day.attempt)),
+        "evidence": dg.MetadataValue.text(day.hash),
+    }
+    if verdict.note:
+        metadata["note"] = dg.MetadataValue.text(verdict.note)
+    if verdict.sample:
+        metadata["sample"] = dg.MetadataValue.table(
+            [dg.TableRecord({k: _cell(v) for k, v in r.items()}) for r in verdict.sample]
+        )
+    return metadata
+
+
+def _cell(value: object) -> str | int | float | bool | None:
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from backfill_assets.cli.failures import run_command
+from backfill_assets.cli.output import run_command
 
 _ALL_MONTHS: Final = 12
 

@@ -6,24 +6,8 @@ from collections.abc import Callable
 
 import typer
 
-from backfill_assets.cli import (
-    campaign_release,
-    campaigns,
-    deliveries,
-    drafts,
-    engine,
-    examination,
-    launches,
-    metrics,
-    proof,
-    readers,
-    releases,
-    report,
-    specifications,
-    status,
-    units,
-)
-from backfill_assets.cli.failures import run_command
+from backfill_assets.cli import campaigns, deliveries, doctor, launches, proof, releases, specifications, status
+from backfill_assets.cli.output import run_command
 
 app = typer.Typer(
     name="backfill",
@@ -31,15 +15,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(engine.spark, name="spark")
-app.add_typer(units.hold, name="hold")
+app.add_typer(doctor.spark, name="spark")
+app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, metrics.metrics, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
-    readers.path, engine.sql, launches.resume, launches.refresh, units.discard, releases.releases, releases.publish,
-    releases.rollback, releases.reconcile, releases.sweep, examination.doctor, drafts.new, specifications.validate,
-    campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaign_release.preview, campaign_release.approve,
-    campaign_release.sign_off, campaign_release.cleanup, campaign_release.watch_release, campaign_release.history,
-    proof.prove, proof.diff_history, report.report,
+    status.status, status.metrics, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
+    releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
+    releases.rollback, releases.reconcile, releases.sweep, doctor.doctor, specifications.new, specifications.validate,
+    campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaigns.preview, campaigns.approve,
+    campaigns.sign_off, campaigns.cleanup, campaigns.watch_release, campaigns.history,
+    proof.prove, proof.diff_history, proof.report,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)

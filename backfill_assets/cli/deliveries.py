@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.cli.output import as_json, say, table
-from backfill_assets.cli.status import Json
+from backfill_assets.cli.output import Json, as_json, say, table
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of

@@ -12,12 +12,13 @@ import typer
 import yaml
 
 from backfill_assets.application import Application
-from backfill_assets.cli.failures import without_secrets_of
+from backfill_assets.cli.output import without_secrets_of
 from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.text import in_one_line
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.backfills import Desk
+
 
 Webserver = Annotated[
     str, typer.Option(envvar="BACKFILL_ASSETS_WEBSERVER", help="URL of a Dagster webserver to launch through.")

@@ -1,20 +1,38 @@
-"""How commands talk: tables and lines on standard output, refusals on standard error, JSON where asked."""
+"""How commands talk: tables, lines, JSON, refusals, unexpected errors."""
 
 from __future__ import annotations
 
 import datetime as dt
 import gc
 import json
+import os
+import re
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+from urllib.parse import unquote, urlsplit
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import parse_day
+from backfill_assets.core.errors import ArgumentError, BackfillError
 from backfill_assets.core.text import visible
+from backfill_assets.settings import Settings
+from backfill_assets.system import SystemClock
 
 _PIPE_WIDTH = 240
 """In a file or a pipe nobody sees the right edge, but a folded identifier cannot be searched for."""
@@ -76,3 +94,112 @@ def refuse(headline: str, text: str) -> None:
 def _shortened(line: str) -> str:
     """The line without its middle if it is very long: what somebody gave stands early in it, and the remedy at its end."""
     return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} … {line[-_TAIL:]}"
+
+
+_LOG: Final = "errors.log"
+_SHORTEST: Final = 4
+_LONGEST: Final = 300
+_SECRET_NAMES: Final = re.compile(r"url|token|password|secret|webhook|credential|key", re.IGNORECASE)
+_IN_URL: Final = re.compile(r"[=:@/;?&]+")
+
+
+def run_command(command: Callable[[], object]) -> None:
+    """Run what reads the command line; what it refuses is said in one message, without a stack trace, with exit code 1.
+
+    So is what went wrong otherwise; its trace stands in `errors.log` of the state folder.
+    """
+    # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
+    signal.signal(signal.SIGTERM, _leave)
+    collect_rarely()
+    try:
+        require_text(sys.argv[1:])
+        command()
+    except BackfillError as error:
+        refuse("refused", str(error))
+        sys.exit(1)
+    except Exception as error:  # noqa: BLE001  # a trace is for those who mend it, and what it quotes may be a secret
+        refuse("failed", noted(error, os.environ))
+        sys.exit(1)
+
+
+def require_text(words: Sequence[str]) -> None:
+    """Refuse arguments that no database and no terminal takes.
+
+    Raises:
+        ArgumentError: one is no UTF-8.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(f"the argument '{visible(word)}' is no UTF-8; write it in UTF-8") from None
+
+
+def noted(error: Exception, environ: Mapping[str, str]) -> str:
+    """Write the trace of a failure into the log of the state folder, and say in one line what failed and where that is.
+
+    Neither holds a secret of `environ`.
+    """
+    secrets = tuple(_secrets(environ))
+    first = next(iter(str(error).strip().splitlines()), "")[:_LONGEST]
+    what = _without(secrets, f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    trace = _without(secrets, "".join(traceback.format_exception(error)))
+    try:
+        log = Settings.from_env(environ).state / _LOG
+        _append(log, f"{SystemClock().now().isoformat()}\n{trace}\n")
+    except (BackfillError, OSError) as trouble:
+        return f"{what}; its trace could not be written ({type(trouble).__name__}): see that BACKFILL_ASSETS_STATE is a folder"
+    return f"{what}; nobody has foreseen this. Its trace is in {log}: please report it with that"
+
+
+def without_secrets_of(environ: Mapping[str, str], text: str) -> str:
+    """The text without any secret of `environ`: drivers of databases quote the URL that they cannot use."""
+    return _without(tuple(_secrets(environ)), text)
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + signum)
+
+
+def _append(log: Path, text: str) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(descriptor, "a", encoding="utf-8", errors="backslashreplace") as out:  # noqa: PTH123  # private from its first byte on
+        out.write(text)
+
+
+def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """The values of variables that may hold secrets, longest first, and of URLs their parts as well."""
+    found: set[str] = set()
+    for name, value in environ.items():
+        if _SECRET_NAMES.search(name) and len(value) >= _SHORTEST:
+            found.add(value)
+            if "://" in value:
+                found |= set(_parts(value))
+    return iter(sorted(found, key=len, reverse=True))
+
+
+def _parts(url: str) -> Iterator[str]:
+    """What of a URL is secret: its user's password, its path, and its options."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password or ""
+    except ValueError:
+        return
+    # Where an @ of the password was not encoded, or the host was forgotten, programs take a part of it for the host or port.
+    torn = [*password.split("@"), parts.netloc.partition(":")[2] if "@" not in parts.netloc else ""]
+    pieces = [password, unquote(password), *_IN_URL.split(f"{parts.path};{parts.query};{parts.fragment}")]
+    yield from (piece for piece in pieces if len(piece) >= 2 * _SHORTEST or piece == password != "")
+    yield from (piece for piece in torn if len(piece) >= _SHORTEST and not piece.isdecimal())
+
+
+def _without(secrets: Sequence[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]

@@ -1,4 +1,4 @@
-"""Commands about releases: list, publish, roll back, reconcile, sweep, diagnose."""
+"""Commands about releases and for readers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.cli.campaign_release import DryRun, publish_campaign
+from backfill_assets.cli.campaigns import publish_campaign
 from backfill_assets.cli.desk import campaign_of
-from backfill_assets.cli.output import as_json, chosen_day, say, table
-from backfill_assets.cli.status import Json
+from backfill_assets.cli.output import (
+    DryRun,
+    Json,
+    as_json,
+    chosen_day,
+    say,
+    table,
+)
 from backfill_assets.core.days import checked_range, format_days
 from backfill_assets.core.errors import CampaignError, EvidenceError, RollbackError
 from backfill_assets.core.release import DaySwap, restorable_until
@@ -207,3 +213,24 @@ def _days(record: ReleaseRecord, first: datetime | None, last: datetime | None) 
     edges = chosen_day(first) if first else own[0], chosen_day(last) if last else own[-1]
     checked_range(*edges)
     return frozenset(day for day in own if edges[0] <= day <= edges[1])
+
+
+def path(
+    dataset: Annotated[str, typer.Argument(help="A dataset.")],
+    release: Annotated[
+        str, typer.Option(help="A release of it: also print, after a tab, the version to read it by.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Print the folder of a dataset's published Delta table, for readers without Spark."""
+    application = Application.from_env()
+    application.dataset(dataset)
+    folder = application.layout.published_path(dataset)
+    found = application.time_travel.to_release(dataset, release) if release else None
+    if json:
+        newest = application.tables[dataset].version()
+        version = {"dataset": dataset, "version": newest if newest >= 0 else None} if found is None else vars(found)
+        as_json({"path": str(folder), **version})
+    else:
+        # For $(…) and `read`, so without rich's wrapping; a tab is the one separator that `cut` takes by itself.
+        print(folder if found is None else f"{folder}\t{found.version}")  # noqa: T201

@@ -1,21 +1,42 @@
-"""Checking backfill specifications: the command `backfill validate`, and what other commands need of it."""
+"""Commands about specifications: new, validate."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, TypeVar
 
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaign.load import LoadedSpecification, SpecificationFault, load_specification, misfits, scoped
+from backfill_assets.campaign.draft import Draft, draft_text
+from backfill_assets.campaign.load import (
+    LoadedSpecification,
+    SpecificationFault,
+    load_specification,
+    misfits,
+    read_specification,
+    scoped,
+)
+from backfill_assets.campaign.specification import ID_PATTERN
 from backfill_assets.cli.output import say
-from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.days import parse_day
+from backfill_assets.core.errors import BackfillError, LedgerError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
+from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.faults import shown_path
 
 
@@ -86,3 +107,122 @@ def _claims(application: Application, loaded: LoadedSpecification) -> dict[str, 
             found[unit].append((name, day))
     own = specification.backfill_id
     return {unit: days for unit, days in sorted(found.items()) if application.ledger.unit(unit).campaign != own}
+
+
+_Answer = TypeVar("_Answer")
+_FOLDER: Final = Path("backfills")
+
+
+def new(
+    dataset: Annotated[str, typer.Option(help="The dataset whose history is wrong.")] = "",
+    start: Annotated[str, typer.Option(help="First day to recompute, such as 2024-01-01.")] = "",
+    end: Annotated[str, typer.Option(help="Last day to recompute.")] = "",
+    change: Annotated[str, typer.Option(help="What is corrected, in one line.")] = "",
+    issue: Annotated[str, typer.Option(help="The issue that asks for it.")] = "",
+    name: Annotated[str, typer.Option("--id", help="Name of the campaign and of its file.")] = "",
+    owner: Annotated[str, typer.Option(help="Who answers for it; the dataset's owner unless given.")] = "",
+    approver: Annotated[list[str] | None, typer.Option(help="User or role that may approve; repeat for more.")] = None,
+    expect: Annotated[list[str] | None, typer.Option(help="metric=change, such as revenue=-50%; repeat.")] = None,
+    begins: Annotated[
+        str, typer.Option("--from", help="First layer to run again; the dataset's first if absent.")
+    ] = "",
+    downstream: Annotated[str, typer.Option(help="none, all, or datasets with commas.")] = "all",
+    folder: Annotated[Path, typer.Option(help="Where specifications lie.")] = _FOLDER,
+) -> None:
+    """Write the first version of a specification; asks for what no option says. Never overwrites a file."""
+    application = Application.from_env()
+    # Whoever gives all that has to be given is a script, and is asked nothing.
+    asks = not (dataset and start and end and change and name and approver)
+    target = application.dataset(dataset) if dataset else _asked_dataset(application)
+    first = parse_day(start) if start else _asked_day("First", target)
+    last = parse_day(end) if end else _asked_day("Last", target)
+    change = change or _asked("What is corrected, in one line", str)
+    issue = issue or (_asked("Issue (may be empty)", str, "") if asks else "")
+    name = name or _asked_name(folder, f"{target.name.replace('_', '-')}-{first:%Y-%m}")
+    owner = owner or (_asked("Owner", str, target.owner or None) if asks or not target.owner else target.owner)
+    approvers = approver or _asked("Who may approve (users or roles, with commas)", _listed)
+    expected = _changes(expect or (), target)
+    if asks and not expected:
+        question = "What changes, as metric=change with commas (may be empty)"
+        expected = _asked(question, lambda text: _changes(_listed(text), target), "")
+    scope = (begins, downstream)
+    draft = Draft(name, target.name, first, last, change, owner, tuple(approvers), issue, *scope, expected)
+    file = shown_path(_written(application, draft, folder))
+    say(f"wrote {file}; complete it, then: backfill validate {file}")
+
+
+def _written(application: Application, draft: Draft, folder: Path) -> Path:
+    # A name with a path in it is refused here as well, before anything is written.
+    file = folder / f"{draft.backfill_id}.yaml"
+    text = draft_text(draft, application.catalog, shown_path(file))
+    loaded = read_specification(text, file)
+    faults = misfits_here(application, loaded) if isinstance(loaded, LoadedSpecification) else loaded
+    if faults:
+        raise SpecificationError("\n".join(["nothing was written:", *(fault.message for fault in faults)]))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        if os.path.lexists(file):  # says no, and does not fail, where no name can be that long
+            raise SpecificationError(_taken(file)) from None
+        raise SpecificationError(
+            f"{shown_path(file)} cannot be written: {error.strerror}; choose another --folder"
+        ) from None
+    return file
+
+
+def _taken(file: Path) -> str:
+    return f"{shown_path(file)} is there already; choose another --id, or edit it"
+
+
+def _asked(question: str, read: Callable[[str], _Answer], default: str | None = None) -> _Answer:
+    """What somebody at the terminal answers; asks again for as long as it cannot be read."""
+
+    def checked(text: str) -> _Answer:
+        try:
+            return read(text)
+        except BackfillError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    answer: _Answer = typer.prompt(question, default=default, show_default=bool(default), value_proc=checked)
+    return answer
+
+
+def _asked_dataset(application: Application) -> Dataset:
+    return _asked(f"Dataset ({', '.join(sorted(application.datasets))})", application.dataset)
+
+
+def _asked_day(which: str, target: Dataset) -> date:
+    def day(text: str) -> date:
+        found = parse_day(text)
+        target.check_days((found,))
+        return found
+
+    return _asked(f"{which} day (of {target.start}..{target.end or ''})", day)
+
+
+def _asked_name(folder: Path, default: str) -> str:
+    def name(text: str) -> str:
+        if not re.fullmatch(ID_PATTERN, text):
+            raise SpecificationError(f"{text!r}: use a-z, 0-9 and -, begin with a letter, 3 to 63 characters")
+        if os.path.lexists(folder / f"{text}.yaml"):
+            raise SpecificationError(_taken(folder / f"{text}.yaml"))
+        return text
+
+    return _asked("Name of the campaign", name, default)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _changes(texts: Iterable[str], target: Dataset) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        metric, sign, change = (part.strip() for part in text.partition("="))
+        if not sign:
+            raise SpecificationError(f"{text!r} expects no change; write metric=change, such as revenue=-50%")
+        found[metric] = change
+    parse_contract(found, metric_names(target), "expected change")
+    return found

@@ -1,27 +1,43 @@
-"""The command that only looks: how datasets and units stand."""
+"""Commands that look at datasets, units and metrics, and those about units and holds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import date
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from datetime import date, datetime
 from typing import Annotated, TypedDict
 
 import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
-from backfill_assets.cli.desk import opened_desk
-from backfill_assets.cli.output import as_json, say, table
+from backfill_assets.cli.desk import campaign_of, opened_desk
+from backfill_assets.cli.output import (
+    Json,
+    as_json,
+    chosen_day,
+    say,
+    table,
+)
 from backfill_assets.control.approve import certificates_of
-from backfill_assets.core.days import format_days, runs_of_days
+from backfill_assets.core.days import (
+    checked_range,
+    day_range,
+    format_days,
+    runs_of_days,
+)
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState
 from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.evidence.outdated import Outdated
 from backfill_assets.evidence.readiness import DayFault, explain_faults
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 
 class Overview(TypedDict):
@@ -205,3 +221,93 @@ def _what_next(unit: Unit, faults: tuple[DayFault, ...], whole: str) -> None:
             if unit.campaign
             else f"next: backfill publish {unit.id} --evidence {whole}"
         )
+
+
+hold = typer.Typer(help="Days that the live pipeline and refresh leave alone.", no_args_is_help=True)
+
+
+def discard(
+    unit: Annotated[str, typer.Argument(help="A unit, as `backfill status` lists it, or a campaign.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
+) -> None:
+    """Give an open unit up: nothing of it is published, its days are free again, the sweep takes its files."""
+    application = Application.from_env()
+    if campaign := campaign_of(application, unit):
+        with opened_desk(application, "") as desk:
+            found = desk.control.discard(campaign, reason)
+    else:
+        found = application.ledger.move(unit, {UnitState.open}, UnitState.discarded)
+    say(f"discarded {found.id}; free again: " + "; ".join(f"{n} {format_days(d)}" for n, d in found.targets.items()))
+
+
+@hold.command("list")
+def hold_list(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> None:
+    """List the days on hold."""
+    application = Application.from_env()
+    application.dataset(dataset)
+    rows = [(h.target[1], h.reason, h.by, f"{h.since:%Y-%m-%d %H:%M}") for h in application.ledger.holds(dataset)]
+    table(("day", "reason", "by", "since (UTC)"), rows)
+
+
+@hold.command("lift")
+def hold_lift(
+    dataset: Annotated[str, typer.Argument(help="A dataset.")],
+    first: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="First day.")],
+    last: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="Last day.")],
+) -> None:
+    """Let the live pipeline and refresh work on these days again."""
+    application = Application.from_env()
+    edges = (chosen_day(first), chosen_day(last))
+    checked_range(*edges)
+    application.dataset(dataset).check_days(edges)
+    days = day_range(*edges)
+    say(f"no longer on hold: {number_of(application.ledger.lift(dataset, days), 'day')} of {dataset}")
+
+
+_MOST_WINDOWS = 5
+_OF_DATASETS = (
+    "dataset", "published days", "watermark", "due", "lag", "duplicates per 1,000 rows", "mismatches",
+    "s per partition p50 / p95", "last success (UTC)", "hours ago", "open units",
+)  # fmt: skip
+_OF_CAMPAIGNS = ("campaign", "state", "days", "batches left", "waits since (UTC)", "for", "hours waited")
+
+
+def metrics(json: Json = False) -> None:
+    """Show duplicates, durations, watermarks, mismatches and waits of all datasets and campaigns."""
+    found = Application.from_env().metrics.all()
+    if json:
+        as_json(found.to_plain())
+        return
+    table(_OF_DATASETS, [_figures_of_dataset(one) for one in found.datasets], "Datasets")
+    table(_OF_CAMPAIGNS, [_campaign(one) for one in found.campaigns], "Campaigns")
+    for one in found.datasets:
+        if gaps := [day for first, last in one.watermark.gaps for day in day_range(first, last)]:
+            say(f"{one.dataset}: {number_of(len(gaps), 'due day')} not published: {format_days(gaps, most=10)}")
+        for window in one.rollback_windows[:_MOST_WINDOWS]:
+            days = number_of(window.days, "day")
+            say(f"{one.dataset}: {window.release} ({days}) can be rolled back until {window.until:%Y-%m-%d %H:%M} UTC")
+        if more := one.rollback_windows[_MOST_WINDOWS:]:
+            say(f"{one.dataset}: and {number_of(len(more), 'older release')}; see: backfill releases {one.dataset}")
+
+
+def _figures_of_dataset(found: DatasetMetrics) -> tuple[object, ...]:
+    mark, seconds, success = found.watermark, found.seconds_per_partition, found.last_success
+    newest = f"{mark.newest or '-'}" + (f" (without gaps: {mark.gap_free})" if mark.gap_free != mark.newest else "")
+    lag = "-" if mark.lag_days is None else f"{number_of(mark.lag_days, 'day')}, {mark.lag_hours:,} h"
+    duplicates, days = found.duplicate_keys_per_1000_rows, number_of(found.doubled_days, "day")
+    return (
+        found.dataset, f"{found.published:,}", newest, mark.due or "-", lag,
+        ("-" if duplicates is None else f"{duplicates:.3f}") + (f" (files doubled: {days})" if found.doubled_days else ""),
+        f"{found.mismatches:,}",
+        f"{seconds.p50:.2f} / {seconds.p95:.2f}" if seconds else "-",
+        f"{success.at:%Y-%m-%d %H:%M}" if success else "-", f"{success.hours_ago:,}" if success else "-",
+        ", ".join(found.open_units) or "-",
+    )  # fmt: skip
+
+
+def _campaign(found: CampaignMetrics) -> tuple[object, ...]:
+    return (
+        found.campaign, found.state, f"{found.days_done:,} of {found.days_total:,}", f"{found.batches_left:,}",
+        f"{found.waiting_since:%Y-%m-%d %H:%M}" if found.waiting_since else "-", found.waiting_for or "-",
+        found.waited_hours,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.application import Application
-from backfill_assets.cli.failures import noted
+from backfill_assets.cli.output import noted
 from backfill_assets.core.errors import BackfillError, LedgerError, SettingsError
 from backfill_assets.ledger.open import open_ledger
 from backfill_assets.orchestration.definitions import definitions_of

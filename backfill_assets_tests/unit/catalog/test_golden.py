@@ -11,9 +11,8 @@ import pytest
 
 import backfill_assets
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.testing.golden import collect_cases, differences
-from backfill_assets.testing.laying_out import lay_out
-from backfill_assets.testing.typed_csv import Table, read_table
+from backfill_assets.testing.cases import Table, collect_cases, differences, read_table
+from backfill_assets.testing.lay_out import lay_out
 from backfill_assets_tests.unit.catalog.kit import YAML, write_dataset
 
 DAY = dt.date(2024, 1, 1)

@@ -33,22 +33,18 @@ from backfill_assets_tests.mutations import Mutation, is_another_program, mutati
 ROOT: Final = Path(__file__).resolve().parents[1]
 _EVENTS: Final = "packages/dagster-batched-events/src"
 ROOMS: Final = {
-    "domain": ("backfill_assets/domain",),
-    "catalog": ("backfill_assets/catalog",),
-    "lakehouse": ("backfill_assets/lakehouse",),
+    "words": ("backfill_assets/core", "backfill_assets/campaign"),
+    "dataset": ("backfill_assets/dataset",),
+    "tables": ("backfill_assets/storage", "backfill_assets/delta"),
     "ledger": ("backfill_assets/ledger",),
-    "building": ("backfill_assets/campaigns/building",),
-    "releasing": ("backfill_assets/campaigns/releasing",),
-    "conducting": ("backfill_assets/campaigns/conducting",),
-    "proving": (
-        "backfill_assets/campaigns/planning",
-        "backfill_assets/campaigns/proving",
-        "backfill_assets/campaigns/examining",
-    ),
+    "pipeline": ("backfill_assets/pipeline", "backfill_assets/evidence"),
+    "release": ("backfill_assets/release",),
+    "control": ("backfill_assets/control", "backfill_assets/notices"),
+    "proof": ("backfill_assets/proof", "backfill_assets/doctor"),
     "orchestration": ("backfill_assets/orchestration", f"{_EVENTS}/dagster_batched_events"),
-    "console": ("backfill_assets/cli", "backfill_assets/reports"),
+    "console": ("backfill_assets/cli", "backfill_assets/report"),
 }
-"""Ten rooms, and the folders (or modules) below the checkout that belong to each."""
+"""Ten parts of the house, and the folders (or modules) below the checkout that belong to each."""
 
 _INSTALLED_FROM: Final = ("requirements.lock", "pyproject.toml", "packages/dagster-batched-events/pyproject.toml")
 _NEVER: Final = {"migrations"}  # what was released is never edited again

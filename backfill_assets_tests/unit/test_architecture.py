@@ -20,7 +20,7 @@ EVENTS = PACKAGE.parent / "packages" / "dagster-batched-events" / "src"
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 50
 MAX_PARAMETERS = 7
-DOMAIN_MAY_IMPORT = sys.stdlib_module_names | {"pydantic", "annotated_types"}
+WORDS_MAY_IMPORT = sys.stdlib_module_names | {"pydantic", "annotated_types"}
 BUILTIN_ERRORS = {
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 }
@@ -69,8 +69,8 @@ def impure_imports(tree: ast.Module) -> Iterator[str]:
         else:
             continue
         for name in names:
-            is_own_room = name == "backfill_assets.domain" or name.startswith("backfill_assets.domain.")
-            if not is_own_room and name.split(".")[0] not in DOMAIN_MAY_IMPORT:
+            is_own_room = name == "backfill_assets.core" or name.startswith("backfill_assets.core.")
+            if not is_own_room and name.split(".")[0] not in WORDS_MAY_IMPORT:
                 yield f"line {node.lineno}: imports {name}"
 
 
@@ -101,7 +101,7 @@ def rootless_errors(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.ClassDef):
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
             if bases & BUILTIN_ERRORS:
-                yield f"line {node.lineno}: {node.name} is not a BackfillError of domain/errors.py"
+                yield f"line {node.lineno}: {node.name} is not a BackfillError of core/errors.py"
 
 
 def breaches(rule: Rule, paths: list[Path]) -> list[str]:
@@ -117,9 +117,9 @@ def without_migrations(paths: list[Path]) -> list[Path]:
     return [path for path in paths if "migrations" not in path.parts]
 
 
-def test_the_domain_imports_nothing_but_the_standard_library_and_pydantic() -> None:
-    paths = modules_of(PACKAGE / "domain")
-    assert paths, "the domain has no modules: this test looks in the wrong place"
+def test_the_words_of_all_rooms_import_nothing_but_the_standard_library_and_pydantic() -> None:
+    paths = modules_of(PACKAGE / "core")
+    assert paths, "there are no modules: this test looks in the wrong place"
     assert breaches(impure_imports, paths) == []
 
 
@@ -146,11 +146,11 @@ def test_every_function_is_annotated() -> None:
 
 
 def test_every_error_has_the_one_root() -> None:
-    paths = [path for path in [*modules_of(PACKAGE), *modules_of(DEMO)] if path != PACKAGE / "domain" / "errors.py"]
+    paths = [path for path in [*modules_of(PACKAGE), *modules_of(DEMO)] if path != PACKAGE / "core" / "errors.py"]
     assert breaches(rootless_errors, paths) == []
 
 
-def test_every_error_of_the_domain_says_when_it_is_raised() -> None:
+def test_every_error_says_when_it_is_raised() -> None:
     own = [
         error
         for error in vars(errors).values()

@@ -78,14 +78,14 @@ def test_a_bug_that_ruff_would_find_is_not_chosen() -> None:
         refused.append(text)
         return len(refused) > 2
 
-    assert choose("domain", 18, accepts).planted == refused[2]
+    assert choose("words", 18, accepts).planted == refused[2]
 
 
 def test_text_that_the_formatter_or_the_linter_would_change_is_not_tidy() -> None:
     head = '"""A module."""\n\n'
-    assert is_tidy("backfill_assets/domain/x.py", f"{head}A = 1\n")
-    assert not is_tidy("backfill_assets/domain/x.py", f"{head}A = (1)\n")
-    assert not is_tidy("backfill_assets/domain/x.py", f"{head}import os\n")
+    assert is_tidy("backfill_assets/core/x.py", f"{head}A = 1\n")
+    assert not is_tidy("backfill_assets/core/x.py", f"{head}A = (1)\n")
+    assert not is_tidy("backfill_assets/core/x.py", f"{head}import os\n")
 
 
 @pytest.mark.parametrize(

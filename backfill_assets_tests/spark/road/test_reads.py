@@ -197,7 +197,7 @@ def test_a_query_of_a_golden_source_reads_what_is_declared(module_kit: Kit, tabl
 def test_every_function_of_spark_was_looked_at(spark: SparkSession) -> None:
     known = {row[0] for row in spark.sql("SHOW FUNCTIONS").collect()} - {"two_times", "spark_catalog.default.two_times"}
     looked_at = LOOKED_AT.read_text().split()
-    # A function that is new in Spark: say in domain/spark_functions.py what it depends on, then add it to the list.
+    # A function that is new in Spark: say in dataset/functions.py what it depends on, then add it to the list.
     assert sorted(known) == sorted(looked_at)
     plain = [name for name in looked_at if refusal(Call(name)) is None]
     assert (len(looked_at), len(looked_at) - len(plain)) == (576, 69)

@@ -133,11 +133,11 @@ def test_what_a_helper_imports_of_installed_packages_is_refused_at_its_line(tmp_
 
 
 def test_modules_of_this_project_count_with_their_text_once_a_model_imports_them() -> None:
-    text = "from backfill_assets.domain import days"
+    text = "from backfill_assets.core import days"
     found = modules(text)
     assert {
         "backfill_assets",
-        "backfill_assets.domain",
+        "backfill_assets.core",
         "backfill_assets.core.days",
         "backfill_assets.core.errors",
     } <= found

@@ -424,9 +424,7 @@ def test_a_module_that_fails_is_tried_again_as_python_does(project: Project, run
 
 
 def test_a_module_of_this_project_runs_as_it_was_hashed(run_text: Run) -> None:
-    text = (
-        "from backfill_assets.domain import days\ndef fact(staging): return days.parse_days.__module__, days.__file__"
-    )
+    text = "from backfill_assets.core import days\ndef fact(staging): return days.parse_days.__module__, days.__file__"
     module, file = run_text(text)
     assert module.endswith(".backfill_assets.core.days")
     assert module not in sys.modules

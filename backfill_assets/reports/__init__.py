@@ -1,1 +1,0 @@
-"""Reports: a review as one self-contained page, and as JSON."""

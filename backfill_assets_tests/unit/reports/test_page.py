@@ -99,7 +99,7 @@ def shown(wish: Wish) -> tuple[Review, str, Page]:
 def test_the_verdict_stands_on_top_in_one_sentence(wish: Wish, outcome: Outcome, words: str) -> None:
     review, _, page = shown(wish)
     assert review.judgement.outcome is outcome
-    assert tables in review.judgement.sentence
+    assert words in review.judgement.sentence
     assert page.text.index(review.judgement.sentence) < page.text.index("What was asked for")
 
 

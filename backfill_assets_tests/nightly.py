@@ -103,7 +103,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_EVENTS}/test_event_storage.py::test_two_processes_write_at_once": (),
     # Tests on one Spark server
     "spark/road/test_compare.py::test_differing_rows_are_those_that_datacompy_finds": (),
-    "spark/road/test_deliveries_in_force.py::test_what_is_staged_is_what_the_sources_say_whatever_happens": (),
+    "spark/road/test_deliveries_in_force.py::test_what_is_published_is_what_the_sources_say_whatever_happens": (),
     "spark/road/test_full_disk.py::test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit": (),
     "spark/road/test_full_disk.py::test_the_disk_is_full_before_the_first_day_is_written": ("raw",),
     "spark/road/test_golden.py::test_a_delta_table_is_a_golden_source_as_it_is_now": (),

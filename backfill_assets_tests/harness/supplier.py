@@ -52,15 +52,13 @@ class Reland(NamedTuple):
 
 Act = Put | Land | Take | Reland
 _places = st.sampled_from(PATHS)
-acts: st.SearchStrategy[list[Act]] = st.lists(
-    st.one_of(
-        st.builds(Put, _places, st.sampled_from(sorted(CONTENTS)), st.integers(0, 5)),
-        st.builds(Land, st.frozensets(st.sampled_from([D7, D8, D9]), min_size=1)),
-        st.builds(Take, _places, st.sampled_from([Deed.withdrawn, Deed.restored])),
-        st.builds(Reland, _places),
-    ),
-    max_size=16,
+an_act: st.SearchStrategy[Act] = st.one_of(
+    st.builds(Put, _places, st.sampled_from(sorted(CONTENTS)), st.integers(0, 5)),
+    st.builds(Land, st.frozensets(st.sampled_from([D7, D8, D9]), min_size=1)),
+    st.builds(Take, _places, st.sampled_from([Deed.withdrawn, Deed.restored])),
+    st.builds(Reland, _places),
 )
+acts: st.SearchStrategy[list[Act]] = st.lists(an_act, max_size=16)
 
 
 class Book(Protocol):

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from enum import Enum, auto
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from backfill_assets.application import Application
 from backfill_assets.core.delivery import Deed, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.dataset.deliveries import heads
-from backfill_assets.delta.reading import digests_by_day
+from backfill_assets.delta.reading import digests_by_day, is_table
 from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
-from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, acts
+from backfill_assets_tests.harness.examples import examples
+from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, an_act
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, TRIPS, Kit, commits, values
 
@@ -136,40 +139,147 @@ def test_a_file_that_a_narrower_path_finds_no_more_is_refused_by_name_until_it_i
     assert application.road.stage(kit.spark, "trips", (D1, D2)) == {D1: 1}
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(acts)
-def test_what_is_staged_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act]) -> None:
-    """Real files, landed by the road, withdrawn, taken back and read again, against a model that knows no numbers."""
-    house, model = Kit(kit.spark, Path(mkdtemp(dir=kit.root))), Model()
-    loaded = house.dataset(start="2024-01-01", source={**TRIPS["source"], "late_days": 2})  # type: ignore[dict-item]
-    application = Application(house.settings)
-    road, desk, ledger = application.road, application.delivery_desk, application.ledger
+class Other(Enum):
+    """What happens besides deliveries: another reading or code, an empty inbox, backups of raw and staging, a publication."""
 
-    def path_of(place: Place) -> str:
-        return f"trips/{place[0]}-{place[1][-1]}.csv"
+    read = auto()
+    deploy = auto()
+    empty = auto()
+    back_up = auto()
+    restore = auto()
+    publish = auto()
 
-    for act in [*story, Land(frozenset([D7]))]:
-        known = ledger.deliveries("trips", [D7, D8, D9])
-        last = heads(known)
+
+class Story:
+    """A dataset, its sources and its warehouse through a story, beside a model of what readers must see in the end."""
+
+    def __init__(self, house: Kit) -> None:
+        self.house, self.model = house, Model()
+        self.null, self.suffix = "", ""
+        self.published: dict[int, str | None] = {}
+        self.backup: tuple[Path, frozenset[tuple[Place, str]]] | None = None
+        self.in_raw: frozenset[tuple[Place, str]] = frozenset()
+        self.application = self.described()
+
+    def described(self) -> Application:
+        """The dataset as it is declared now, loaded as a code location that starts again does."""
+        if hasattr(self, "application"):
+            self.application.ledger.close()  # type: ignore[attr-defined]
+        source = {
+            **TRIPS["source"],  # type: ignore[dict-item]
+            "late_days": 2,
+            "on_missing": "pass",
+            "removed_after_landing": True,
+            "csv": {"null_value": self.null},
+        }
+        fact = f"SELECT day, id, concat(kind, '{self.suffix}') AS kind, amount, fee FROM staging"
+        self.house.dataset(fact=fact, start="2024-01-01", source=source, measures={}, checks={})
+        return Application(self.house.settings)
+
+    def act(self, act: Act | Other) -> None:
+        """One thing that happens."""
+        desk = self.application.delivery_desk
         match act:
             case Put(place, content, hour):
                 rows = [f"{D7},{key},{value},1,1" for key, value in CONTENTS[content].items()]
-                house.deliver(place[0], *rows, part=f"-{place[1][-1]}", hour=hour)
-                model.files[place] = (content, hour)
+                self.house.deliver(place[0], *rows, part=f"-{place[1][-1]}", hour=hour)
+                self.model.files[place] = (content, hour)
             case Land(days):
-                road.land(house.spark, "trips", tuple(sorted(days)))
-                model.land(loaded.dataset.fact_delivery_days(tuple(sorted(days))))
+                self.application.road.land(self.house.spark, "trips", tuple(sorted(days)))
+                self.landed(*days)
             case Take(place, deed):
                 change = desk.withdraw if deed is Deed.withdrawn else desk.restore
-                if model.take(place, deed):
-                    change("trips", Chosen(path_of(place)), "a test")
+                if self.model.take(place, deed):
+                    change("trips", Chosen(_path(place)), "a test")
             case Reland(place):
-                one = last.get((place[0], path_of(place)))
-                if one is not None and not one.withdrawn:
-                    desk.reland(house.spark, "trips", Chosen(prefix=path_of(place)), "a test")
-                    model.land(loaded.dataset.fact_delivery_days((place[0],)))
-    road.stage(house.spark, "trips", (D7,))
-    (folder,) = house.layout.staging_path("trips").iterdir()
-    staged = values(house.table(folder).where(f"day = '{D7}'"), "id", "kind")
-    assert dict(staged) == model.rows()
-    ledger.close()  # type: ignore[attr-defined]
+                one = heads(self.application.ledger.deliveries("trips", [D7, D8, D9])).get((place[0], _path(place)))
+                if one is not None and not one.withdrawn and place in self.model.files:
+                    desk.reland(self.house.spark, "trips", Chosen(prefix=_path(place)), "a test")
+                    self.landed(place[0])
+            case _:
+                self.other(act)
+
+    def other(self, act: Other) -> None:
+        match act:
+            case Other.read:
+                self.null = "" if self.null else "b"
+                self.application = self.described()
+            case Other.deploy:
+                self.suffix += "x"
+                self.application = self.described()
+            case Other.empty:
+                for place in self.model.files:
+                    (self.house.layout.sources / _path(place)).unlink()
+                self.model.files.clear()
+            case Other.back_up:
+                self.back_up()
+            case Other.restore:
+                self.restore()
+            case Other.publish:
+                self.publish()
+
+    def landed(self, *days: dt.date) -> None:
+        """What lies there for these days has been landed."""
+        known = self.application.dataset("trips").fact_delivery_days(tuple(sorted(days)))
+        self.model.land(known)
+        self.in_raw |= {(place, content) for place, (content, _) in self.model.files.items() if place[0] in known}
+
+    def back_up(self) -> None:
+        folder = Path(mkdtemp(dir=self.house.root))
+        for path in (self.house.layout.raw_path("trips"), self.house.layout.staging_path("trips")):
+            if path.exists():
+                shutil.copytree(path, folder / path.parent.name)
+        self.backup = folder, self.in_raw
+
+    def restore(self) -> None:
+        """Raw and staging come from the backup; the ledger and the published table stay."""
+        if self.backup is None:
+            return
+        folder, self.in_raw = self.backup
+        for path in (self.house.layout.raw_path("trips"), self.house.layout.staging_path("trips")):
+            shutil.rmtree(path, ignore_errors=True)
+            if (folder / path.parent.name).exists():
+                shutil.copytree(folder / path.parent.name, path)
+
+    def publish(self) -> None:
+        """Publish the day, which is refused only where rows are lost that nothing brings back."""
+        self.landed(D7)
+        rows = {key: None if value == self.null else value + self.suffix for key, value in self.model.rows().items()}
+        lost = [one for one in self.model.counts() if CONTENTS[one[1]] and one not in self.in_raw]
+        if not rows:
+            return
+        if lost:
+            with pytest.raises(SourceError, match="raw"):
+                built(self.application, self.house.spark, "trips", (D7,))
+            return
+        unit = built(self.application, self.house.spark, "trips", (D7,), {"row_count": "any"})
+        self.application.publisher.release(unit.id)
+        self.published = rows
+
+    def seen(self) -> dict[object, object]:
+        """What readers see."""
+        path = self.house.layout.published_path("trips")
+        return dict(values(self.house.table(path).where(f"day = '{D7}'"), "id", "kind")) if is_table(path) else {}
+
+
+def _path(place: Place) -> str:
+    return f"trips/{place[0]}-{place[1][-1]}.csv"
+
+
+_FIRST = (D7, "7/a")
+
+
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([Put(_FIRST, "A", 0), Other.back_up, Other.publish, Other.empty, Other.restore])
+@example(
+    [Put(_FIRST, "A", 0), Other.publish, Other.back_up, Other.read, Other.empty, Put(_FIRST, "B", 0), Other.restore]
+)
+@given(st.lists(st.one_of(an_act, st.sampled_from(Other)), max_size=16))
+def test_what_is_published_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act | Other]) -> None:
+    """Files come, are corrected, go back, are withdrawn and read again; code, reading and backups change in between."""
+    told = Story(Kit(kit.spark, Path(mkdtemp(dir=kit.root))))
+    for act in [*story, Other.publish]:
+        told.act(act)
+        if act is Other.publish:
+            assert told.seen() == told.published
+    told.application.ledger.close()  # type: ignore[attr-defined]

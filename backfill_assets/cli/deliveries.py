@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -41,9 +43,12 @@ def withdraw(
     """Take what came last at a path out of all that is built: it stays in raw, and counts no more."""
     if bool(file) == bool(prefix):
         raise ArgumentError("name one file, or all files of a folder: --prefix")
-    desk, chosen = _opened(dataset).delivery_desk, Chosen(file, prefix)
+    application, chosen = _opened(dataset), Chosen(file, prefix)
+    desk = application.delivery_desk
     done = desk.restore(dataset, chosen, reason) if undo else desk.withdraw(dataset, chosen, reason)
-    _say(dataset, done, "taken back" if undo else "withdrawn")
+    # A day that was published from what counts now is right as it is.
+    outdated = tuple(day for day in application.late_deliveries.moved(dataset) if day in done.published)
+    _say(dataset, done, "taken back" if undo else "withdrawn", outdated)
 
 
 def reland(
@@ -61,7 +66,7 @@ def reland(
     application, chosen = _opened(dataset), Chosen(prefix=prefix, days=parse_days(days, "--days") if days else ())
     with application.session(application.ids.new("reland")) as spark:
         done = application.delivery_desk.reland(spark, dataset, chosen, reason, force=force)
-    _say(dataset, done, "read again")
+    _say(dataset, done, "read again", done.published)
 
 
 _SHOWN = ("day", "path", "content", "rows", "corrupt_rows", "delivered_at", "in_force", "why", "source")
@@ -87,7 +92,7 @@ def _row(one: Shown) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _say(dataset: str, done: Done, what: str) -> None:
+def _say(dataset: str, done: Done, what: str, outdated: Sequence[dt.date]) -> None:
     if not done.deliveries:
         say(f"nothing to do: it was {what} before")
         return
@@ -95,5 +100,5 @@ def _say(dataset: str, done: Done, what: str) -> None:
     until = f", last {others[-1]}" if others else ""
     say(f"{what}: {number_of(len(done.deliveries), 'file')}, first {first}{until}")
     say(f"built from them: {dataset} {format_days(done.days)}")
-    if done.published:
-        say(f"published as before: {format_days(done.published)}; build them again with: backfill refresh {dataset}")
+    if outdated:
+        say(f"published as before: {format_days(outdated)}; build them again with: backfill refresh {dataset}")

@@ -113,7 +113,8 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
     run("refresh", "sales")
     assert dagster.asked()[0][1] == [str(D1)]
     assert "nothing to do: it was withdrawn before" in run("withdraw", "sales", "--prefix", "x/", "--reason", "again")
-    assert "taken back: 1 file" in run("withdraw", "sales", "--prefix", "x/", "--undo", "--reason", "it was right")
+    said = run("withdraw", "sales", "--prefix", "x/", "--undo", "--reason", "it was right")
+    assert ("taken back: 1 file" in said, "build them again" in said) == (True, False)
     assert basis.inputs("sales", (D1, D2)) == before
     assert house.application.late_deliveries.of("sales") == ()
 

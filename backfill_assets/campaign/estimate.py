@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from backfill_assets.campaign.plan import (
-    Days,
-    Estimate,
-    Plan,
-    PlannedDataset,
-)
+from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.core.unit import Attempt, AttemptState
 
 _PRICE: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,4})?)\s*([A-Z]{3}|[€$£])\s*", re.ASCII)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -18,12 +13,7 @@ from typing import Any
 
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.core.canonical import canonical_json, digest, plain
-from backfill_assets.core.days import (
-    day_range,
-    format_days,
-    runs_of_days,
-    slices,
-)
+from backfill_assets.core.days import day_range, format_days, runs_of_days, slices
 from backfill_assets.core.text import format_duration, number_of
 
 Days = tuple[dt.date, ...]

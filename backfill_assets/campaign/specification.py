@@ -29,14 +29,7 @@ from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import MOST_DAYS, day_range
 from backfill_assets.core.errors import MisfitError
 from backfill_assets.core.expected_change import Clause, Contract
-from backfill_assets.core.fields import (
-    Day,
-    Line,
-    Name,
-    Period,
-    TimeZone,
-    Who,
-)
+from backfill_assets.core.fields import Day, Line, Name, Period, TimeZone, Who
 from backfill_assets.core.text import NAME_PATTERN
 
 ID_PATTERN = r"[a-z][a-z0-9-]{2,62}"

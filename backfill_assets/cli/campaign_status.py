@@ -9,34 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.gate import Admitted
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.specification import Layer
 from backfill_assets.campaign.state import Action, CampaignState
-from backfill_assets.cli.output import (
-    as_json,
-    console,
-    say,
-    table,
-)
+from backfill_assets.cli.output import as_json, console, say, table
 from backfill_assets.control.standing import Standing
 from backfill_assets.core.days import format_days
-from backfill_assets.core.evidence import (
-    DatasetDay,
-    DayEvidence,
-    Severity,
-    Verdict,
-)
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.faults import shown_path

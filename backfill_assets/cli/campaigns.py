@@ -17,14 +17,7 @@ from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
-from backfill_assets.cli.output import (
-    DryRun,
-    Json,
-    as_json,
-    chosen_day,
-    say,
-    table,
-)
+from backfill_assets.cli.output import DryRun, Json, as_json, chosen_day, say, table
 from backfill_assets.cli.proof import say_report
 from backfill_assets.control.planner import Freezer
 from backfill_assets.control.publication import ReleasePlan

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.cli.output import (
-    Json,
-    as_json,
-    say,
-    table,
-    without_secrets_of,
-)
+from backfill_assets.cli.output import Json, as_json, say, table, without_secrets_of
 from backfill_assets.core.errors import EngineError, QueryTimeoutError
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import AttemptState

@@ -16,13 +16,7 @@ from backfill_assets.cli.releases import needs_approval, release_now
 from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ContractError, UnitError
-from backfill_assets.core.unit import (
-    CONTRACT_TAG,
-    UNIT_TAG,
-    ReleaseMode,
-    Unit,
-    UnitState,
-)
+from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
 from backfill_assets.evidence.outdated import Outdated, Relaunch
 from backfill_assets.evidence.readiness import DayFault, explain_faults
 

@@ -10,13 +10,7 @@ from typing import Annotated
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.cli.output import (
-    Json,
-    as_json,
-    errors,
-    say,
-    table,
-)
+from backfill_assets.cli.output import Json, as_json, errors, say, table
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.days import parse_days

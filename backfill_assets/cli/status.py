@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, TypedDict
 
@@ -16,20 +11,9 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
 from backfill_assets.cli.desk import campaign_of, opened_desk
-from backfill_assets.cli.output import (
-    Json,
-    as_json,
-    chosen_day,
-    say,
-    table,
-)
+from backfill_assets.cli.output import Json, as_json, chosen_day, say, table
 from backfill_assets.control.approve import certificates_of
-from backfill_assets.core.days import (
-    checked_range,
-    day_range,
-    format_days,
-    runs_of_days,
-)
+from backfill_assets.core.days import checked_range, day_range, format_days, runs_of_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState

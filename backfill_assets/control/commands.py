@@ -9,27 +9,12 @@ from pathlib import Path
 from backfill_assets.campaign.load import drift_of, load_specification
 from backfill_assets.campaign.plan import Days, Plan
 from backfill_assets.campaign.specification import Notice, Specification
-from backfill_assets.campaign.state import (
-    CHANGED,
-    WORKING,
-    Action,
-    Campaign,
-    JournalEntry,
-    Phase,
-    require_phase,
-)
+from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.control.conductor import Conductor, Tell
 from backfill_assets.control.planner import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.ports import Clock, Identity, Ids
-from backfill_assets.core.unit import (
-    LOCK_WAIT,
-    OPENED_BY,
-    Launch,
-    ReleaseMode,
-    Unit,
-    UnitState,
-)
+from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.faults import shown_path
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.evidence.readiness import DayFault

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
 from backfill_assets.campaign.gate import Admitted, Halts
 from backfill_assets.campaign.specification import Notice
-from backfill_assets.campaign.state import (
-    CAMPAIGN_TAG,
-    WORKING,
-    Action,
-    Campaign,
-    JournalEntry,
-    Phase,
-)
+from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, Campaign, JournalEntry, Phase
 from backfill_assets.control.gatekeeper import REFUSED, Batch, Gatekeeper
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.text import number_of
-from backfill_assets.core.unit import (
-    LOCK_WAIT,
-    UNIT_TAG,
-    UnitState,
-    shown_days,
-)
+from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, UnitState, shown_days
 from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.publish import Publisher

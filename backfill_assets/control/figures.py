@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.campaign.plan import (
-    Days,
-    Estimate,
-    PlannedDataset,
-    counted,
-)
+from backfill_assets.campaign.plan import Days, Estimate, PlannedDataset, counted
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.core.release import DataFile
 from backfill_assets.core.text import format_duration

@@ -7,22 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from backfill_assets.campaign.gate import (
-    Admitted,
-    Decision,
-    Traffic,
-    admit,
-)
+from backfill_assets.campaign.gate import Admitted, Decision, Traffic, admit
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Action, Campaign
 from backfill_assets.control.figures import Workload
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.unit import (
-    LOCK_WAIT,
-    Attempt,
-    AttemptState,
-    Work,
-)
+from backfill_assets.core.unit import LOCK_WAIT, Attempt, AttemptState, Work
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.ledger.ledger import Ledger
 

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaign.estimate import (
-    Cut,
-    Price,
-    Rate,
-    estimate_left,
-    rates_of,
-)
-from backfill_assets.campaign.load import (
-    LoadedSpecification,
-    load_specification,
-    misfits,
-    scoped,
-)
+from backfill_assets.campaign.estimate import Cut, Price, Rate, estimate_left, rates_of
+from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, scoped
 from backfill_assets.campaign.plan import (
     SHOWN_DIGITS,
     Days,
@@ -36,18 +20,8 @@ from backfill_assets.campaign.plan import (
     steps,
 )
 from backfill_assets.campaign.specification import Layer, Specification
-from backfill_assets.campaign.state import (
-    Action,
-    Campaign,
-    JournalEntry,
-    Knobs,
-)
-from backfill_assets.control.figures import (
-    FigureReader,
-    Figures,
-    Survey,
-    warnings_of,
-)
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
+from backfill_assets.control.figures import FigureReader, Figures, Survey, warnings_of
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backfill_assets.campaign.approval import Roles
-from backfill_assets.campaign.state import (
-    Campaign,
-    JournalEntry,
-    Phase,
-    require_phase,
-)
-from backfill_assets.control.approve import (
-    approved,
-    certificates_of,
-    passed_of,
-    uncertified,
-)
+from backfill_assets.campaign.state import Campaign, JournalEntry, Phase, require_phase
+from backfill_assets.control.approve import approved, certificates_of, passed_of, uncertified
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ApprovalError, RollbackError, UnitError
 from backfill_assets.core.ports import Clock
@@ -32,12 +17,7 @@ from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.readiness import (
-    Obstacles,
-    Sanction,
-    Survey,
-    refusal,
-)
+from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey, refusal
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.ledger.open import last_step
 from backfill_assets.release.publish import AlreadyReleased, Publisher, Released

@@ -6,21 +6,10 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from backfill_assets.campaign.state import (
-    Action,
-    Campaign,
-    JournalEntry,
-    Phase,
-    require_phase,
-)
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.ports import Clock, Identity
-from backfill_assets.core.release import (
-    EXTRA,
-    ReleaseKind,
-    ReleaseState,
-    restorable_until,
-)
+from backfill_assets.core.release import EXTRA, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.ledger import Ledger

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.gate import Decision, Traffic, admit
 from backfill_assets.campaign.load import uncompared
-from backfill_assets.campaign.state import (
-    Action,
-    Campaign,
-    CampaignState,
-    JournalEntry,
-    state_of,
-)
+from backfill_assets.campaign.state import Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.control.approve import approved, certificates_of, uncertified
 from backfill_assets.control.conductor import STEPS
 from backfill_assets.control.gatekeeper import Gatekeeper

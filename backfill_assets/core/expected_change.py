@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import (
-    ROUND_CEILING,
-    ROUND_FLOOR,
-    Decimal,
-    localcontext,
-)
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import checked_range, day_range, parse_day

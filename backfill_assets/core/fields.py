@@ -13,13 +13,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 from zoneinfo import available_timezones
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from backfill_assets.core.days import checked_day
 from backfill_assets.core.errors import InvalidNameError

@@ -12,12 +12,7 @@ from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.measured import ROW_COUNT
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import IDENTICAL_FILES
-from backfill_assets.dataset.checks import (
-    PERCENTILES,
-    ChangeConfig,
-    CheckConfig,
-    Measure,
-)
+from backfill_assets.dataset.checks import PERCENTILES, ChangeConfig, CheckConfig, Measure
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import golden_check
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.fields import Duration, Name, Percent

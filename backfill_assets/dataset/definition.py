@@ -13,25 +13,11 @@ from pydantic import Field, model_validator
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.core.expected_change import KEY_CHANGES, OF_ROWS
-from backfill_assets.core.fields import (
-    Day,
-    Distance,
-    Duration,
-    Name,
-    TimeZone,
-)
+from backfill_assets.core.fields import Day, Distance, Duration, Name, TimeZone
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
 from backfill_assets.dataset.consistency import golden_misfits, misfits
-from backfill_assets.dataset.sources import (
-    ColumnType,
-    Consumer,
-    Golden,
-    Part,
-    Reference,
-    Source,
-    Upstream,
-)
+from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Part, Reference, Source, Upstream
 
 
 class Publication(StrEnum):

@@ -13,13 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from backfill_assets.core.delivery import (
-    Deed,
-    Delivery,
-    DeliveryEntry,
-    FileContent,
-    Place,
-)
+from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, FileContent, Place
 from backfill_assets.core.fields import fits
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OrderBy

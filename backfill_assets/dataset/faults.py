@@ -9,24 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import (
-    Any,
-    Final,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from backfill_assets.core.errors import MisfitError
-from backfill_assets.core.text import (
-    NOT_SHOWN,
-    may_hold_secret,
-    shortened,
-    visible,
-    without_secrets,
-)
+from backfill_assets.core.text import NOT_SHOWN, may_hold_secret, shortened, visible, without_secrets
 
 MOST_FAULTS = 100
 """Nobody reads more of them."""

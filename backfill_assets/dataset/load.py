@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,14 +14,7 @@ from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
 from backfill_assets.dataset.check_list import checks_of, metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.faults import (
-    MOST_FAULTS,
-    DatasetFault,
-    KeyPath,
-    shown_key,
-    shown_path,
-    validation_faults,
-)
+from backfill_assets.dataset.faults import MOST_FAULTS, DatasetFault, KeyPath, shown_key, shown_path, validation_faults
 from backfill_assets.dataset.lineage import cycle_in, differences
 from backfill_assets.dataset.loaded import (
     FILE,
@@ -39,12 +27,7 @@ from backfill_assets.dataset.loaded import (
     project_version,
 )
 from backfill_assets.dataset.models import find_model, sql_faults
-from backfill_assets.dataset.yaml import (
-    Document,
-    content_of,
-    decoded,
-    read_yaml,
-)
+from backfill_assets.dataset.yaml import Document, content_of, decoded, read_yaml
 
 
 def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[DatasetFault, ...]]:

@@ -14,13 +14,7 @@ from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.faults import DatasetFault
-from backfill_assets.dataset.lineage import (
-    Upstreams,
-    downstream_of,
-    release_groups,
-    upstream_first,
-    upstreams_of,
-)
+from backfill_assets.dataset.lineage import Upstreams, downstream_of, release_groups, upstream_first, upstreams_of
 
 FILE = "dataset.yaml"
 """The file that makes a folder a dataset."""

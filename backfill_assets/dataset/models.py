@@ -11,12 +11,7 @@ from pathlib import Path
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
 from backfill_assets.dataset.imports import ForeignImport, imports_of
-from backfill_assets.dataset.loaded import (
-    Language,
-    Layer,
-    Model,
-    normal,
-)
+from backfill_assets.dataset.loaded import Language, Layer, Model, normal
 from backfill_assets.dataset.yaml import content_of, decoded
 
 # What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.

@@ -25,12 +25,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from backfill_assets.core.errors import ModelError
-from backfill_assets.dataset.imports import (
-    GIVEN,
-    OWN,
-    in_library,
-    is_installed,
-)
+from backfill_assets.dataset.imports import GIVEN, OWN, in_library, is_installed
 from backfill_assets.dataset.loaded import Model, ModuleSource
 
 _NUMBERS: Final = itertools.count(1)

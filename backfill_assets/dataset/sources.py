@@ -8,23 +8,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.fields import (
-    Distance,
-    Name,
-    Percent,
-    RelativePath,
-    checked_pattern,
-)
+from backfill_assets.core.fields import Distance, Name, Percent, RelativePath, checked_pattern
 from backfill_assets.dataset.checks import CheckConfig
 
 _WIDEST_DECIMAL = 38

@@ -7,32 +7,17 @@ import datetime as dt
 import json
 import re
 from collections import Counter
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.schema import Field
-from deltalake.transaction import (
-    AddAction,
-    CommitProperties,
-    RemoveAction,
-    Transaction,
-)
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import (
-    BackfillError,
-    PreconditionError,
-    ReadBackError,
-    StorageError,
-)
+from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
 from backfill_assets.core.release import DataFile, Manifest
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset

@@ -18,12 +18,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError, TimeTravelError
-from backfill_assets.core.release import (
-    CommitKind,
-    DataFile,
-    Manifest,
-    TableCommit,
-)
+from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.log import ShadowLog, published_stats, stats_texts
 from backfill_assets.delta.shadows import plain_path

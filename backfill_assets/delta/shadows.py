@@ -14,14 +14,7 @@ from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.core.release import DataFile, StoredFile, shadow_of
-from backfill_assets.delta.log import (
-    LOG,
-    SEALED,
-    actions,
-    commits,
-    is_readable,
-    shadow_log_folder,
-)
+from backfill_assets.delta.log import LOG, SEALED, actions, commits, is_readable, shadow_log_folder
 from backfill_assets.storage.files import Sync, sync
 from backfill_assets.storage.layout import below
 

@@ -9,30 +9,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
-from backfill_assets.core.errors import (
-    PreconditionError,
-    ReadBackError,
-    StorageError,
-    TableMovedError,
-)
+from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.release import (
-    EXTRA,
-    DataFile,
-    Manifest,
-    ReleaseKind,
-    StoredFile,
-    TableCommit,
-    shadow_of,
-)
+from backfill_assets.core.release import EXTRA, DataFile, Manifest, ReleaseKind, StoredFile, TableCommit, shadow_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta import commit, log, shadows
-from backfill_assets.delta.commit import (
-    Types,
-    in_doubt,
-    refused,
-    write,
-)
+from backfill_assets.delta.commit import Types, in_doubt, refused, write
 from backfill_assets.delta.reading import (
     SCHEMA_COMMIT,
     FilesByDay,

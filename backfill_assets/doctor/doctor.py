@@ -15,15 +15,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.files import FilesExam
-from backfill_assets.doctor.findings import (
-    Cure,
-    EventLog,
-    Finding,
-    Gravity,
-    Mend,
-    StoredTables,
-    WrittenReports,
-)
+from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, StoredTables, WrittenReports
 from backfill_assets.doctor.releases import RECONCILE, PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
 from backfill_assets.ledger.ledger import Ledger

@@ -15,13 +15,7 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import (
-    Cure,
-    Finding,
-    Gravity,
-    Mend,
-    WrittenReports,
-)
+from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend, WrittenReports
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.ledger.ledger import Ledger
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import (
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
@@ -20,12 +15,7 @@ from backfill_assets.core.ports import Identity
 from backfill_assets.core.unit import AttemptState
 from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.doctor.files import REPORTS, days_of
-from backfill_assets.doctor.findings import (
-    Cure,
-    Finding,
-    Mend,
-    Mended,
-)
+from backfill_assets.doctor.findings import Cure, Finding, Mend, Mended
 from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.reconcile import Reconcile, RepairKind
 

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
-from backfill_assets.core.release import (
-    AHEAD,
-    ReleaseKind,
-    ReleaseState,
-    is_ahead,
-)
-from backfill_assets.core.unit import (
-    Attempt,
-    AttemptState,
-    ReleaseRecord,
-    Unit,
-    UnitState,
-)
-from backfill_assets.doctor.findings import (
-    Cure,
-    EventLog,
-    Finding,
-    Gravity,
-    Mend,
-    RunAtWork,
-)
+from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ahead
+from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
+from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.doctor.releases import RECONCILE
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back

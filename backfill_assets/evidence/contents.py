@@ -7,13 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from backfill_assets.core.release import (
-    DataFile,
-    Manifest,
-    ReleaseKind,
-    ReleaseState,
-    layout_digest,
-)
+from backfill_assets.core.release import DataFile, Manifest, ReleaseKind, ReleaseState, layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +11,7 @@ from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import (
-    UNKNOWN_ORIGIN,
-    Content,
-    Hold,
-    Unit,
-)
+from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import release_groups, upstream_first, upstreams_of
 from backfill_assets.dataset.loaded import LoadedDataset

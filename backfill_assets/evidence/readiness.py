@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.evidence import (
-    Basis,
-    DatasetDay,
-    DayEvidence,
-    unit_hash,
-)
+from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.release import DataFile, DaySwap, layout_digest
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit

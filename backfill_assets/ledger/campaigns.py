@@ -9,36 +9,16 @@ from dataclasses import replace
 from functools import cache
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    func,
-    insert,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import Column, ColumnElement, Connection, func, insert, select, true, update
 
-from backfill_assets.campaign.state import (
-    Approval,
-    Campaign,
-    JournalEntry,
-    Phase,
-    require_phase,
-)
+from backfill_assets.campaign.state import Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.errors import ApprovalError, CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.measured import DayComparison
 from backfill_assets.core.unit import shown_days
-from backfill_assets.ledger.codec import (
-    campaign_columns,
-    campaign_from_row,
-    entry_columns,
-    entry_from_row,
-)
+from backfill_assets.ledger.codec import campaign_columns, campaign_from_row, entry_columns, entry_from_row
 from backfill_assets.ledger.database import Rows, span, upsert
 from backfill_assets.ledger.schema import (
     approval_days,

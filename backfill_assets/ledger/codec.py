@@ -15,13 +15,7 @@ from sqlalchemy import RowMapping
 
 from backfill_assets.campaign.plan import Plan
 from backfill_assets.campaign.specification import Specification
-from backfill_assets.campaign.state import (
-    Action,
-    Campaign,
-    JournalEntry,
-    Knobs,
-    Phase,
-)
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.core import canonical
 from backfill_assets.core.evidence import SEEN, DayEvidence
 from backfill_assets.core.expected_change import Change, Clause, Contract

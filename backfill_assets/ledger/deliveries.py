@@ -7,22 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, assert_never
 
-from sqlalchemy import (
-    Connection,
-    and_,
-    bindparam,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
 
-from backfill_assets.core.delivery import (
-    Deed,
-    Delivery,
-    DeliveryEntry,
-    Place,
-)
+from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, Place
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import received
 from backfill_assets.ledger.database import Rows, span, upsert

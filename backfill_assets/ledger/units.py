@@ -7,15 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, assert_never
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    delete,
-    insert,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, true, update
 
 from backfill_assets.core.days import format_days, slices
 from backfill_assets.core.errors import ClaimedDaysError, UnitError
@@ -37,14 +29,7 @@ from backfill_assets.core.unit import (
 )
 from backfill_assets.ledger.codec import contract_to_text, unit_from_row
 from backfill_assets.ledger.database import Rows, span, upsert
-from backfill_assets.ledger.schema import (
-    attempts,
-    claims,
-    holds,
-    releases,
-    unit_days,
-    units,
-)
+from backfill_assets.ledger.schema import attempts, claims, holds, releases, unit_days, units
 
 
 class UnitRows(Rows):

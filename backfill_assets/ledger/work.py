@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    func,
-    insert,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, true, update
 
 from backfill_assets.core.days import format_days, slices
 from backfill_assets.core.errors import LeaseLostError, LedgerError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import (
-    Attempt,
-    AttemptState,
-    Content,
-    DayFindings,
-    Unit,
-    UnitState,
-    Work,
-)
+from backfill_assets.core.unit import Attempt, AttemptState, Content, DayFindings, Unit, UnitState, Work
 from backfill_assets.ledger.codec import (
     attempt_from_row,
     evidence_from_text,
@@ -46,12 +24,7 @@ from backfill_assets.ledger.codec import (
 )
 from backfill_assets.ledger.database import span, upsert, worker_name
 from backfill_assets.ledger.deliveries import DeliveryRows
-from backfill_assets.ledger.schema import (
-    attempt_days,
-    attempts,
-    contents,
-    evidence,
-)
+from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
 from backfill_assets.ledger.units import load_unit, lose_attempts
 
 _TABLE = attempts

@@ -13,19 +13,9 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
-from backfill_assets.orchestration.batches import (
-    build,
-    build_in_batches,
-    campaign_of,
-    in_batches,
-)
+from backfill_assets.orchestration.batches import build, build_in_batches, campaign_of, in_batches
 from backfill_assets.orchestration.launches import target_of, unit_of
-from backfill_assets.orchestration.names import (
-    asset_key,
-    days_of,
-    partitions_of,
-    policy_of,
-)
+from backfill_assets.orchestration.names import asset_key, days_of, partitions_of, policy_of
 
 AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
 

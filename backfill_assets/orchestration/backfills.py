@@ -14,14 +14,8 @@ from typing import Any
 
 import dagster as dg
 import requests
-from dagster._core.execution.backfill import (
-    BULK_ACTION_TERMINAL_STATUSES,
-    BulkActionsFilter,
-    BulkActionStatus,
-)
-from dagster._core.execution.backfill import (
-    PartitionBackfill as DagsterBackfill,
-)
+from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
+from dagster._core.execution.backfill import PartitionBackfill as DagsterBackfill
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 

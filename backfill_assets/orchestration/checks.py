@@ -1,12 +1,7 @@
 """The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
 
 import datetime as dt
-from collections.abc import (
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -15,22 +10,12 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Verdict
 from backfill_assets.core.text import in_words
-from backfill_assets.core.unit import (
-    Attempt,
-    AttemptState,
-    Unit,
-    UnitState,
-)
+from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.orchestration.batches import build, kept_lease
 from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
-from backfill_assets.orchestration.names import (
-    asset_key,
-    days_of,
-    layers_of,
-    partitions_of,
-)
+from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
 from backfill_assets.orchestration.release_events import evaluations, report_waiting
 
 _SHOWN = 20

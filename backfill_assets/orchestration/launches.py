@@ -13,12 +13,7 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import (
-    ContractError,
-    DatasetError,
-    LayoutError,
-    UnitError,
-)
+from backfill_assets.core.errors import ContractError, DatasetError, LayoutError, UnitError
 from backfill_assets.core.expected_change import Contract, parse_contract
 from backfill_assets.core.unit import (
     CONTRACT_TAG,

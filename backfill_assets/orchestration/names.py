@@ -1,12 +1,7 @@
 """How datasets are called in Dagster, and what Dagster knows of their newest materializations."""
 
 import datetime as dt
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData

@@ -14,20 +14,8 @@ from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.readiness import Fault, explain_faults
 from backfill_assets.orchestration.assets import AssetDecorator, common, executable
-from backfill_assets.orchestration.launches import (
-    Target,
-    built_together,
-    target_of,
-    targets_of,
-    unit_of,
-)
-from backfill_assets.orchestration.names import (
-    asset_key,
-    days_of,
-    last_metadata,
-    last_said,
-    layers_of,
-)
+from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
+from backfill_assets.orchestration.names import asset_key, days_of, last_metadata, last_said, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_events import (
     LAUNCH_METADATA,

@@ -5,14 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,12 +13,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.core.evidence import (
-    DatasetDay,
-    DayEvidence,
-    Severity,
-    Verdict,
-)
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.release import Manifest
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration.instance import opened_instance

@@ -11,19 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError, UnitError
-from backfill_assets.core.evidence import (
-    Basis,
-    DayEvidence,
-    Row,
-    Verdict,
-)
-from backfill_assets.core.measured import (
-    NOTHING,
-    Alone,
-    DayMeasurement,
-    SourceState,
-    UpstreamState,
-)
+from backfill_assets.core.evidence import Basis, DayEvidence, Row, Verdict
+from backfill_assets.core.measured import NOTHING, Alone, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.dataset.deliveries import in_force
@@ -47,12 +36,7 @@ from backfill_assets.pipeline.golden import ShadowDays, golden_counts, golden_sa
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.judge_rows import days_to_build_alone, schema_change
 from backfill_assets.pipeline.land import Landing
-from backfill_assets.pipeline.measure import (
-    Neighbours,
-    Sides,
-    measure,
-    week_around,
-)
+from backfill_assets.pipeline.measure import Neighbours, Sides, measure, week_around
 from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, stage
 from backfill_assets.storage.sources import gone_from_sources

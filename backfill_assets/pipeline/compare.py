@@ -9,22 +9,11 @@ from decimal import Decimal
 from functools import cached_property, reduce
 from typing import Final
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Row,
-    Window,
-)
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.core.expected_change import (
-    ANY,
-    ROUNDING,
-    UNCHANGED,
-    Change,
-    Contract,
-)
+from backfill_assets.core.expected_change import ANY, ROUNDING, UNCHANGED, Change, Contract
 from backfill_assets.core.measured import RowCounts
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.measure import summable

@@ -11,25 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from backfill_assets.core.evidence import CheckKind, DayEvidence
 from backfill_assets.core.evidence import Row as SampleRow
 from backfill_assets.core.expected_change import Contract
-from backfill_assets.core.measured import (
-    Alone,
-    Compared,
-    GoldenCounts,
-    NullRise,
-    SchemaChange,
-    Seam,
-)
+from backfill_assets.core.measured import Alone, Compared, GoldenCounts, NullRise, SchemaChange, Seam
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.contents import UpstreamDays
 from backfill_assets.pipeline.build import day_alone, shadow_path, upstream_tables
-from backfill_assets.pipeline.compare import (
-    Pair,
-    counts_of,
-    differing,
-    tallies_of,
-)
+from backfill_assets.pipeline.compare import Pair, counts_of, differing, tallies_of
 from backfill_assets.pipeline.differences import RowDifferences
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.judge_rows import broken_promises, promised_rows, unnamed_changes

@@ -16,12 +16,7 @@ from backfill_assets.core.errors import ArgumentError, SourceError
 from backfill_assets.core.fields import fits
 from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import (
-    Standing,
-    heads,
-    place_of,
-    standings,
-)
+from backfill_assets.dataset.deliveries import Standing, heads, place_of, standings
 from backfill_assets.evidence.contents import published_among
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.pipeline.land import land

@@ -11,12 +11,7 @@ from functools import reduce
 from operator import and_
 from typing import Final
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Row,
-    SparkSession,
-)
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.core.delivery import Delivery
@@ -43,24 +38,9 @@ from backfill_assets.pipeline.compare import (
 from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
 from backfill_assets.pipeline.samples import Samples, plain_value
-from backfill_assets.pipeline.shares import (
-    CAME,
-    LEFT,
-    MOVED,
-    Shadow,
-    Slices,
-    lone_files,
-    shares_of,
-)
+from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Shadow, Slices, lone_files, shares_of
 from backfill_assets.pipeline.stage import read_staged, staged_rows
-from backfill_assets.pipeline.tables import (
-    equal_keys,
-    figure,
-    first_of_each,
-    in_days,
-    is_numeric,
-    read_days,
-)
+from backfill_assets.pipeline.tables import equal_keys, figure, first_of_each, in_days, is_numeric, read_days
 from backfill_assets.storage.layout import Layout
 
 Broken = Mapping[tuple[str, str], tuple[dt.date, ...]]

@@ -11,21 +11,10 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import (
-    BinaryIO,
-    Final,
-    Protocol,
-    TextIO,
-    cast,
-)
+from typing import BinaryIO, Final, Protocol, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -7,12 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Row,
-    SparkSession,
-)
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -40,14 +35,7 @@ from backfill_assets.pipeline.compare import (
 from backfill_assets.pipeline.reads import undeclared
 from backfill_assets.pipeline.run_models import read_file, reference_tables, run_query
 from backfill_assets.pipeline.samples import plain_value
-from backfill_assets.pipeline.tables import (
-    declared_type,
-    first_of_each,
-    in_days,
-    read_days,
-    read_table,
-    renamed,
-)
+from backfill_assets.pipeline.tables import declared_type, first_of_each, in_days, read_days, read_table, renamed
 from backfill_assets.storage.layout import Layout
 
 _MOST: Final = 5

@@ -9,28 +9,12 @@ from decimal import Decimal
 from typing import Final, Literal, assert_never
 
 from backfill_assets.core.days import ONE_DAY, format_days
-from backfill_assets.core.evidence import (
-    Check,
-    CheckKind,
-    Finding,
-    Severity,
-    Verdict,
-)
+from backfill_assets.core.evidence import Check, CheckKind, Finding, Severity, Verdict
 from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.fields import format_percent
-from backfill_assets.core.measured import (
-    ROW_COUNT,
-    Compared,
-    DayMeasurement,
-    Figures,
-)
+from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
 from backfill_assets.core.text import format_duration, number_of
-from backfill_assets.dataset.check_list import (
-    band_of,
-    checks_of,
-    measure_of,
-    tolerance_of,
-)
+from backfill_assets.dataset.check_list import band_of, checks_of, measure_of, tolerance_of
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.pipeline.judge_rows import judge_compared, judge_golden, promised_keys

@@ -11,23 +11,9 @@ from backfill_assets.campaign.validation import ROW_CHANGE
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import CheckKind, Finding
-from backfill_assets.core.expected_change import (
-    ADDED,
-    ANY,
-    KEY_CHANGES,
-    REMOVED,
-    UNCHANGED,
-    Change,
-    Contract,
-)
+from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.core.fields import format_percent
-from backfill_assets.core.measured import (
-    Alone,
-    Compared,
-    DayMeasurement,
-    RowCounts,
-    SchemaChange,
-)
+from backfill_assets.core.measured import Alone, Compared, DayMeasurement, RowCounts, SchemaChange
 from backfill_assets.core.text import number_of
 from backfill_assets.dataset.check_list import measure_of, metric_names
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS

@@ -15,14 +15,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.core.measured import (
-    NOTHING,
-    ROW_COUNT,
-    Figures,
-    NullRise,
-    Seam,
-    Side,
-)
+from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, NullRise, Seam, Side
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck
@@ -33,21 +26,9 @@ from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.pipeline.build import shadow_path
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, with_declared_columns
 from backfill_assets.pipeline.run_models import reference_tables
-from backfill_assets.pipeline.seams import (
-    SPAN,
-    Files,
-    null_rises,
-    places,
-    seams,
-)
+from backfill_assets.pipeline.seams import SPAN, Files, null_rises, places, seams
 from backfill_assets.pipeline.stage import read_staged
-from backfill_assets.pipeline.tables import (
-    figures_of,
-    is_numeric,
-    is_true,
-    read_days,
-    renamed,
-)
+from backfill_assets.pipeline.tables import figures_of, is_numeric, is_true, read_days, renamed
 from backfill_assets.storage.layout import Layout
 
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,35 +20,12 @@ from backfill_assets.core.delivery import Delivery, FileContent
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import (
-    Encoding,
-    Format,
-    Source,
-    Undeclared,
-    form_of,
-    reading_of,
-)
+from backfill_assets.dataset.sources import Encoding, Format, Source, Undeclared, form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
-from backfill_assets.pipeline.parse import (
-    CORRUPT,
-    HEADER,
-    LINE,
-    NAMES,
-    typed_rows,
-)
-from backfill_assets.pipeline.read_files import (
-    FORM,
-    INGESTED,
-    headers_of,
-    raw_schema,
-)
-from backfill_assets.pipeline.tables import (
-    declared_type,
-    read_days,
-    spark_type,
-    struct_of,
-)
+from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
+from backfill_assets.pipeline.read_files import FORM, INGESTED, headers_of, raw_schema
+from backfill_assets.pipeline.tables import declared_type, read_days, spark_type, struct_of
 from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover

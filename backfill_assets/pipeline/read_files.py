@@ -15,27 +15,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.dataset.sources import (
-    Format,
-    Source,
-    Undeclared,
-    form_of,
-    reading_of,
-)
-from backfill_assets.pipeline.formats import (
-    Declared,
-    columns_of,
-    headline,
-    spark_path,
-)
-from backfill_assets.pipeline.parse import (
-    CORRUPT,
-    HEADER,
-    LINE,
-    Headers,
-    cells_of,
-    dropped,
-)
+from backfill_assets.dataset.sources import Format, Source, Undeclared, form_of, reading_of
+from backfill_assets.pipeline.formats import Declared, columns_of, headline, spark_path
+from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, cells_of, dropped
 from backfill_assets.pipeline.tables import struct_of
 
 FORM: Final = "_form"

@@ -15,12 +15,7 @@ from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
 
-from backfill_assets.dataset.functions import (
-    WITHOUT_BRACKETS,
-    Call,
-    SqlCalls,
-    refusal,
-)
+from backfill_assets.dataset.functions import WITHOUT_BRACKETS, Call, SqlCalls, refusal
 from backfill_assets.dataset.models import has_nested_comment, sql_faults
 
 # fmt: off

@@ -8,12 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from typing import Final, cast
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Row,
-    SparkSession,
-)
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.core.canonical import plain

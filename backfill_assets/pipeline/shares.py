@@ -9,12 +9,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Row,
-    Window,
-)
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.core.measured import DELIVERY_FILE, Share

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    Observation,
-    SparkSession,
-    Window,
-)
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -37,15 +26,7 @@ from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
 from backfill_assets.pipeline.run_models import empty_tables, reference_tables, run_model
-from backfill_assets.pipeline.tables import (
-    declared_type,
-    in_days,
-    is_true,
-    read_days,
-    renamed,
-    struct_of,
-    write_days,
-)
+from backfill_assets.pipeline.tables import declared_type, in_days, is_true, read_days, renamed, struct_of, write_days
 from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 

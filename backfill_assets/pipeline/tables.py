@@ -8,12 +8,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,12 +16,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from pyspark.errors import PySparkException
-from pyspark.sql import (
-    Column,
-    DataFrame,
-    SparkSession,
-    Window,
-)
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 from pyspark.sql.connect.session import SparkSession as ConnectSession

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 

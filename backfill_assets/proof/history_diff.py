@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Protocol
@@ -18,12 +11,7 @@ from typing import Final, Protocol
 from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError, ProofError, SourceError
-from backfill_assets.core.measured import (
-    Figures,
-    RowChange,
-    RowCounts,
-    SchemaChange,
-)
+from backfill_assets.core.measured import Figures, RowChange, RowCounts, SchemaChange
 from backfill_assets.core.ports import Ids
 from backfill_assets.core.text import in_words, number_of, visible
 from backfill_assets.dataset.checkout import Checkout

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from backfill_assets.core.errors import DatasetError, TableMovedError, UnitError
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.release import (
-    DaySwap,
-    Manifest,
-    ReleaseKind,
-    ReleaseState,
-    shadow_of,
-)
-from backfill_assets.core.unit import (
-    ReleaseRecord,
-    Unit,
-    UnitState,
-    holds_of,
-)
+from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
+from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.ledger import Ledger
 

@@ -11,13 +11,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import ROW_COUNT
-from backfill_assets.core.release import (
-    EXTRA,
-    DaySwap,
-    ReleaseKind,
-    ReleaseState,
-    restorable_until,
-)
+from backfill_assets.core.release import EXTRA, DaySwap, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.ledger import Ledger

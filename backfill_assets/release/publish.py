@@ -8,12 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from backfill_assets.core.errors import (
-    EvidenceError,
-    ReadBackError,
-    TableMovedError,
-    UnitError,
-)
+from backfill_assets.core.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
@@ -22,15 +17,7 @@ from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.evidence.contents import ContentFingerprints
-from backfill_assets.evidence.readiness import (
-    DayFault,
-    Guard,
-    Sanction,
-    Survey,
-    Surveyor,
-    no_guard,
-    refusal,
-)
+from backfill_assets.evidence.readiness import DayFault, Guard, Sanction, Survey, Surveyor, no_guard, refusal
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.finish import (
     ROUNDS,

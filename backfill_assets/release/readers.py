@@ -11,13 +11,7 @@ from backfill_assets.core.errors import UnitError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import LOCK_WAIT, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.delta.releases_table import (
-    ReleaseRow,
-    by_name,
-    differing,
-    is_of,
-    projection,
-)
+from backfill_assets.delta.releases_table import ReleaseRow, by_name, differing, is_of, projection
 from backfill_assets.ledger.ledger import Ledger
 
 

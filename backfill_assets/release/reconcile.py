@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,13 +17,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.release.finish import (
-    After,
-    Finisher,
-    no_after,
-    publish_locks,
-    unit_or_none,
-)
+from backfill_assets.release.finish import After, Finisher, no_after, publish_locks, unit_or_none
 
 
 class RepairKind(StrEnum):

@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
 from backfill_assets.core.ports import Clock, Identity, Ids
-from backfill_assets.core.release import (
-    DataFile,
-    DaySwap,
-    Manifest,
-    ReleaseKind,
-    ReleaseState,
-    restorable_until,
-)
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable

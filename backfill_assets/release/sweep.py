@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.campaign.state import Phase
 from backfill_assets.core.ports import Clock
-from backfill_assets.core.release import (
-    AHEAD,
-    EXTRA,
-    Manifest,
-    ReleaseState,
-    StoredFile,
-    restorable_until,
-    shadow_of,
-)
+from backfill_assets.core.release import AHEAD, EXTRA, Manifest, ReleaseState, StoredFile, restorable_until, shadow_of
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable

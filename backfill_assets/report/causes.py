@@ -11,13 +11,7 @@ from typing import Final
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.measured import DayComparison
-from backfill_assets.core.release import (
-    DataFile,
-    DaySwap,
-    Manifest,
-    ReleaseKind,
-    layout_digest,
-)
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, layout_digest
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.delta.table import PublishedTable

@@ -12,12 +12,7 @@ import altair as alt
 
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.measured import Seam
-from backfill_assets.report.records import (
-    DayState,
-    Point,
-    ReviewedDay,
-    Series,
-)
+from backfill_assets.report.records import DayState, Point, ReviewedDay, Series
 from backfill_assets.report.series import relative
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart

@@ -9,13 +9,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from backfill_assets.core.certificate import Certificate
-from backfill_assets.core.evidence import (
-    Check,
-    CheckKind,
-    DatasetDay,
-    DayEvidence,
-    Row,
-)
+from backfill_assets.core.evidence import Check, CheckKind, DatasetDay, DayEvidence, Row
 from backfill_assets.core.measured import ROW_COUNT, Seam
 from backfill_assets.core.text import in_words, number_of
 

@@ -15,21 +15,9 @@ from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
-from backfill_assets.core.measured import (
-    DayComparison,
-    GoldenCounts,
-    RowChange,
-    RowCounts,
-    Seam,
-)
+from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
-from backfill_assets.core.unit import (
-    Attempt,
-    AttemptState,
-    ReleaseRecord,
-    Unit,
-    UnitState,
-)
+from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.evidence.readiness import DayFault, Fault
 from backfill_assets.pipeline.seams import places, seams
 from backfill_assets.report.causes import Reach

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.campaign.state import (
-    WORKING,
-    Action,
-    Campaign,
-    CampaignState,
-    JournalEntry,
-    state_of,
-)
+from backfill_assets.campaign.state import WORKING, Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.control.approve import approved
 from backfill_assets.control.conductor import STEPS
 from backfill_assets.core.canonical import plain

@@ -15,12 +15,7 @@ from backfill_assets.campaign.state import JournalEntry
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.expected_change import Change
-from backfill_assets.core.measured import (
-    GoldenCounts,
-    RowChange,
-    RowCounts,
-    Seam,
-)
+from backfill_assets.core.measured import GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.unit import Attempt
 from backfill_assets.report.causes import Attribution, Reach
 from backfill_assets.report.concerns import Concern

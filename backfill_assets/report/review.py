@@ -50,15 +50,7 @@ from backfill_assets.report.facts import (
     subject_of,
 )
 from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import (
-    Agreement,
-    Made,
-    Proof,
-    Review,
-    ReviewedDay,
-    RowTotals,
-    Series,
-)
+from backfill_assets.report.records import Agreement, Made, Proof, Review, ReviewedDay, RowTotals, Series
 from backfill_assets.report.series import Shown, series_of
 
 

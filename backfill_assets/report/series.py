@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import (
-    ROUND_CEILING,
-    ROUND_FLOOR,
-    ROUND_HALF_EVEN,
-    Decimal,
-)
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from functools import cached_property
 from typing import Final
 
@@ -39,12 +28,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.contents import effective
 from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.report.records import (
-    DayState,
-    MetricChange,
-    Point,
-    Series,
-)
+from backfill_assets.report.records import DayState, MetricChange, Point, Series
 
 ENDING: Final = "_change"
 """What the check of a metric's change is called after the metric's name."""

@@ -17,13 +17,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.measured import RowChange, Seam
 from backfill_assets.report.concerns import Concern, Level
 from backfill_assets.report.judgement import is_percentile
-from backfill_assets.report.records import (
-    DayState,
-    Point,
-    Review,
-    ReviewedDay,
-    Series,
-)
+from backfill_assets.report.records import DayState, Point, Review, ReviewedDay, Series
 
 _Row = TypeVar("_Row")
 MOST: Final = 100

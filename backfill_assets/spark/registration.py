@@ -10,21 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from urllib.parse import (
-    quote,
-    unquote,
-    urlsplit,
-    urlunsplit,
-)
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import psutil
 from filelock import FileLock, Timeout
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backfill_assets.core.errors import EngineError, ForeignServerError
 from backfill_assets.storage.files import write_private

@@ -20,12 +20,7 @@ from backfill_assets.spark.registration import (
     RemoteNote,
     same_server,
 )
-from backfill_assets.spark.start import (
-    downloads_alone,
-    start_server,
-    start_watcher,
-    wait_until_ready,
-)
+from backfill_assets.spark.start import downloads_alone, start_server, start_watcher, wait_until_ready
 
 _LOSE: Final = "Two Spark servers on one warehouse lose commits (docs/storage.md)"
 _EMBEDDED: Final = "the embedded server"

@@ -31,12 +31,7 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.text import format_duration
 from backfill_assets.settings import Settings
-from backfill_assets.spark.client import (
-    channel_builder,
-    release_session,
-    set_settings,
-    take_session,
-)
+from backfill_assets.spark.client import channel_builder, release_session, set_settings, take_session
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final

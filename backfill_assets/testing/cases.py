@@ -12,12 +12,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 from collections import Counter
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path

@@ -15,12 +15,7 @@ from deltalake import write_deltalake
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.sources import CsvOptions, Format, Reference
 from backfill_assets.storage.layout import Layout
-from backfill_assets.testing.cases import (
-    CaseDelivery,
-    GoldenCase,
-    Table,
-    read_table,
-)
+from backfill_assets.testing.cases import CaseDelivery, GoldenCase, Table, read_table
 
 _ARROW = {
     "string": pa.string(),

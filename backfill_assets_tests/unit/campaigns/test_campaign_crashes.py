@@ -19,13 +19,7 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
 from backfill_assets_tests.harness.world import World, explained, repaired
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.campaigns.campaign_crash import (
-    COMMANDS,
-    KeptScheduler,
-    Order,
-    died,
-    world_of,
-)
+from backfill_assets_tests.unit.campaigns.campaign_crash import COMMANDS, KeptScheduler, Order, died, world_of
 
 pytestmark = pytest.mark.slow
 

@@ -16,15 +16,7 @@ from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger
 from backfill_assets_tests.harness.world import QUICK, World
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.faults.kit import (
-    DAYS,
-    NEW,
-    OLD,
-    POINTS,
-    assert_one_command_goes_on,
-    ready,
-    refusal,
-)
+from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, POINTS, assert_one_command_goes_on, ready, refusal
 from backfill_assets_tests.unit.ledger.processes import together
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

@@ -14,15 +14,7 @@ from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.told import Told
-from backfill_assets_tests.unit.faults.kit import (
-    COMMANDS,
-    NEW,
-    OLD,
-    POINTS,
-    assert_one_command_goes_on,
-    ready,
-    say,
-)
+from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, OLD, POINTS, assert_one_command_goes_on, ready, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

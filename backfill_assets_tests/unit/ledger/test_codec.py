@@ -14,12 +14,7 @@ from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.measured import DayMeasurement, Side, SourceState, UpstreamState
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind
-from backfill_assets.ledger.codec import (
-    contract_from_text,
-    contract_to_text,
-    evidence_from_text,
-    evidence_to_text,
-)
+from backfill_assets.ledger.codec import contract_from_text, contract_to_text, evidence_from_text, evidence_to_text
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 counts = st.integers(0, 2**63 - 1)

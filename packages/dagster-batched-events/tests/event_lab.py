@@ -8,9 +8,7 @@ from typing import Any
 
 import dagster as dg
 import yaml
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData,
-)
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.events import DagsterEvent, StepMaterializationData
 
 from dagster_batched_events import batched_events

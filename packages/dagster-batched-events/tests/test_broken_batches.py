@@ -24,16 +24,7 @@ from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.told import Told
 from dagster_batched_events import BatchedEvents, BatchedSqliteEventLogStorage, batched_events
 from dagster_batched_events import batches as batches_module
-from event_lab import (
-    DAYS,
-    SHADOW,
-    batched_postgres,
-    batched_sqlite,
-    built,
-    judged,
-    open_instance,
-    results,
-)
+from event_lab import DAYS, SHADOW, batched_postgres, batched_sqlite, built, judged, open_instance, results
 
 pytestmark = pytest.mark.slow
 

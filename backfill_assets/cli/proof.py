@@ -17,7 +17,7 @@ from backfill_assets.core.days import parse_days
 from backfill_assets.core.errors import LayoutError, UnitError
 from backfill_assets.dataset.checkout import datasets_at
 from backfill_assets.dataset.faults import shown_path
-from backfill_assets.orchestration.release_events import reports_of, tell
+from backfill_assets.orchestration.unit_report import reports_of, tell
 from backfill_assets.proof.history_diff import as_markdown
 from backfill_assets.report.records import review_as_json
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -19,57 +17,12 @@ from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration.instance import opened_instance
 from backfill_assets.orchestration.names import asset_key, last_materializations
 from backfill_assets.orchestration.outdated import report_downstream
+from backfill_assets.orchestration.unit_report import never_in_the_way, tell
 from backfill_assets.release.finish import unit_or_none
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
 from backfill_assets.report.metrics import DatasetMetrics
 from dagster_batched_events import batched_events
-
-if TYPE_CHECKING:
-    from backfill_assets.report.page import Reports
-
-
-@dataclass(frozen=True)
-class Told:
-    """What is said of a unit: the sentence of its verdict, the path of its page, and its address if somebody serves it."""
-
-    sentence: str = ""
-    page: str = ""
-    address: str = ""
-
-
-def tell(application: Application, unit: Unit, warn: Callable[[str], object], *, again: bool = False) -> Told:
-    """Write the report of a unit, and say where it is; of a live unit of one day only the sentence, there are too many.
-
-    Where a release is told `again`, the page that was written after it stays.
-    """
-    sentence = page = address = ""
-    with never_in_the_way(unit, warn):
-        review = application.reviews.of(unit.id)
-        sentence = review.judgement.sentence
-        if not unit.live or len(unit.days) > 1:
-            reports = reports_of(application)
-            written = (reports.written_since(review) if again else None) or reports.write(review)
-            page, address = str(written), reports.address(written)
-    return Told(sentence, page, address)
-
-
-def reports_of(application: Application) -> Reports:
-    """The folder of reports that the settings name."""
-    # Altair and the scripts of the charts take longer to load than most steps to run.
-    from backfill_assets.report.page import Reports  # noqa: PLC0415
-
-    return Reports(application.settings.reports, application.settings.reports_url)
-
-
-@contextmanager
-def never_in_the_way(unit: Unit, warn: Callable[[str], object]) -> Iterator[None]:
-    """Whatever goes wrong within is a warning: no run, release or command fails because nobody can read about it."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  # see above
-        warn(f"unit {unit.id}: its report could not be written ({error!r}); try: backfill report {unit.id}")
-
 
 REPORT_METADATA = "report"
 """Metadata key of the page of a unit's report: its address if somebody serves the folder, otherwise its path."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import hashlib
 import json
@@ -61,12 +62,21 @@ def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
     Raises:
         ValueError: it is no evidence.
     """
-    (evidence,) = _evidence().validate_json(f"[{text}]")
+    evidence, found = _read_evidence(text)
+    # A copy, so that what is kept is nobody's: the caller may say of its own that it is altered.
+    evidence = copy.copy(evidence)
     if recorded is not None:
         # Where the cached properties keep them: a copy with other fields (`replace`) does not inherit them.
-        vars(evidence)["hash"] = found = _hash_of(text)
+        vars(evidence)["hash"] = found
         vars(evidence)["altered"] = found != recorded
     return evidence
+
+
+@lru_cache(maxsize=2048)
+def _read_evidence(text: str) -> tuple[DayEvidence, str]:
+    """Evidence and its hash, kept by its text: a publication reads the evidence of its days about six times."""
+    (evidence,) = _evidence().validate_json(f"[{text}]")
+    return evidence, _hash_of(text)
 
 
 def _hash_of(text: str) -> str:

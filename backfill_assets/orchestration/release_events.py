@@ -251,15 +251,15 @@ def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
 
 
 def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]:
+    # No number: Dagster would draw a chart of it, and none of these means anything over time.
     metadata: dict[str, dg.MetadataValue] = {
         "expected": dg.MetadataValue.text(verdict.expected),
         "found": dg.MetadataValue.text(verdict.found),
-        "tolerance": dg.MetadataValue.text(verdict.tolerance or "none"),
         "unit": dg.MetadataValue.text(day.unit),
-        # As text: Dagster would draw a chart of a number, and this one means nothing over time.
-        "attempt": dg.MetadataValue.text(str(day.attempt)),
         "evidence": dg.MetadataValue.text(day.hash),
     }
+    if verdict.tolerance:
+        metadata["tolerance"] = dg.MetadataValue.text(verdict.tolerance)
     if verdict.note:
         metadata["note"] = dg.MetadataValue.text(verdict.note)
     if verdict.sample:

@@ -79,6 +79,16 @@ def test_evidence_keeps_its_hash(evidence: DayEvidence) -> None:
         assert all(value is None or isinstance(value, Decimal) for value in side.metrics.values())
 
 
+@settings(max_examples=20, deadline=None)
+@given(evidences)
+def test_what_is_said_of_evidence_is_said_of_this_reading_alone(evidence: DayEvidence) -> None:
+    text = evidence_to_text(evidence)
+    assert evidence_from_text(text, "another").altered
+    vars(evidence_from_text(text, evidence.hash))["altered"] = True
+    assert not evidence_from_text(text, evidence.hash).altered
+    assert not evidence_from_text(text).altered
+
+
 @settings(max_examples=60, deadline=None)
 @given(manifests)
 def test_a_manifest_keeps_its_hash(manifest: Manifest) -> None:

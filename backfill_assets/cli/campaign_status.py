@@ -17,7 +17,7 @@ from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.specification import Layer
 from backfill_assets.campaign.state import Action, CampaignState
 from backfill_assets.cli.output import as_json, console, say, table
-from backfill_assets.control.standing import Standing
+from backfill_assets.control.standing import CampaignStanding
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.text import number_of
@@ -37,7 +37,7 @@ Known = Mapping[DatasetDay, DayEvidence]
 _MOST_FAILED = 10
 
 
-def known_of(application: Application, standing: Standing) -> Known:
+def known_of(application: Application, standing: CampaignStanding) -> Known:
     """The evidence that counts for a campaign's days."""
     unit = standing.campaign.unit
     return application.ledger.evidence(unit) if unit else {}
@@ -66,7 +66,7 @@ def checks_by_batch(known: Known) -> Mapping[int, Counter[bool]]:
     return found
 
 
-def days_as_plain(standing: Standing, known: Known) -> list[dict[str, object]]:
+def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, object]]:
     """Each day of the campaign with its state and why, the hash of its evidence, and its verdicts."""
     why: dict[DatasetDay, list[DayFault]] = defaultdict(list)
     for fault in standing.faults:
@@ -118,7 +118,7 @@ _AT_WORK = frozenset({CampaignState.planned, CampaignState.canary, CampaignState
 _ILL = frozenset({CampaignState.stopped, CampaignState.discarded})
 
 
-def say_standing(application: Application, standing: Standing, *, details: bool = False) -> None:
+def say_standing(application: Application, standing: CampaignStanding, *, details: bool = False) -> None:
     """Print how a campaign stands and what to do next."""
     campaign, state, known = standing.campaign, standing.state, known_of(application, standing)
     total = sum(len(days) for days in campaign.plan.targets.values())
@@ -148,7 +148,7 @@ def say_standing(application: Application, standing: Standing, *, details: bool 
     say(f"next: {next_step(standing, application.guard.always)}")
 
 
-def standing_as_json(application: Application, standing: Standing) -> None:
+def standing_as_json(application: Application, standing: CampaignStanding) -> None:
     """Print the same for programs, with the verdicts of every day."""
     known = known_of(application, standing)
     as_json(
@@ -232,13 +232,13 @@ def _batch(batch: Attempt, checks: Counter[bool]) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _batches(standing: Standing, known: Known) -> list[dict[str, object]]:
+def _batches(standing: CampaignStanding, known: Known) -> list[dict[str, object]]:
     checks = checks_by_batch(known)
     found = [(batch, checks[batch.number]) for batch in standing.batches]
     return [vars(batch) | {"checks": {"passed": its[True], "failed": its[False]}} for batch, its in found]
 
 
-def _budget(standing: Standing) -> dict[str, object]:
+def _budget(standing: CampaignStanding) -> dict[str, object]:
     """What is used up beside its limit, none where there is none; in seconds and bytes."""
     limits = standing.campaign.specification.execution.budget
     return {
@@ -249,14 +249,14 @@ def _budget(standing: Standing) -> dict[str, object]:
     }
 
 
-def _by_state(standing: Standing) -> list[tuple[str, str, str]]:
+def _by_state(standing: CampaignStanding) -> list[tuple[str, str, str]]:
     grouped: dict[tuple[str, str], list[object]] = {}
     for (name, day), state in standing.days.items():
         grouped.setdefault((name, state), []).append(day)
     return [(name, state, format_days(days)) for (name, state), days in sorted(grouped.items())]  # type: ignore[arg-type]
 
 
-def _use(standing: Standing) -> str:
+def _use(standing: CampaignStanding) -> str:
     budget = standing.campaign.specification.execution.budget
     spent = f"{standing.spent.total_seconds() / 60:.1f} min of batch time"
     if budget.wall_time is not None:
@@ -268,14 +268,14 @@ def _use(standing: Standing) -> str:
     return f"used: {spent}, {read}; {waited:.0f} s waited, {number_of(len(standing.waits), 'run')} ended before a shut gate"
 
 
-def _left(application: Application, standing: Standing) -> Estimate:
+def _left(application: Application, standing: CampaignStanding) -> Estimate:
     """What is left by what this plan's own batches have measured; a resume with other code freezes another plan."""
     plan = standing.campaign.plan
     own = [batch for batch in standing.batches if batch.started_at >= plan.created_at]
     return application.planner.corrected(plan, own, standing.campaign.knobs.partitions_per_batch)
 
 
-def _against_estimate(application: Application, standing: Standing) -> str:
+def _against_estimate(application: Application, standing: CampaignStanding) -> str:
     planned = standing.campaign.plan.estimate
     # As the plan counts them: batches that land or stage days come on top.
     done = [b for b in standing.batches if b.state is AttemptState.done and b.layer == Layer.shadow]
@@ -293,7 +293,7 @@ def _amount(batches: int, seconds: float, cost: str) -> str:
     return f"{number_of(batches, 'batch')}, {seconds / 60:.1f} min" + (f", {cost}" if cost else "")
 
 
-def next_step(standing: Standing, always: Collection[str] = ()) -> str:
+def next_step(standing: CampaignStanding, always: Collection[str] = ()) -> str:
     """What to do next, as commands; `always` are the datasets that need approval whatever a specification says."""
     campaign = standing.campaign
     if standing.drift and standing.state in _REFUSED_BY_DRIFT:
@@ -315,7 +315,7 @@ def next_step(standing: Standing, always: Collection[str] = ()) -> str:
     )
 
 
-def _releases(standing: Standing) -> list[str]:
+def _releases(standing: CampaignStanding) -> list[str]:
     told = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
     return [str(release) for release in told[-1].values()] if told and isinstance(told[-1], dict) else ["<release>"]
 

@@ -13,7 +13,7 @@ from backfill_assets.cli.output import Json, as_json, say, table
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of
-from backfill_assets.pipeline.deliveries import Chosen, Done, Shown
+from backfill_assets.pipeline.deliveries import Chosen, Done, ShownDelivery
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
 Prefix = Annotated[str, typer.Option(help="A folder below the sources folder, with all that lies in it; or one file.")]
@@ -79,7 +79,7 @@ def _opened(dataset: str) -> Application:
     return application
 
 
-def _row(one: Shown) -> dict[str, object]:
+def _row(one: ShownDelivery) -> dict[str, object]:
     found, row = one.standing, {"day": one.day.isoformat(), "path": one.path, "source": one.source}
     if found is None:
         unknown = ("content", "rows", "corrupt_rows", "delivered_at", "order", "fingerprint")

@@ -146,7 +146,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Survey:
+class PlanBasis:
     """All that warnings are made from; datasets in the order of the plan.
 
     `slots` is the number of runs that the run queue lets backfills have at once; none where nobody knows.
@@ -161,16 +161,16 @@ class Survey:
     slots: int | None
 
 
-def warnings_of(survey: Survey) -> tuple[str, ...]:
+def warnings_of(survey: PlanBasis) -> tuple[str, ...]:
     """All warnings, each a sentence that names what and which days."""
-    of_dataset: tuple[Callable[[Survey, PlannedDataset], Iterator[str]], ...] = (
+    of_dataset: tuple[Callable[[PlanBasis, PlannedDataset], Iterator[str]], ...] = (
         _without_source, _without_upstream, _unpublished, _on_hold,
     )  # fmt: skip
     found = [text for dataset in survey.datasets for rule in of_dataset for text in rule(survey, dataset)]
     return (*found, *_left_behind(survey), *_more_than_the_queue_gives(survey), *_longer_than_allowed(survey))
 
 
-def _without_source(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+def _without_source(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     figures = survey.figures[planned.name]
     source = figures.dataset.source
     if source is None:
@@ -183,7 +183,7 @@ def _without_source(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
         yield f"{planned.name}, {counted(missing)}: no source data; {then}"
 
 
-def _without_upstream(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+def _without_upstream(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     figures = survey.figures[planned.name]
     building = {d.name: frozenset(d.days) for d in survey.datasets}
     for name, upstream in figures.dataset.upstream.items():
@@ -198,14 +198,14 @@ def _without_upstream(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
             yield f"{planned.name}: its upstream {name} has published nothing on {counted(lacking)}; {then}"
 
 
-def _unpublished(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+def _unpublished(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     published = survey.figures[planned.name].published
     days = [day for day in planned.days if day not in published]
     if days:
         yield f"{planned.name}, {counted(days)}: nothing is published yet, so that there is nothing to compare with"
 
 
-def _on_hold(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
+def _on_hold(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     by_reason: dict[str, list[dt.date]] = {}
     for hold in survey.holds[planned.name]:
         by_reason.setdefault(hold.reason, []).append(hold.target[1])
@@ -216,7 +216,7 @@ def _on_hold(survey: Survey, planned: PlannedDataset) -> Iterator[str]:
         )
 
 
-def _left_behind(survey: Survey) -> Iterator[str]:
+def _left_behind(survey: PlanBasis) -> Iterator[str]:
     names = [dataset.name for dataset in survey.datasets]
     for name in survey.catalog.downstream_of(names):
         above = [u for u in survey.catalog.dataset(name).dataset.upstream if u in names]
@@ -224,7 +224,7 @@ def _left_behind(survey: Survey) -> Iterator[str]:
             yield f"{name} is built from {', '.join(above)} and not in the scope: what is published of it becomes outdated"
 
 
-def _more_than_the_queue_gives(survey: Survey) -> Iterator[str]:
+def _more_than_the_queue_gives(survey: PlanBasis) -> Iterator[str]:
     wanted = survey.specification.execution.max_concurrency
     if survey.slots is not None and wanted > survey.slots:
         yield (
@@ -233,7 +233,7 @@ def _more_than_the_queue_gives(survey: Survey) -> Iterator[str]:
         )
 
 
-def _longer_than_allowed(survey: Survey) -> Iterator[str]:
+def _longer_than_allowed(survey: PlanBasis) -> Iterator[str]:
     allowed = survey.specification.execution.budget.wall_time
     if allowed is not None and survey.estimate.seconds > allowed.total_seconds():
         time = dt.timedelta(seconds=round(survey.estimate.seconds))

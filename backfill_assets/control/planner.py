@@ -21,7 +21,7 @@ from backfill_assets.campaign.plan import (
 )
 from backfill_assets.campaign.specification import Layer, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
-from backfill_assets.control.figures import FigureReader, Figures, Survey, warnings_of
+from backfill_assets.control.figures import FigureReader, Figures, PlanBasis, warnings_of
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
@@ -99,7 +99,7 @@ class Planner:
         canaries = _canaries(specification, figures) if canaries is None else canaries
         estimate = self._estimate(specification, figures, canaries, days)
         holds = {name: self.ledger.holds(name, days) for name in names}
-        survey = Survey(specification, self.catalog, datasets, figures, holds, estimate, self.slots)
+        survey = PlanBasis(specification, self.catalog, datasets, figures, holds, estimate, self.slots)
         return Plan(
             campaign=specification.backfill_id,
             specification=specification.hash,

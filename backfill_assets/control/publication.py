@@ -251,7 +251,7 @@ class ReleasePlan:
 
 
 @dataclass(frozen=True)
-class Publication:
+class PublishedCampaign:
     """A campaign that readers see: its release, and who made it, when; `already` if that was somebody else before."""
 
     outcome: Released | AlreadyReleased
@@ -301,7 +301,7 @@ class CampaignRelease:
 
     def publish(
         self, campaign_id: str, *, reason: str = "", outside_window: str = "", evidence_hash: str = ""
-    ) -> Publication:
+    ) -> PublishedCampaign:
         """Publish the whole campaign, one commit per dataset; of two at once one wins, and the other is told of it.
 
         `outside_window` is the reason for a release outside the publish window; it goes into the release's own.
@@ -325,7 +325,7 @@ class CampaignRelease:
         told = "; ".join(filter(None, reasons))
         outcome = publisher.release(unit.id, evidence_hash=evidence_hash or None, reason=told)
         made = self.ledger.release(_any(outcome.releases.values())).manifest
-        return Publication(outcome, made.by, made.created_at)
+        return PublishedCampaign(outcome, made.by, made.created_at)
 
     def _launched(self, campaign_id: str) -> tuple[Campaign, Unit]:
         campaign = self.ledger.campaign(campaign_id)

@@ -22,7 +22,7 @@ from backfill_assets.release.publish import Publisher
 
 
 @dataclass(frozen=True)
-class Standing:
+class CampaignStanding:
     """A campaign at one moment.
 
     `evidence` is the hash that waits for an approval, empty if nothing does; `drift` says what of code or specification has
@@ -89,7 +89,7 @@ class Standings:
     gatekeeper: Gatekeeper
     roles: Roles | None = None
 
-    def of(self, campaign_id: str) -> Standing:
+    def of(self, campaign_id: str) -> CampaignStanding:
         """The standing of a campaign.
 
         Raises:
@@ -109,7 +109,7 @@ class Standings:
         steps = [entry.action for entry in journal if entry.action in STEPS]
         at_hand = unit is None or unit.state is UnitState.open
         stale = bool(faults) and steps[-1:] in ([Action.validated], [Action.stale])
-        return Standing(
+        return CampaignStanding(
             campaign=campaign,
             state=state_of(campaign, unit, complete=complete, approved=not unapproved, stale=stale),
             unit=unit,

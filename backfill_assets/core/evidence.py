@@ -60,7 +60,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckOutcome:
     """What a judge says of one check on one day, before the check's severity is put to it."""
 
     passed: bool

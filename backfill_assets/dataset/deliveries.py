@@ -116,7 +116,7 @@ def _received(before: Delivery | None, one: Delivery, order: int) -> Delivery:
 
 
 @dataclass(frozen=True)
-class Standing:
+class DeliveryStanding:
     """A delivery, whether it is in force, and why if it is not."""
 
     delivery: Delivery
@@ -126,7 +126,7 @@ class Standing:
 
 def standings(
     dataset: Dataset, known: Sequence[Delivery], journal: Iterable[DeliveryEntry] = ()
-) -> tuple[Standing, ...]:
+) -> tuple[DeliveryStanding, ...]:
     """How each delivery stands, by delivery day and path, the newest content of a path first."""
     last, force = heads(known), {id(one) for one in in_force(dataset, known)}
     told: dict[tuple[dt.date, str, str, bool], str] = {}
@@ -145,5 +145,5 @@ def standings(
             why = f"superseded by {head.fingerprint[:8]}, delivered at {head.delivered_at:%Y-%m-%d %H:%M:%S} UTC"
         else:
             why = f"superseded by {newest[one.day].path}: latest_file takes the newest file of a day"
-        found.append(Standing(one, id(one) in force, why))
+        found.append(DeliveryStanding(one, id(one) in force, why))
     return tuple(found)

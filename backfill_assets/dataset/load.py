@@ -20,9 +20,9 @@ from backfill_assets.dataset.loaded import (
     FILE,
     Case,
     Catalog,
-    Layer,
     LoadedDataset,
     Model,
+    ModelLayer,
     code_version,
     project_version,
 )
@@ -111,14 +111,16 @@ def _loaded(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
         return tuple(faults[:MOST_FAULTS])
     models, model_faults = _models(folder, document.value)
     faults += model_faults
-    if dataset is None or faults or Layer.fact not in models:
+    if dataset is None or faults or ModelLayer.fact not in models:
         return tuple(faults[:MOST_FAULTS])
     try:
         code = _code_files(folder, content) | _hashed(models.values())
     except DatasetError as error:
         return (DatasetFault(folder.name, folder, str(error.args[0])),)
     version = code_version(code, project_version())
-    return LoadedDataset(dataset, folder, models.get(Layer.staging), models[Layer.fact], version, _cases(folder))
+    return LoadedDataset(
+        dataset, folder, models.get(ModelLayer.staging), models[ModelLayer.fact], version, _cases(folder)
+    )
 
 
 def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[DatasetFault]]:
@@ -201,14 +203,14 @@ def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
     return tuple(part) if isinstance(part, dict) else ()
 
 
-def _models(folder: Path, value: dict[str, object]) -> tuple[dict[Layer, Model], list[DatasetFault]]:
+def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[DatasetFault]]:
     references, upstreams = _names_under(value, "references"), _names_under(value, "upstream")
     # Without either, the contract is refused anyway; a missing staging model is then worth a word as well.
     staged = "source" in value or not upstreams
-    tables = {Layer.staging: ("raw",), Layer.fact: (*(("staging",) if staged else ()), *upstreams)}
-    models: dict[Layer, Model] = {}
+    tables = {ModelLayer.staging: ("raw",), ModelLayer.fact: (*(("staging",) if staged else ()), *upstreams)}
+    models: dict[ModelLayer, Model] = {}
     faults: list[DatasetFault] = []
-    for layer in Layer if staged else (Layer.fact,):
+    for layer in ModelLayer if staged else (ModelLayer.fact,):
         result = find_model(folder, layer, (*tables[layer], *references))
         if isinstance(result, Model):
             models[layer] = result

@@ -20,7 +20,7 @@ FILE = "dataset.yaml"
 """The file that makes a folder a dataset."""
 
 
-class Layer(StrEnum):
+class ModelLayer(StrEnum):
     """The two steps of the road that a dataset describes with a model."""
 
     staging = "staging"
@@ -55,7 +55,7 @@ class Model:
     nothing else ever runs.
     """
 
-    layer: Layer
+    layer: ModelLayer
     path: Path
     language: Language
     text: str

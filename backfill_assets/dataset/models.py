@@ -11,7 +11,7 @@ from pathlib import Path
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
 from backfill_assets.dataset.imports import ForeignImport, imports_of
-from backfill_assets.dataset.loaded import Language, Layer, Model, normal
+from backfill_assets.dataset.loaded import Language, Model, ModelLayer, normal
 from backfill_assets.dataset.yaml import content_of, decoded
 
 # What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.
@@ -41,7 +41,7 @@ class ModelFault:
     line: int | None = None
 
 
-def find_model(folder: Path, layer: Layer, tables: Collection[str]) -> Model | tuple[ModelFault, ...]:
+def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Model | tuple[ModelFault, ...]:
     """The model of a layer, or what is wrong with it; `tables` are the names that it may ask for."""
     candidates = [(folder / f"{layer}.{language}", language) for language in Language]
     present = [(path, language) for path, language in candidates if path.is_file()]

@@ -44,7 +44,7 @@ class WithReason(OfCampaign):
     reason: str = Field(default="", description="Why; kept in the campaign's journal.")
 
 
-class Approving(OfCampaign):
+class ApprovalOptions(OfCampaign):
     """What an approval takes; who approves is whoever this runs as, never a value."""
 
     evidence: str = Field(description="The evidence hash that you approve, as `backfill status` shows it.")
@@ -114,7 +114,7 @@ def campaign_jobs(application: Application) -> list[dg.JobDefinition]:
         job("stop_campaign", "Stop a campaign for a cause that has to be mended.", WithReason, _stop),
         job("set_campaign", "Turn the knobs; batches that start from now on go by them.", Turning, _set),
         job("discard_campaign", "Give a campaign up: its days are free again.", WithReason, _discard),
-        job("approve_campaign", "Approve exactly the evidence that you name.", Approving, _approve),
+        job("approve_campaign", "Approve exactly the evidence that you name.", ApprovalOptions, _approve),
         job("publish_campaign", "Release the whole range in one commit per dataset.", Publishing, _publish),
         job("rollback_release", "Undo a release; its days go on hold.", RollingBack, _rollback),
         job("watch_release", "Fail if a figure that consumers read has drifted since a release.", Watching, _watch),
@@ -195,7 +195,7 @@ def _cleanup(context: dg.OpExecutionContext, application: Application, config: C
     context.log.info(done.listed(dry_run=config.dry_run))
 
 
-def _approve(context: dg.OpExecutionContext, application: Application, config: Approving) -> None:
+def _approve(context: dg.OpExecutionContext, application: Application, config: ApprovalOptions) -> None:
     given = application.approving.approve(config.campaign, config.evidence, by=config.by)
     context.log.info(f"{given.identity} approves evidence {given.evidence} of campaign {config.campaign}")
     unit = application.ledger.unit(application.ledger.campaign(config.campaign).unit)

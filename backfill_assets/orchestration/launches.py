@@ -38,7 +38,7 @@ Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredChange:
     """What a launch says of some of its datasets; an empty contract withdraws what was said of them before."""
 
     contract: Contract
@@ -51,7 +51,7 @@ class Declared:
         return unit.contract.updated(self.contract, self.datasets | nameless)
 
 
-def contract_of(context: Context, datasets: Sequence[Dataset]) -> Declared | None:
+def contract_of(context: Context, datasets: Sequence[Dataset]) -> DeclaredChange | None:
     """The expected change that the launch brings for the datasets that it builds; none if it brings none.
 
     Run config stands at each dataset's shadow. A tag is about the one dataset of the launch; where there are several, it
@@ -89,12 +89,14 @@ def as_tag(given: Mapping[str, object]) -> str:
     return json.dumps(given, default=str)
 
 
-def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> Declared:
+def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> DeclaredChange:
     parsed = [
         parse_contract(value, metric_names(datasets[name]), where.format(name), name, datasets[name].promisable)
         for name, value in given.items()
     ]
-    return Declared(Contract(tuple(clause for contract in parsed for clause in contract.clauses)), frozenset(given))
+    return DeclaredChange(
+        Contract(tuple(clause for contract in parsed for clause in contract.clauses)), frozenset(given)
+    )
 
 
 def _configured(context: Context, dataset: Dataset) -> object:
@@ -160,7 +162,7 @@ _LAST = ("shadow", "published")
 
 
 @dataclass(frozen=True)
-class Target:
+class LaunchTarget:
     """What a launch asks for of one dataset: its days, and which of the last two layers it includes.
 
     `made_at` is when its backfill was made; nothing is known of it where a run belongs to none.
@@ -174,12 +176,12 @@ class Target:
     made_at: dt.datetime | None = None
 
 
-def target_of(context: Context, dataset: str) -> Target:
+def target_of(context: Context, dataset: str) -> LaunchTarget:
     """The target of the whole launch: of the backfill if the run belongs to one, otherwise of the run."""
     return targets_of(context, (dataset,))[dataset]
 
 
-def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Target]:
+def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, LaunchTarget]:
     """The targets of the whole launch for several datasets; those that it leaves out have no layer in it."""
     run = context.run
     backfill_id = run.tags.get(BACKFILL_TAG)
@@ -189,12 +191,17 @@ def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Targ
         keys = {name: tuple(_keys(data, asset_key(layer, name)) for layer in _LAST) for name in datasets}
         made_at = dt.datetime.fromtimestamp(backfill.backfill_timestamp, dt.UTC)
         return {
-            name: Target(backfill_id, days_of(shadow | published), bool(shadow), bool(published), run.tags, made_at)
+            name: LaunchTarget(
+                backfill_id, days_of(shadow | published), bool(shadow), bool(published), run.tags, made_at
+            )
             for name, (shadow, published) in keys.items()
         }
     selection, days = _selection(context), days_of(context.partition_keys)
     chosen = {name: tuple(asset_key(layer, name) in selection for layer in _LAST) for name in datasets}
-    return {name: Target(run.run_id, days, shadow, published, run.tags) for name, (shadow, published) in chosen.items()}
+    return {
+        name: LaunchTarget(run.run_id, days, shadow, published, run.tags)
+        for name, (shadow, published) in chosen.items()
+    }
 
 
 def unit_of(context: Context, application: Application, dataset: Dataset) -> Unit:
@@ -270,7 +277,7 @@ def _refuse_in_part(context: Context, unit: Unit) -> None:
         )
 
 
-def _proposal(application: Application, launch: Launch, declared: Declared | None, *, released: bool) -> Unit:
+def _proposal(application: Application, launch: Launch, declared: DeclaredChange | None, *, released: bool) -> Unit:
     return Unit(
         id=application.ids.new("u"),
         opened_by=launch.opened_by,
@@ -283,7 +290,7 @@ def _proposal(application: Application, launch: Launch, declared: Declared | Non
     )
 
 
-def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, Target]:
+def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, LaunchTarget]:
     """The targets of all datasets of the release group whose shadows the launch builds, upstream first."""
     group = next(names for names in application.catalog.groups if dataset in names)
     return _shadows(group, targets_of(context, group))
@@ -294,11 +301,11 @@ def work_tag(context: Context, step: str, dataset: str) -> str:
     return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
 
 
-def _shadows(group: Sequence[str], targets: Mapping[str, Target]) -> Mapping[str, Target]:
+def _shadows(group: Sequence[str], targets: Mapping[str, LaunchTarget]) -> Mapping[str, LaunchTarget]:
     return {name: targets[name] for name in group if targets[name].shadow}
 
 
-def updated(application: Application, unit: Unit, declared: Declared | None, *, released: bool) -> Unit:
+def updated(application: Application, unit: Unit, declared: DeclaredChange | None, *, released: bool) -> Unit:
     """The unit with what the launch brings: its contract, and whether its runs release it.
 
     Raises:
@@ -317,7 +324,7 @@ def updated(application: Application, unit: Unit, declared: Declared | None, *, 
     return unit
 
 
-def _refuse_by_hand(unit: Unit, target: Target) -> None:
+def _refuse_by_hand(unit: Unit, target: LaunchTarget) -> None:
     """Keep a launch that is none of the campaign's own from building its days: no gate and no budget would hold it."""
     if unit.campaign and unit.state is UnitState.open and target.tags.get(CAMPAIGN_TAG) != unit.campaign:
         raise UnitError(
@@ -341,7 +348,7 @@ def _refuse_for_campaign(unit: Unit, *, contract: bool, released: bool) -> None:
         )
 
 
-def _released_by_runs(targets: Mapping[str, Target], members: Sequence[Dataset]) -> bool:
+def _released_by_runs(targets: Mapping[str, LaunchTarget], members: Sequence[Dataset]) -> bool:
     """Whether the launch itself releases what it builds: all of it, or nothing."""
     own = [m.name for m in members if m.publication is Publication.auto]
     lacking = [name for name in own if not targets[name].published]
@@ -355,7 +362,7 @@ def _released_by_runs(targets: Mapping[str, Target], members: Sequence[Dataset])
     return bool(own) and not lacking
 
 
-def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, Target], dataset: str) -> str:
+def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, LaunchTarget], dataset: str) -> str:
     """The launch, and the release group where it builds several: each has a unit of its own."""
     launch = everything[dataset].launched_by
     busy = [group for group in groups if _shadows(group, everything)]

@@ -14,7 +14,7 @@ from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.readiness import Fault, explain_faults
 from backfill_assets.orchestration.assets import AssetDecorator, common, executable
-from backfill_assets.orchestration.launches import Target, built_together, target_of, targets_of, unit_of
+from backfill_assets.orchestration.launches import LaunchTarget, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, last_metadata, last_said, layers_of
 from backfill_assets.orchestration.outdated import report_outdated
 from backfill_assets.orchestration.release_events import (
@@ -97,7 +97,7 @@ def _told(
 
 
 def _units(
-    context: dg.AssetExecutionContext, application: Application, dataset: Dataset, target: Target
+    context: dg.AssetExecutionContext, application: Application, dataset: Dataset, target: LaunchTarget
 ) -> tuple[Unit, ...]:
     """The units that this launch releases: its own, or the open ones that hold evidence for its days."""
     if target.shadow:
@@ -118,7 +118,7 @@ def _units(
     return units
 
 
-def _require_whole(unit: Unit, targets: Mapping[str, Target]) -> None:
+def _require_whole(unit: Unit, targets: Mapping[str, LaunchTarget]) -> None:
     """Refuse a launch of published alone that leaves out days, or whole datasets, of the unit that it would release."""
     launched = {(name, day) for name, found in targets.items() if found.published for day in found.days}
     left_out = set(unit.days) - launched

@@ -24,7 +24,7 @@ from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import DayFault, Fault, faults_of
 from backfill_assets.pipeline.build import (
     Audit,
-    Target,
+    ShadowTarget,
     build_shadow,
     measure_upstreams,
     require_declared_columns,
@@ -154,7 +154,7 @@ class Road(Landing):
             deliveries = self.basis.deliveries(name, days)
             self.stage(spark, name, read)
             staged = self._staged_by_this_code(name, read)
-            target = Target(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
+            target = ShadowTarget(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
             tables = self._upstream_tables(spark, unit, name, days)
             build_shadow(spark, loaded, self.layout, target, tables)
             # File names never repeat: the same files before and after mean that nobody has replaced them in between.

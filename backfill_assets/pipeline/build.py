@@ -52,7 +52,7 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Target:
+class ShadowTarget:
     """Where a shadow goes, relative to the published table's folder, its days, and what its rows say of their making."""
 
     folder: str
@@ -61,7 +61,7 @@ class Target:
 
 
 def build_shadow(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, target: Target, upstreams: Mapping[str, DataFrame]
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, target: ShadowTarget, upstreams: Mapping[str, DataFrame]
 ) -> None:
     """Compute the target's days of the fact into its folder below the published table, in one commit.
 
@@ -104,7 +104,7 @@ def _tables(
 
 
 def compute_shadow(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, target: Target, tables: Mapping[str, DataFrame]
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, target: ShadowTarget, tables: Mapping[str, DataFrame]
 ) -> None:
     """The same as `build_shadow` from given tables: staged rows (`staging`), upstream facts and references, by name.
 

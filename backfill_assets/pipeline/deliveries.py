@@ -16,7 +16,7 @@ from backfill_assets.core.errors import ArgumentError, SourceError
 from backfill_assets.core.fields import fits
 from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import Standing, heads, place_of, standings
+from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
 from backfill_assets.evidence.contents import published_among
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.pipeline.land import land
@@ -55,12 +55,12 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownDelivery:
     """How a delivery stands, and what the sources have in its place now; `standing` is none for a file that has not landed."""
 
     day: dt.date
     path: str
-    standing: Standing | None
+    standing: DeliveryStanding | None
     source: str
 
 
@@ -80,7 +80,7 @@ class DeliveryDesk:
     road: Road
     identity: Identity
 
-    def shown(self, name: str, days: Days = ()) -> tuple[Shown, ...]:
+    def shown(self, name: str, days: Days = ()) -> tuple[ShownDelivery, ...]:
         """The deliveries of these delivery days, or of all, and files that have not landed; by day and path.
 
         Raises:
@@ -92,11 +92,11 @@ class DeliveryDesk:
         files = {(f.day, f.path): f for f in discover(loaded, self.road.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
         found = [
-            Shown(*place_of(one.delivery), one, _source(loaded.dataset, one.delivery, last, files))
+            ShownDelivery(*place_of(one.delivery), one, _source(loaded.dataset, one.delivery, last, files))
             for one in standings(loaded.dataset, known, journal)
         ]
         landed = {place_of(one) for one in known}
-        found += [Shown(day, path, None, "not landed yet") for day, path in files if (day, path) not in landed]
+        found += [ShownDelivery(day, path, None, "not landed yet") for day, path in files if (day, path) not in landed]
         return tuple(sorted(found, key=lambda one: (one.day, one.path)))
 
     def withdraw(self, name: str, chosen: Chosen, reason: str) -> Done:

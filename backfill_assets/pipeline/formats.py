@@ -37,7 +37,7 @@ _OPTIONAL: Final = ", where source.optional (of a reference: its own) lists colu
 _GLOB: Final = frozenset("[]{}*?\\")
 
 
-class Declared(Protocol):
+class DeclaredFiles(Protocol):
     """What a source and a reference both declare of their files."""
 
     @property
@@ -66,7 +66,7 @@ def spark_path(path: Path) -> str:
     return "".join("\\" + c if c in _GLOB else c for c in str(path))
 
 
-def require_columns(path: Path, shown: str, declared: Declared) -> None:
+def require_columns(path: Path, shown: str, declared: DeclaredFiles) -> None:
     """Refuse a file, `shown` to people, that lacks declared columns or is not whole.
 
     Columns that are not declared may be there; those that are optional may lack.
@@ -98,7 +98,7 @@ def headline(path: Path, shown: str) -> bytes:
         return _first_line(lines, shown)
 
 
-def columns_of(line: bytes, shown: str, declared: Declared) -> tuple[str, ...]:
+def columns_of(line: bytes, shown: str, declared: DeclaredFiles) -> tuple[str, ...]:
     """The columns that a headline names, in order and in small letters.
 
     Raises:
@@ -172,7 +172,7 @@ def _check_end(path: Path, shown: str) -> None:
         raise SourceError(f"{shown}: it ends in zero bytes, so it is not whole; deliver it again")
 
 
-def _check_names(found: tuple[str, ...], shown: str, declared: Declared) -> None:
+def _check_names(found: tuple[str, ...], shown: str, declared: DeclaredFiles) -> None:
     missing = [name for name in declared.columns if name not in found and name not in declared.optional]
     twice = [name for name in declared.columns if found.count(name) > 1]
     if missing or twice:
@@ -183,7 +183,7 @@ def _check_names(found: tuple[str, ...], shown: str, declared: Declared) -> None
         )
 
 
-def _check_keys(path: Path, shown: str, declared: Declared) -> None:
+def _check_keys(path: Path, shown: str, declared: DeclaredFiles) -> None:
     """Refuse a file of records none of which has a declared column: it has another name there. One record is often enough."""
     missing = {name for name in declared.columns if name not in declared.optional}
     found: dict[str, None] = {}
@@ -214,7 +214,7 @@ def _listed(found: tuple[str, ...]) -> str:
     return shortened(text, _SHOWN_CHARACTERS) + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
 
 
-def _check_parquet(path: Path, shown: str, declared: Declared) -> None:
+def _check_parquet(path: Path, shown: str, declared: DeclaredFiles) -> None:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:

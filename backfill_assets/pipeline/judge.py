@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Final, Literal, assert_never
 
 from backfill_assets.core.days import ONE_DAY, format_days
-from backfill_assets.core.evidence import Check, CheckKind, Finding, Severity, Verdict
+from backfill_assets.core.evidence import Check, CheckKind, CheckOutcome, Severity, Verdict
 from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
@@ -53,7 +53,9 @@ def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract) 
     return replace(check, severity=Severity.error, blocks=True) if promised else check
 
 
-def _judge_one(check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
+def _judge_one(
+    check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract
+) -> CheckOutcome:
     m, compared = seen
     match check.kind:
         case (
@@ -100,7 +102,7 @@ def _judge_origin(
     dataset: Dataset,
     m: DayMeasurement,
     contract: Contract,
-) -> Finding:
+) -> CheckOutcome:
     match kind:
         case CheckKind.not_empty:
             return _not_empty(dataset, m, contract)
@@ -118,32 +120,34 @@ def _judge_origin(
             assert_never(kind)
 
 
-def _none_of(count: int, what: str, limit: int = 0) -> Finding:
+def _none_of(count: int, what: str, limit: int = 0) -> CheckOutcome:
     tolerance = f"{limit} {what}" if limit else ""
     found = f"{count} {what if count != 1 else what.removesuffix('s')}"
-    return Finding(count <= limit, f"no {what}", found, tolerance)
+    return CheckOutcome(count <= limit, f"no {what}", found, tolerance)
 
 
-def _not_null(dataset: Dataset, m: DayMeasurement) -> Finding:
+def _not_null(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     nulls = {c: m.shadow.counts.get(f"nulls:{c}", 0) for c in dataset.required_columns}
     bad = {c: n for c, n in nulls.items() if n}
-    return Finding(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
+    return CheckOutcome(not bad, "no nulls", ", ".join(f"{n} in {c}" for c, n in bad.items()) or "no nulls")
 
 
-def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Finding:
+def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> CheckOutcome:
     # Where the source has no row itself, `source_present` speaks of it; so does `upstream_present`.
     asked = [n for n, upstream in dataset.upstream.items() if upstream.on_missing is OnMissing.fail] or dataset.upstream
     rows = m.source.rows if dataset.source else min(m.upstream.rows.get(name, 0) for name in asked)
     found = number_of(m.shadow.rows, "row")
     if m.shadow.rows or not rows:
-        return Finding(True, "a row", found)
+        return CheckOutcome(True, "a row", found)
     # To empty a published day is a change, which a contract may promise; a new day without a row is none.
     promised = bool(m.published.rows) and contract.expected(ROW_COUNT, m.day) is not None
     note = f"none is left of {number_of(rows, 'row')}; if such days are right: checks.not_empty: {{severity: warn}}"
-    return Finding(promised, "a row", found, note=f"{note}; the launch's contract speaks of it" if promised else note)
+    return CheckOutcome(
+        promised, "a row", found, note=f"{note}; the launch's contract speaks of it" if promised else note
+    )
 
 
-def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
+def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     tolerated = dataset.landing.on_missing is OnMissing.pass_
     absent = [one.day for one in m.source.faulty_before if not one.rows]
     behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
@@ -151,7 +155,7 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     if m.source.rows:
         found = f"{m.source.deliveries} deliveries"
         found = f"{found}, {behind}" if behind else found
-        return Finding(tolerated or not absent, "a delivery", found, note="; ".join(gone))
+        return CheckOutcome(tolerated or not absent, "a delivery", found, note="; ".join(gone))
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     notes = [
         "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
@@ -159,7 +163,7 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> Finding:
     if m.source.rows_read:
         notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for its own")
     notes += [*([behind] if behind else []), *gone]
-    return Finding(tolerated, "a delivery", found, note="; ".join(notes))
+    return CheckOutcome(tolerated, "a delivery", found, note="; ".join(notes))
 
 
 def _source_gone(paths: Sequence[str]) -> str:
@@ -167,7 +171,7 @@ def _source_gone(paths: Sequence[str]) -> str:
     return f"source gone: {paths[0]}{more}; its rows are read from raw"
 
 
-def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
+def _upstream_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
     absent = {name: format_days(days, most=3) for name, days in m.upstream.absent.items()}
     refused = [name for name in (*empty, *absent) if dataset.upstream[name].on_missing is OnMissing.fail]
@@ -178,10 +182,10 @@ def _upstream_present(dataset: Dataset, m: DayMeasurement) -> Finding:
         f"{name} of {days} is neither published nor in this unit: launch it for these days as well"
         for name, days in absent.items()
     ]
-    return Finding(not refused, "rows of every upstream", ", ".join(found), note="; ".join(notes))
+    return CheckOutcome(not refused, "rows of every upstream", ", ".join(found), note="; ".join(notes))
 
 
-def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
+def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     limit = dataset.checks.corrupt_rows.max_rows
     bad = m.source.corrupt_rows + m.source.outside_rows
     found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows_read} rows"
@@ -192,10 +196,10 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> Finding:
         found += (
             f"; {number_of(sum(one.bad_rows for one in before), 'such row')} of {days}, which the day looks back at"
         )
-    return Finding(bad <= limit and not before, "no such rows", found, f"{limit} rows" if limit else "")
+    return CheckOutcome(bad <= limit and not before, "no such rows", found, f"{limit} rows" if limit else "")
 
 
-def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
+def _identical_files(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     # Of what a staging model adds up by key, one row is left: there is no older one to be replaced.
     adds_up = dataset.staging.deduplicate is Deduplicate.none or m.source.aggregated
     # Under another day's name the same rows may be taken for those of that day: no key tells.
@@ -210,21 +214,21 @@ def _identical_files(dataset: Dataset, m: DayMeasurement) -> Finding:
             else "each of them is counted"
         )
         note = f"delivered for several days: {format_days(several)}" if several else counted
-    return Finding(not bad, "no file that was delivered twice", found, note=note)
+    return CheckOutcome(not bad, "no file that was delivered twice", found, note=note)
 
 
-def _freshness(dataset: Dataset, m: DayMeasurement) -> Finding:
+def _freshness(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     limit = dataset.checks.source_freshness.max_delay or dt.timedelta(0)
     expected = f"within {format_duration(limit)} of the day's end"
     if m.source.delivered_at is None:
-        return Finding(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
+        return CheckOutcome(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
     end = dt.datetime.combine(m.day + ONE_DAY, dt.time(), dataset.zone).astimezone(dt.UTC)
     delay = m.source.delivered_at - end
     hours = delay.total_seconds() / 3600
-    return Finding(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
+    return CheckOutcome(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
 
 
-def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> Finding:
+def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> CheckOutcome:
     m, compared = seen
     in_force = band_of(metric, dataset, m.day, contract)
     band, promised = in_force.change, in_force.promised
@@ -233,26 +237,28 @@ def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared]
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
         # Half of nothing is nothing: a day without a row can keep any promise.
-        return Finding(True, str(band), found, note="the day had no row and has none")
+        return CheckOutcome(True, str(band), found, note="the day had no row and has none")
     if not m.published.rows and not promised:
-        return Finding(True, str(band), found, note="nothing is published to compare with")
+        return CheckOutcome(True, str(band), found, note="nothing is published to compare with")
     if measure_of(metric, dataset) in compared.schema.added and not promised:
-        return Finding(True, str(band), found, note="the column is new: nothing of it is published to compare with")
+        return CheckOutcome(
+            True, str(band), found, note="the column is new: nothing of it is published to compare with"
+        )
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     allowed = band.allows(old, new, floating=metric in {*m.published.floating, *m.shadow.floating})
     note = f"{origin}; {_NO_NUMBER}" if not allowed and _is_no_number(old, new) else origin
-    return Finding(allowed, str(band), _delta(old, new), "" if promised else format_percent(tolerance), note)
+    return CheckOutcome(allowed, str(band), _delta(old, new), "" if promised else format_percent(tolerance), note)
 
 
-def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> Finding:
+def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     limit = dataset.checks.references[name].max_unmatched
     bad, of = m.shadow.counts.get(f"unmatched:{name}", 0), m.shadow.counts.get(f"checked:{name}", 0)
     share = Decimal(bad) / of if of else Decimal(0)
     found = f"{bad} of {of} without a match ({share * 100:.2f}%)"
-    return Finding(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
+    return CheckOutcome(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
 
 
-def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, upstream: str) -> Finding:
+def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, upstream: str) -> CheckOutcome:
     """Compare with the total of an upstream, or with that of staging where there is no name."""
     tolerance = dataset.checks.reconciliation.tolerance
     totals, floating = (
@@ -262,7 +268,7 @@ def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, upstream: 
     passed = Change(-tolerance, tolerance).allows(old, new, floating=metric in {*floating, *m.shadow.floating})
     expected = f"{_figure(old)} as in {upstream or 'staging'}"
     note = _NO_NUMBER if not passed and _is_no_number(old, new) else ""
-    return Finding(passed, expected, _figure(new), format_percent(tolerance) if tolerance else "", note)
+    return CheckOutcome(passed, expected, _figure(new), format_percent(tolerance) if tolerance else "", note)
 
 
 def _upstream_totals(m: DayMeasurement) -> Figures:

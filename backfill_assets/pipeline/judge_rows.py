@@ -10,7 +10,7 @@ from typing import Literal, assert_never
 from backfill_assets.campaign.validation import ROW_CHANGE
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
-from backfill_assets.core.evidence import CheckKind, Finding
+from backfill_assets.core.evidence import CheckKind, CheckOutcome
 from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import Alone, Compared, DayMeasurement, RowCounts, SchemaChange
@@ -36,7 +36,7 @@ def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) ->
     return (drawn, last)
 
 
-def judge_alone(alone: Sequence[Alone]) -> Finding:
+def judge_alone(alone: Sequence[Alone]) -> CheckOutcome:
     """All days of a batch fail if one of them does not come out the same: those that were not built alone are no better."""
     expected = "each day alone as in its batch"
     apart = [one for one in alone if one.differing]
@@ -44,9 +44,9 @@ def judge_alone(alone: Sequence[Alone]) -> Finding:
         found = "; ".join(
             f"{one.day}: {one.differing} of {number_of(one.rows, 'row')} not as when built alone" for one in apart
         )
-        return Finding(False, expected, found, note=_REMEDY)
+        return CheckOutcome(False, expected, found, note=_REMEDY)
     built = format_days(one.day for one in alone)
-    return Finding(True, expected, f"the same on {built}" if alone else "a batch of one day")
+    return CheckOutcome(True, expected, f"the same on {built}" if alone else "a batch of one day")
 
 
 RowCheck = Literal[
@@ -112,7 +112,7 @@ def unnamed_changes(dataset: Dataset, day: dt.date, contract: Contract, rows: Ro
 
 def judge_compared(
     kind: RowCheck, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared
-) -> Finding:
+) -> CheckOutcome:
     """The finding of a check of columns or rows on one day."""
     match kind:
         case CheckKind.schema:
@@ -129,36 +129,36 @@ def judge_compared(
             expected = _promise(promises) if about_rows else "no change of columns that nobody speaks of"
             expected = _promise_of_keys(keys) if kind is CheckKind.keys else expected
             if not m.published.rows:
-                return Finding(True, expected, "no row", note="nothing is published to compare with")
+                return CheckOutcome(True, expected, "no row", note="nothing is published to compare with")
             rows = compared.rows
             if rows is None:
-                return Finding(False, expected, "rows that were not compared", note="the key has another type now")
+                return CheckOutcome(False, expected, "rows that were not compared", note="the key has another type now")
             if kind is CheckKind.keys:
                 return _keys(dataset, keys, m.published.rows, rows)
             bad = broken_promises(promises, rows) if about_rows else unnamed_changes(dataset, m.day, contract, rows)
             slack = ", ".join(f"{dataset.columns[c].tolerance.normalize():f} in {c}" for c in _rounded(dataset))
-            return Finding(not bad, expected, _found(bad, rows), slack, _remedy(bad))
+            return CheckOutcome(not bad, expected, _found(bad, rows), slack, _remedy(bad))
         case _:
             assert_never(kind)
 
 
-def _nulls(dataset: Dataset, compared: Compared) -> Finding:
+def _nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
     limit = dataset.checks.null_share.max_rise
     risen = [one for one in compared.null_rises if one.share - one.before > limit]
     found = ", ".join(f"{o.column} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
-    return Finding(
+    return CheckOutcome(
         not risen, "no column that is null far more often", found or "none", f"{format_percent(limit)} points"
     )
 
 
-def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:
+def judge_golden(name: str, golden: Golden, compared: Compared) -> CheckOutcome:
     """The finding of the check that compares a day with a golden source."""
     slack = [f"{number_of(golden.max_mismatches, 'row')}"] if golden.max_mismatches else []
     slack += [f"{c.tolerance.normalize():f} in {column}" for column, c in golden.columns.items() if c.tolerance]
     expected = f"every row as in {name}"
     counts = compared.golden.get(name)
     if counts is None:
-        return Finding(False, expected, "rows that were not compared", ", ".join(slack))
+        return CheckOutcome(False, expected, "rows that were not compared", ", ".join(slack))
     kinds = {
         "missing here": counts.missing_here,
         "missing there": counts.missing_there,
@@ -168,10 +168,10 @@ def judge_golden(name: str, golden: Golden, compared: Compared) -> Finding:
     agree = f"{number_of(counts.equal, 'row')} that agree{'s' if counts.equal == 1 else ''}"
     note = "" if counts.mismatches or counts.equal else "neither has a row of the day"
     passed = counts.mismatches <= golden.max_mismatches
-    return Finding(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
+    return CheckOutcome(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
 
 
-def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows: RowCounts) -> Finding:
+def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows: RowCounts) -> CheckOutcome:
     """Whether rows came and others went, beyond what is explained, promised or tolerated.
 
     How many more came than went, or the other way round, is the row count's matter. A promise for one side excuses nothing on
@@ -202,7 +202,7 @@ def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows
         remedy = (
             "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; columns have those names"
         )
-    return Finding(
+    return CheckOutcome(
         passed, _promise_of_keys(promises), found, number_of(limit, "row") if limit else "", "" if passed else remedy
     )
 
@@ -219,7 +219,7 @@ def _must_stay(measure: str, dataset: Dataset) -> bool:
     return config.blocks and not config.tolerance
 
 
-def _schema(dataset: Dataset, schema: SchemaChange) -> Finding:
+def _schema(dataset: Dataset, schema: SchemaChange) -> CheckOutcome:
     parts = [f"adds {name} ({kind})" for name, kind in schema.added.items()]
     parts += [f"lacks {name} ({kind})" for name, kind in schema.removed.items()]
     parts += [f"changes {name} ({kinds})" for name, kinds in schema.retyped.items()]
@@ -230,7 +230,7 @@ def _schema(dataset: Dataset, schema: SchemaChange) -> Finding:
     )
     but = f" but {', '.join(dataset.dropped_columns)}" if dataset.dropped_columns else ""
     expected = f"every column of the published table{but}, with its type"
-    return Finding(not refused, expected, "; ".join(parts) or "all of them", note=remedy if refused else "")
+    return CheckOutcome(not refused, expected, "; ".join(parts) or "all of them", note=remedy if refused else "")
 
 
 def _promise(promises: Mapping[str, Change]) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.dataset.sources import Format, Source, Undeclared, form_of, reading_of
-from backfill_assets.pipeline.formats import Declared, columns_of, headline, spark_path
+from backfill_assets.pipeline.formats import DeclaredFiles, columns_of, headline, spark_path
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, cells_of, dropped
 from backfill_assets.pipeline.tables import struct_of
 
@@ -70,7 +70,7 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     return rows.select(*schema.names)
 
 
-def headers_of(declared: Declared, paths: Mapping[bytes, str]) -> Headers | None:
+def headers_of(declared: DeclaredFiles, paths: Mapping[bytes, str]) -> Headers | None:
     """The columns of CSV files by headline, each with the path of one file that has it; none where files have no headline.
 
     Raises:
@@ -92,7 +92,7 @@ def raw_schema(source: Source) -> T.StructType:
     return T.StructType([*rows, *lineage.fields, *tail.fields])
 
 
-def lines_of(spark: SparkSession, declared: Declared, files: Sequence[Path]) -> DataFrame:
+def lines_of(spark: SparkSession, declared: DeclaredFiles, files: Sequence[Path]) -> DataFrame:
     """The lines of text files, without headlines and blank ones, and the real path of the file of each."""
     reader = spark.read.options(**_LINES, header=str(_has_headlines(declared)).lower())
     lines = reader.schema(f"{LINE} string").csv([spark_path(file) for file in files])
@@ -106,7 +106,7 @@ def _rows(spark: SparkSession, source: Source, files: Sequence[Found]) -> DataFr
     return frame.select(*source.columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
 
 
-def _has_headlines(declared: Declared) -> bool:
+def _has_headlines(declared: DeclaredFiles) -> bool:
     return declared.format is Format.csv and declared.csv.header
 
 

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Final
 
 from backfill_assets.core.days import ONE_DAY, runs_of_days
-from backfill_assets.core.evidence import Finding
+from backfill_assets.core.evidence import CheckOutcome
 from backfill_assets.core.measured import Figures, NullRise, Seam
 from backfill_assets.core.release import DataFile
 
@@ -182,14 +182,16 @@ def _counted(files: Iterable[DataFile]) -> _Day | None:
     return _Day(rows, {name: sum(one[name] for one in counts) for name in known})
 
 
-def judge_seams(seams: Sequence[Seam]) -> Finding:
+def judge_seams(seams: Sequence[Seam]) -> CheckOutcome:
     """The finding about the steps that one day has to answer for; none is fine, and so is a step that cannot be told."""
     expected = "no step to a neighbouring day that the series never made"
     introduced = [seam for seam in seams if seam.introduced]
     if introduced:
         remedy = "recompute the days on the other side as well; if the step is right, let the dataset warn: checks.seams.severity"
-        return Finding(False, expected, "; ".join(map(_shown, introduced)), f"a robust z-score of {UNUSUAL}", remedy)
-    return Finding(True, expected, f"{len(seams)} usual steps" if seams else "no edge and no beginning of a month")
+        return CheckOutcome(
+            False, expected, "; ".join(map(_shown, introduced)), f"a robust z-score of {UNUSUAL}", remedy
+        )
+    return CheckOutcome(True, expected, f"{len(seams)} usual steps" if seams else "no edge and no beginning of a month")
 
 
 def _shown(seam: Seam) -> str:

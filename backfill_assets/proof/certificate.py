@@ -32,7 +32,7 @@ from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.evidence.contents import effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.proof.subjects import Days, Subject, Subjects
+from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ _Layouts = Mapping[dt.date, str]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TablesAround:
     """The layouts of a dataset's tables by day at one moment, and what the ledger knew of them."""
 
     published: _Layouts
@@ -94,13 +94,13 @@ class Watch:
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
 
-    def look(self, name: str, recomputations: Recomputations) -> Surroundings:
+    def look(self, name: str, recomputations: Recomputations) -> TablesAround:
         """The surroundings now."""
         # What the ledger knows comes first: what is written between the two is known to neither, and looked up later.
         releases = {n for n, head in self.ledger.heads().items() if head.state is ReleaseState.finalized}
         road = recomputations.layouts(name)
         days = tuple({day for table, found in road.items() if table != "raw" for day in found})
-        return Surroundings(
+        return TablesAround(
             self._published(name),
             road,
             frozenset(releases),
@@ -108,13 +108,13 @@ class Watch:
             self.ledger.staged(name, days),
         )
 
-    def touched(self, name: str, before: Surroundings, recomputations: Recomputations) -> tuple[str, ...]:
+    def touched(self, name: str, before: TablesAround, recomputations: Recomputations) -> tuple[str, ...]:
         """Tables and days that changed since, and that no release, landing or staging of somebody else accounts for."""
         found = list(self._moved(name, before, recomputations))
         return tuple(f"{table} {format_days(days)}" for table, days in found if days)
 
     def _moved(
-        self, name: str, before: Surroundings, recomputations: Recomputations
+        self, name: str, before: TablesAround, recomputations: Recomputations
     ) -> Iterator[tuple[str, frozenset[dt.date]]]:
         now, road = self._published(name), recomputations.layouts(name)
         moved = _changed(before.published, now)
@@ -129,14 +129,14 @@ class Watch:
         table = self.tables[name]
         return {day: layout_digest(files) for day, files in table.active().items()} if table.exists() else {}
 
-    def _released(self, name: str, before: Surroundings) -> frozenset[dt.date]:
+    def _released(self, name: str, before: TablesAround) -> frozenset[dt.date]:
         since = (r.manifest for r in self.ledger.releases(name) if r.manifest.release not in before.releases)
         return frozenset(swap.day for manifest in since for swap in manifest.days)
 
-    def _landed(self, name: str, before: Surroundings, days: frozenset[dt.date]) -> frozenset[dt.date]:
+    def _landed(self, name: str, before: TablesAround, days: frozenset[dt.date]) -> frozenset[dt.date]:
         return frozenset(d.day for d in self.ledger.deliveries(name, tuple(days)) if d not in before.deliveries)
 
-    def _staged(self, name: str, before: Surroundings, days: frozenset[dt.date]) -> frozenset[dt.date]:
+    def _staged(self, name: str, before: TablesAround, days: frozenset[dt.date]) -> frozenset[dt.date]:
         now = self.ledger.staged(name, tuple(days))
         return frozenset(day for day, staged in now.items() if staged != before.staged.get(day))
 
@@ -189,7 +189,7 @@ class Prover:
         subjects = Subjects(self.ledger, {n: d.dataset for n, d in self.datasets.items()}, self.tables)
         return tuple(self._certified(subject) for subject in subjects.of(target, days))
 
-    def _certified(self, subject: Subject) -> Certificate:
+    def _certified(self, subject: RecomputedDays) -> Certificate:
         name, certificate = subject.dataset, self.ids.new("p")
         engine, watch = self.recomputing(subject.execution), Watch(self.ledger, self.tables)
         before, inputs = watch.look(name, engine), self._inputs(subject)
@@ -222,7 +222,7 @@ class Prover:
 
     def _recomputed(
         self,
-        subject: Subject,
+        subject: RecomputedDays,
         engine: Recomputations,
         scratch: str,
         how: tuple[tuple[Recomputation, ...], Mapping[dt.date, str]],
@@ -238,19 +238,19 @@ class Prover:
             prints[AS_BUILT] = _shown_prints(engine, sampled.dataset, shown)
         return prints, tuple(_disagreements(engine, sampled.dataset, prints, places))
 
-    def _sampled(self, subject: Subject) -> Sampled:
+    def _sampled(self, subject: RecomputedDays) -> Sampled:
         found = UpstreamPlaces(self.ledger, self.datasets).of(subject.open_unit, subject.dataset, subject.days)
         upstream = {days.loaded.name: days.places for days in found}
         dataset = self.datasets[subject.dataset].dataset
         known = self.ledger.deliveries(subject.dataset, dataset.fact_delivery_days(subject.days))
         return Sampled(subject.dataset, subject.days, upstream, in_force(dataset, known))
 
-    def _inputs(self, subject: Subject) -> Mapping[dt.date, str]:
+    def _inputs(self, subject: RecomputedDays) -> Mapping[dt.date, str]:
         name, days = subject.dataset, subject.days
         inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, subject.open_unit)
         return {day: origin_of(inputs[day], upstream[day]) for day in days}
 
-    def _as_built(self, subject: Subject, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
+    def _as_built(self, subject: RecomputedDays, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
         """Where the days stand as they were built before, by this very code and from these very inputs."""
         name, days, unit = subject.dataset, subject.days, subject.open_unit
         code = self.basis.code(name)

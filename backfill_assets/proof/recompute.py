@@ -20,7 +20,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import add_actions, is_table
 from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.build import Audit, Target, compute_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.build import Audit, ShadowTarget, compute_shadow, shadow_path, upstream_tables
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
@@ -119,7 +119,7 @@ class SparkRecomputations(OnSpark):
                 tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
             # Nobody reads the audit columns of a scratch shadow.
-            target = Target(folder, sampled.days, Audit(_EPOCH, "", loaded.code_version))
+            target = ShadowTarget(folder, sampled.days, Audit(_EPOCH, "", loaded.code_version))
             compute_shadow(spark, loaded, self.layout, target, arranged)
 
     def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:

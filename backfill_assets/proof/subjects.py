@@ -24,7 +24,7 @@ SAMPLED: Final = 3
 
 
 @dataclass(frozen=True)
-class Subject:
+class RecomputedDays:
     """Days of one dataset; of a unit if there is one, with what its campaign wants of the engine."""
 
     dataset: str
@@ -46,11 +46,11 @@ class Subjects:
     datasets: Mapping[str, Dataset]
     tables: Mapping[str, PublishedTable]
 
-    def of_dataset(self, name: str, days: Days = ()) -> Subject:
+    def of_dataset(self, name: str, days: Days = ()) -> RecomputedDays:
         """The subject of a dataset alone, whatever else goes by its name; raises like `of`."""
-        return self._sampled(Subject(name, self._published(name)), name, days)
+        return self._sampled(RecomputedDays(name, self._published(name)), name, days)
 
-    def of(self, target: str, days: Days = ()) -> tuple[Subject, ...]:
+    def of(self, target: str, days: Days = ()) -> tuple[RecomputedDays, ...]:
         """The subjects of a campaign, a unit or a dataset, upstream first; without days, up to three of each are chosen.
 
         Chosen are the oldest, the newest and the largest of the days that are built, or of a dataset, published.
@@ -63,10 +63,10 @@ class Subjects:
         found = tuple(self._all(target))
         return tuple(self._sampled(subject, target, days) for subject in found)
 
-    def _all(self, target: str) -> Iterator[Subject]:
+    def _all(self, target: str) -> Iterator[RecomputedDays]:
         campaign = next((c for c in self.ledger.campaigns() if c.id == target), None)
         if campaign is None and target in self.datasets:
-            yield Subject(target, self._published(target))
+            yield RecomputedDays(target, self._published(target))
             return
         unit = (
             None
@@ -79,13 +79,13 @@ class Subjects:
         for name in upstream_first(targets, upstreams_of(self.datasets)):
             if name not in self.datasets:
                 raise ProofError(f"dataset {name!r} is not loaded; put its folder back, or repair its dataset.yaml")
-            yield Subject(name, tuple(targets[name]), unit, execution)
+            yield RecomputedDays(name, tuple(targets[name]), unit, execution)
 
     def _published(self, name: str) -> Days:
         table = self.tables[name]
         return tuple(day for day, files in table.active().items() if files) if table.exists() else ()
 
-    def _sampled(self, subject: Subject, target: str, days: Days) -> Subject:
+    def _sampled(self, subject: RecomputedDays, target: str, days: Days) -> RecomputedDays:
         name, dataset = subject.dataset, self.datasets[subject.dataset]
         dataset.check_days(days)
         if subject.unit is not None and (strangers := set(days) - set(subject.days)):
@@ -100,9 +100,9 @@ class Subjects:
                 f"was delivered or published. Materialize raw/{name} first, or name other days with --partitions"
             )
         chosen = days or choose_canaries(candidates, sizes, SAMPLED)
-        return Subject(name, tuple(sorted(chosen)), subject.unit, subject.execution)
+        return RecomputedDays(name, tuple(sorted(chosen)), subject.unit, subject.execution)
 
-    def _sizes(self, subject: Subject) -> Mapping[dt.date, int]:
+    def _sizes(self, subject: RecomputedDays) -> Mapping[dt.date, int]:
         """Rows of the days that the unit has built, bytes of those that are published."""
         if subject.open_unit is not None:
             evidence = self.ledger.evidence(subject.open_unit.id, subject.dataset)

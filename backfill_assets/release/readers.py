@@ -47,7 +47,7 @@ class Previews(Protocol):
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPreview:
     """A preview of one dataset: the view's name, the days that are new in it, and those that still are as published."""
 
     dataset: str
@@ -63,7 +63,7 @@ class Preview:
     ledger: Ledger
     previews: Previews
 
-    def show(self, unit_id: str) -> tuple[Shown, ...]:
+    def show(self, unit_id: str) -> tuple[ShownPreview, ...]:
         """Create or renew the preview of every dataset of an open unit.
 
         Days that have no passing evidence yet are shown as they are published; call it again for newer ones.
@@ -91,13 +91,13 @@ class Preview:
         self.previews.drop(over)
         return over
 
-    def _show(self, unit: Unit, name: str) -> Shown:
+    def _show(self, unit: Unit, name: str) -> ShownPreview:
         found = self.ledger.evidence(unit.id, name)
         good = [e for e in found.values() if e.verdicts and e.passed]
         new = tuple(sorted(e.day for e in good))
         lacking = tuple(sorted(set(unit.targets[name]) - set(new)))
         view = self.previews.show(name, unit.id, new, _shadows(good))
-        return Shown(name, view, new, lacking)
+        return ShownPreview(name, view, new, lacking)
 
 
 def _shadows(evidence: Sequence[DayEvidence]) -> dict[str, list[dt.date]]:

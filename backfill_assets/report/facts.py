@@ -32,9 +32,9 @@ from backfill_assets.report.records import (
     Made,
     Proof,
     ReviewedDay,
+    ReviewSubject,
     RowTotals,
     Series,
-    Subject,
 )
 
 MOST_CHANGES: Final = 100
@@ -44,9 +44,9 @@ _Known = Mapping[DatasetDay, DayEvidence]
 _Place = tuple[str, str, dt.date]
 
 
-def subject_of(unit: Unit, campaign: Campaign | None) -> Subject:
+def subject_of(unit: Unit, campaign: Campaign | None) -> ReviewSubject:
     """What was asked for."""
-    return Subject(
+    return ReviewSubject(
         campaign=unit.campaign,
         opened_by=unit.opened_by,
         opened_at=unit.opened_at,
@@ -60,7 +60,7 @@ def subject_of(unit: Unit, campaign: Campaign | None) -> Subject:
 
 
 @dataclass(frozen=True)
-class Standing:
+class UnitDays:
     """How the days of a unit stand: faults while it is open; afterwards what became of its days; and live days."""
 
     unit: Unit
@@ -69,7 +69,7 @@ class Standing:
     live: frozenset[DatasetDay]
 
 
-def day_states(standing: Standing, evidence: _Known) -> tuple[ReviewedDay, ...]:
+def day_states(standing: UnitDays, evidence: _Known) -> tuple[ReviewedDay, ...]:
     """Every day of a unit, in order."""
     why: dict[DatasetDay, list[DayFault]] = defaultdict(list)
     for fault in standing.faults:
@@ -77,7 +77,7 @@ def day_states(standing: Standing, evidence: _Known) -> tuple[ReviewedDay, ...]:
     return tuple(_day(key, evidence.get(key), why[key], standing) for key in standing.unit.days)
 
 
-def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFault], standing: Standing) -> ReviewedDay:
+def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFault], standing: UnitDays) -> ReviewedDay:
     verdicts = evidence.verdicts if evidence is not None else ()
     return ReviewedDay(
         *key,

@@ -103,7 +103,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReviewSubject:
     """What was asked for, by whom and why.
 
     `specification` holds the fields of a campaign's file as JSON values, `file` is its name without a folder; both are
@@ -225,7 +225,7 @@ class Review:
     made_at: dt.datetime
     state: str
     judgement: Judgement
-    subject: Subject
+    subject: ReviewSubject
     evidence: str
     pending: str
     concerns: tuple[Concern, ...]

@@ -33,7 +33,7 @@ from backfill_assets.report.concerns import (
     of_verdicts,
 )
 from backfill_assets.report.facts import (
-    Standing,
+    UnitDays,
     agreements,
     all_seams,
     commands_for,
@@ -51,7 +51,7 @@ from backfill_assets.report.facts import (
 )
 from backfill_assets.report.judgement import Grounds, judge_unit
 from backfill_assets.report.records import Agreement, Made, Proof, Review, ReviewedDay, RowTotals, Series
-from backfill_assets.report.series import Shown, series_of
+from backfill_assets.report.series import PublishedBeside, series_of
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,12 @@ class _Reviewing:
         return self.reviews.obstacles(campaign, survey)
 
     @cached_property
-    def shown(self) -> Mapping[str, Shown]:
+    def shown(self) -> Mapping[str, PublishedBeside]:
         """What readers see of each dataset that is loaded."""
         tables, ledger = self.reviews.tables, self.reviews.ledger
-        return {name: Shown(ledger, tables[name], name, self.unit) for name in self.unit.targets if name in tables}
+        return {
+            name: PublishedBeside(ledger, tables[name], name, self.unit) for name in self.unit.targets if name in tables
+        }
 
     @cached_property
     def records(self) -> tuple[ReleaseRecord, ...]:
@@ -192,7 +194,7 @@ class _Reviewing:
         ended = self.unit.state in {UnitState.published, UnitState.rolled_back}
         changed = {key: state for one in self.shown.values() for key, state in one.became().items()} if ended else {}
         live = frozenset((name, day) for name, one in self.shown.items() for day in one.live)
-        return day_states(Standing(self.unit, faults, changed, live), self.evidence)
+        return day_states(UnitDays(self.unit, faults, changed, live), self.evidence)
 
     @cached_property
     def series(self) -> tuple[Series, ...]:

@@ -77,19 +77,19 @@ def _rounded(value: Decimal, step: Decimal, how: str) -> Decimal:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NeighbouringDays:
     """What is around a unit's days: published figures of other days, and the days that live runs have published since."""
 
     figures: Mapping[dt.date, Figures]
     live: frozenset[dt.date]
 
 
-NOWHERE = Surroundings({}, frozenset())
+NOWHERE = NeighbouringDays({}, frozenset())
 """Nothing is known of other days."""
 
 
 def series_of(
-    dataset: Dataset, evidence: Mapping[dt.date, DayEvidence], contract: Contract, around: Surroundings = NOWHERE
+    dataset: Dataset, evidence: Mapping[dt.date, DayEvidence], contract: Contract, around: NeighbouringDays = NOWHERE
 ) -> tuple[Series, ...]:
     """The series of every metric of a dataset, in the order of its metrics; `contract` is what was promised of it."""
     measured = {day: one for day, one in sorted(evidence.items()) if one.verdicts}
@@ -111,7 +111,7 @@ def _points(
     dataset: Dataset,
     evidence: Mapping[dt.date, DayEvidence],
     contract: Contract,
-    around: Surroundings,
+    around: NeighbouringDays,
 ) -> Iterator[Point]:
     for day, figures in around.figures.items():
         if day not in evidence and metric in figures:
@@ -141,7 +141,7 @@ CONTEXT: Final = dt.timedelta(days=60)
 
 
 @dataclass(frozen=True)
-class Shown:
+class PublishedBeside:
     """What readers see of one dataset now, beside a unit's days; reads only."""
 
     ledger: Ledger
@@ -198,12 +198,12 @@ class Shown:
         units.discard(self.unit.id)
         return frozenset(day for day, (manifest, _) in self.origins.items() if manifest.unit in units)
 
-    def around(self) -> Surroundings:
+    def around(self) -> NeighbouringDays:
         """The published figures of the days around the unit's own, and in the gaps between them."""
         own = frozenset(self.unit.targets[self.dataset])
         first, last = min(own) - CONTEXT, max(own) + CONTEXT
         days = [day for day in self.files if first <= day <= last and day not in own]
-        return Surroundings(self._figures(days), self.live)
+        return NeighbouringDays(self._figures(days), self.live)
 
     def became(self) -> Mapping[DatasetDay, DayState]:
         """What readers see of each of the unit's days, once it was published."""

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState
-from backfill_assets.control.standing import Standing
+from backfill_assets.control.standing import CampaignStanding
 from backfill_assets.orchestration.backfills import desk_of
 from backfill_assets.system import SystemUser
 from backfill_assets_tests.dagster.lab import Lab
@@ -49,13 +49,13 @@ def status(lab: Lab, campaign: str = ID) -> dict[str, Any]:
     return found
 
 
-def standing(lab: Lab, campaign: str) -> Standing:
+def standing(lab: Lab, campaign: str) -> CampaignStanding:
     """The same as `status`, without starting a process for it; opens models, ledger and instance."""
     with lab.instance as instance:
         return desk_of(lab.application, instance).standings.of(campaign)
 
 
-def waits(lab: Lab, campaign: str, until: Callable[[Standing], bool], what: str) -> None:
+def waits(lab: Lab, campaign: str, until: Callable[[CampaignStanding], bool], what: str) -> None:
     """Wait until a campaign stands so; models, ledger and instance are opened once."""
     with lab.instance as instance:
         standings = desk_of(lab.application, instance).standings
@@ -63,7 +63,7 @@ def waits(lab: Lab, campaign: str, until: Callable[[Standing], bool], what: str)
 
 
 def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
-    def reached(found: Standing) -> bool:
+    def reached(found: CampaignStanding) -> bool:
         assert found.state.value == state or found.state not in AT_REST, shown(lab, campaign)
         return found.state.value == state
 

@@ -20,7 +20,7 @@ from dagster._core.storage.dagster_run import DagsterRun
 from dagster._core.utils import make_new_run_id
 
 from backfill_assets.campaign.state import CampaignState, Phase
-from backfill_assets.control.standing import Standing
+from backfill_assets.control.standing import CampaignStanding
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import LIVE_TAG, Attempt, AttemptState
@@ -92,7 +92,7 @@ def assert_built_once(told: Told, lab: Lab, name: str, days: Days) -> None:
     """Each day has passed exactly once, and readers see none of it."""
     done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
     assert done == dict.fromkeys(days, 1)
-    seen: Standing = standing(lab, name)
+    seen: CampaignStanding = standing(lab, name)
     assert (seen.good, seen.state) == (len(days), CampaignState.validated)
     assert not set(lab.published(DATASET)) & set(days)
     assert not [r for r in lab.application.ledger.releases(DATASET) if r.manifest.unit == seen.campaign.unit]

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import Language, Layer, LoadedDataset, Model
+from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
 from backfill_assets.dataset.sources import Upstream
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.storage.layout import Layout
@@ -63,7 +63,7 @@ def derived(name: str, *upstream: str, lookback: int = 0) -> Dataset:
 
 def loaded(dataset: Dataset, folder: Path, code: str = "c0de") -> LoadedDataset:
     """A dataset as if its folder had been loaded; there are no models in it."""
-    fact = Model(Layer.fact, folder / "fact.sql", Language.sql, "")
+    fact = Model(ModelLayer.fact, folder / "fact.sql", Language.sql, "")
     return LoadedDataset(dataset, folder, None if dataset.source is None else fact, fact, code)
 
 

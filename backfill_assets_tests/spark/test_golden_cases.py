@@ -12,7 +12,7 @@ import backfill_assets
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
 from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.build import Audit, Target, build_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow, shadow_path, upstream_tables
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import read_staged, stage
 from backfill_assets.pipeline.tables import read_table
@@ -54,7 +54,7 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         places = [
             UpstreamDays(u.loaded, {PUBLISHED: dataset.upstream_days(u.loaded.name, case.days)}) for u in case.upstreams
         ]
-        target = Target(ATTEMPT, case.days, Audit(NOW, "golden", loaded.code_version))
+        target = ShadowTarget(ATTEMPT, case.days, Audit(NOW, "golden", loaded.code_version))
         build_shadow(spark, loaded, layout, target, upstream_tables(spark, layout, places))
         built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)

@@ -16,7 +16,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_force, in_order, received
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.pipeline.build import Audit, Target, build_shadow
+from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.measure import Sides, measure
 from backfill_assets.pipeline.raw_table import read_raw
@@ -140,7 +140,7 @@ class Kit:
     def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
         self.stage(loaded, *loaded.dataset.with_lookback(days))
         audit = Audit(NOW, "u_1", loaded.code_version)
-        build_shadow(self.spark, loaded, self.layout, Target(folder, days, audit), {})
+        build_shadow(self.spark, loaded, self.layout, ShadowTarget(folder, days, audit), {})
 
     def measure(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> Mapping[dt.date, Sides]:
         return measure(self.spark, loaded, self.layout, days, folder)

@@ -6,18 +6,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.errors import ModelError
-from backfill_assets.dataset.loaded import Language, Layer, Model
+from backfill_assets.dataset.loaded import Language, Model, ModelLayer
 from backfill_assets.pipeline.run_models import run_model
 
 FILE = Path("datasets/trips/fact.sql")
 
 
 def sql(text: str) -> Model:
-    return Model(Layer.fact, FILE, Language.sql, text)
+    return Model(ModelLayer.fact, FILE, Language.sql, text)
 
 
 def python(text: str) -> Model:
-    return Model(Layer.fact, FILE.with_suffix(".py"), Language.python, text)
+    return Model(ModelLayer.fact, FILE.with_suffix(".py"), Language.python, text)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.errors import DatasetError, ModelError
 from backfill_assets.dataset.functions import Call, refusal
-from backfill_assets.dataset.loaded import Language, Layer, Model
+from backfill_assets.dataset.loaded import Language, Model, ModelLayer
 from backfill_assets.pipeline.golden import ShadowDays, golden_counts
 from backfill_assets.pipeline.run_models import run_model
 from backfill_assets_tests.spark.road.kit import D1, FOLDER, Kit
@@ -40,7 +40,7 @@ def tables(module_kit: Kit) -> Iterator[dict[str, DataFrame]]:
 def run(kit: Kit, tables: dict[str, DataFrame], text: str) -> DataFrame:
     language = Language.python if text.startswith("def ") or "\ndef " in text else Language.sql
     text = text.replace("{path}", str(kit.root / "elsewhere")).replace("{csv}", str(kit.layout.sources / "kinds.csv"))
-    return run_model(kit.spark, Model(Layer.fact, Path("fact"), language, text), tables)
+    return run_model(kit.spark, Model(ModelLayer.fact, Path("fact"), language, text), tables)
 
 
 def python(body: str) -> str:

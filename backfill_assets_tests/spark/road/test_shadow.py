@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.core.errors import ModelError, SourceError
-from backfill_assets.pipeline.build import Audit, Target, build_shadow
+from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, Prepared, commits, values
 
 
@@ -107,7 +107,7 @@ FAULTY = [
 
 
 def test_fact_models_with_wrong_columns_or_days_are_refused(kit: Kit) -> None:
-    target = Target(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
+    target = ShadowTarget(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,a,1,1")
     kit.stage(kit.dataset(), D1)
     for fact, message in FAULTY:
@@ -118,7 +118,7 @@ def test_fact_models_with_wrong_columns_or_days_are_refused(kit: Kit) -> None:
 
 
 def test_a_shadow_without_staging_is_refused(kit: Kit) -> None:
-    target = Target(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
+    target = ShadowTarget(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
     with pytest.raises(SourceError, match=r"nothing is staged.*materialize staging"):
         build_shadow(kit.spark, kit.dataset(), kit.layout, target, {})
 

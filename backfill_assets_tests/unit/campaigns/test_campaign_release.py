@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill_assets.campaign.state import Action, Phase
-from backfill_assets.control.publication import Publication
+from backfill_assets.control.publication import PublishedCampaign
 from backfill_assets.core.errors import (
     ApprovalError,
     BackfillError,
@@ -197,7 +197,7 @@ def test_publishing_again_changes_nothing_and_says_who_did_it(campaigns: World) 
 
 def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: World, tmp_path: Path) -> None:
     campaign, _ = campaigns.approved()
-    found: list[Publication | BackfillError] = []
+    found: list[PublishedCampaign | BackfillError] = []
     barrier = threading.Barrier(2)
 
     def publish(user: str, first_id: int) -> None:
@@ -215,7 +215,7 @@ def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: Wor
         thread.start()
     for thread in threads:
         thread.join()
-    publications = [f for f in found if isinstance(f, Publication)]
+    publications = [f for f in found if isinstance(f, PublishedCampaign)]
     assert len(publications) == 2, found
     assert sorted(p.already for p in publications) == [False, True]
     assert len({(p.by, p.outcome.release) for p in publications}) == 1

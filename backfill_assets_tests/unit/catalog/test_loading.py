@@ -9,7 +9,7 @@ import pytest
 import backfill_assets
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.dataset.loaded import Language, Layer
+from backfill_assets.dataset.loaded import Language, ModelLayer
 from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.watch import helpful
 
@@ -28,7 +28,7 @@ def test_a_folder_is_loaded_whole(tmp_path: Path) -> None:
     dataset = loaded(folder)
     assert dataset.name == "trips"
     assert dataset.dataset.columns["fare"].type == "decimal(10,2)"
-    assert (dataset.fact.layer, dataset.fact.language, dataset.fact.text) == (Layer.fact, Language.sql, FACT)
+    assert (dataset.fact.layer, dataset.fact.language, dataset.fact.text) == (ModelLayer.fact, Language.sql, FACT)
     assert dataset.staging_model is dataset.staging
     assert [case.name for case in dataset.cases] == ["one"]
 

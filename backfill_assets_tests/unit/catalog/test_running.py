@@ -20,7 +20,7 @@ import pytest
 
 from backfill_assets.core.errors import ModelError
 from backfill_assets.dataset import load
-from backfill_assets.dataset.loaded import Language, Layer, LoadedDataset, Model
+from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
 from backfill_assets.dataset.models import find_model
 from backfill_assets.dataset.running import running
 from backfill_assets_tests.unit.catalog.conftest import Project
@@ -174,7 +174,7 @@ def test_what_python_has_taken_for_a_module_of_its_own_is_refused_wherever_it_li
     with pytest.raises(
         ModelError, match=r"line 1: imports tabnanny, and Python has taken the project's .*; rename that"
     ):
-        run(Model(Layer.fact, tmp_path / "fact.py", Language.python, text))
+        run(Model(ModelLayer.fact, tmp_path / "fact.py", Language.python, text))
 
 
 def test_a_module_of_python_that_the_project_shadows_after_loading_is_refused(

@@ -30,7 +30,7 @@ from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill, Desk, desk_of
 from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.jobs import campaign_jobs
-from backfill_assets.orchestration.launches import Declared, unit_of, updated
+from backfill_assets.orchestration.launches import DeclaredChange, unit_of, updated
 from backfill_assets_tests.harness.specifications import DAYS, NAME, PLAIN
 from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
@@ -41,7 +41,7 @@ TARGETS = dict.fromkeys(BOTH, DAYS)
 SPECIFICATION = PLAIN | {
     "source_range": {"start": DAYS[0], "end": DAYS[-1]}, "scope": {"from": "shadow"}, "approval": {"required": False},
 }  # fmt: skip
-ANYTHING = Declared(parse_contract({"row_count": "any"}, ["row_count"], dataset="sales"), frozenset({"sales"}))
+ANYTHING = DeclaredChange(parse_contract({"row_count": "any"}, ["row_count"], dataset="sales"), frozenset({"sales"}))
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from backfill_assets.pipeline.judge import judge
 from backfill_assets.report.causes import Reach, attribute
 from backfill_assets.report.concerns import of_certificate, of_seams, of_verdicts
 from backfill_assets.report.facts import (
-    Standing,
+    UnitDays,
     agreements,
     all_seams,
     day_states,
@@ -45,8 +45,8 @@ from backfill_assets.report.facts import (
     row_totals,
 )
 from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import Command, DayState, Made, Proof, Review, Subject
-from backfill_assets.report.series import Surroundings, series_of
+from backfill_assets.report.records import Command, DayState, Made, Proof, Review, ReviewSubject
+from backfill_assets.report.series import NeighbouringDays, series_of
 from backfill_assets_tests.harness.specifications import PLAIN
 
 START = dt.date(1995, 1, 1)
@@ -114,11 +114,11 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     live = days[-1] + dt.timedelta(days=1)
     outside |= {live: _figures(wish, 7, live, old=True)}
     series = series_of(
-        SALES, mine, Contract(PROMISED.clauses), Surroundings(outside, frozenset({live, days[len(days) // 2]}))
+        SALES, mine, Contract(PROMISED.clauses), NeighbouringDays(outside, frozenset({live, days[len(days) // 2]}))
     )
     seams, proof = all_seams(series, {}), _proof(wish, days[:3])
     undone = dict.fromkeys(evidence, DayState.rolled_back) if unit.state is UnitState.rolled_back else {}
-    states = day_states(Standing(unit, (), undone, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
+    states = day_states(UnitDays(unit, (), undone, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
     concerns = (
         *of_verdicts(evidence, {"daily_sales": checks_of(SALES)}),
         *of_seams(seams),
@@ -281,14 +281,14 @@ def _made(unit: Unit) -> tuple[Made, ...]:
             return ()
 
 
-def _subject(wish: Wish, unit: Unit) -> Subject:
+def _subject(wish: Wish, unit: Unit) -> ReviewSubject:
     specification = PLAIN | {
         "target": {"dataset": "daily_sales"},
         "source_range": {"start": str(START), "end": "1996-06-30"},
         "reason": {"issue": "FIN-2841", "change": wish.reason},
     }
     contract = tuple(unit.contract.to_plain())
-    return Subject(
+    return ReviewSubject(
         "tax-fix-2026",
         unit.opened_by,
         unit.opened_at,

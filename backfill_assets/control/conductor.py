@@ -16,7 +16,7 @@ from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.ports import Clock
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, UnitState, shown_days
-from backfill_assets.evidence.readiness import DayFault, Fault
+from backfill_assets.evidence.readiness import MOVED, DayFault, Fault
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.publish import Publisher
 
@@ -61,8 +61,6 @@ Tell = Callable[[Campaign, Notice, str], None]
 _RESTS = frozenset({Action.validated, Action.stale})
 """After these nothing is launched until somebody resumes."""
 STEPS = _RESTS | {Action.launched, Action.resumed, Action.canaries_passed, Action.backfill, Action.waits}
-MOVED = frozenset({Fault.inputs_moved, Fault.upstream_moved, Fault.published_moved})
-"""What makes a day that has passed stale without anybody having failed."""
 CONDUCTOR = "the conductor"
 
 

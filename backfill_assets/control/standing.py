@@ -16,7 +16,7 @@ from backfill_assets.control.gatekeeper import Gatekeeper
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
-from backfill_assets.evidence.readiness import DayFault, Fault
+from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.publish import Publisher
 
@@ -60,7 +60,7 @@ class CampaignStanding:
         found: dict[DatasetDay, str] = {}
         for fault in self.faults:
             key = (fault.dataset, fault.day)
-            word = _WORDS.get(fault.fault, "stale")
+            word = fault.fault.state
             if _RANK[word] >= _RANK.get(found.get(key, ""), 0):
                 found[key] = word
         return found
@@ -76,7 +76,6 @@ class CampaignStanding:
         return sum((batch.spent(self.traffic.now) for batch in self.batches), dt.timedelta(0))
 
 
-_WORDS = {Fault.missing: "missing", Fault.incomplete: "missing", Fault.failed: "failed"}
 _RANK = {"stale": 1, "failed": 2, "missing": 3}
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.release import DataFile, DaySwap, layout_digest
 from backfill_assets.core.text import in_words
-from backfill_assets.core.unit import Unit
+from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
@@ -33,6 +33,19 @@ class Fault(StrEnum):
     published_moved = "is stale: the published day was rewritten since it was checked"
     altered = "has evidence that was altered in the ledger after it was recorded"
     shadow_moved = "is stale: its shadow files, or the log of its shadow, are gone or altered"
+
+    @property
+    def state(self) -> str:
+        """The same in a word: missing, failed or stale."""
+        if self is Fault.failed:
+            return "failed"
+        return "missing" if self in {Fault.missing, Fault.incomplete} else "stale"
+
+
+MOVED = frozenset({Fault.inputs_moved, Fault.upstream_moved, Fault.published_moved})
+"""What makes a day that has passed stale without anybody having failed."""
+UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed, Fault.upstream_moved})
+"""What another run of the same launch still builds, or has reported itself."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,7 @@ def explain_faults(faults: Iterable[DayFault], most: int = 10) -> str:
 
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
+_Evidence = Mapping[dt.date, DayEvidence | None]
 
 
 @dataclass(frozen=True)
@@ -146,12 +160,16 @@ def no_guard(_survey: Survey) -> Sanction:
 
 
 @dataclass(frozen=True)
-class Surveyor:
-    """Takes surveys; reads only."""
+class Readiness:
+    """Says what days of a unit are missing before they can be released; reads only.
+
+    Gate, guard, relaunch, status, report and release all ask here. Where files of a published day are others than those that
+    its evidence was compared with, `fingerprints` say whether the rows are, too; without them, other files are other rows.
+    """
 
     ledger: Ledger
     tables: Mapping[str, PublishedTable]
-    fingerprints: ContentFingerprints
+    fingerprints: ContentFingerprints | None
     basis: BasisNow
 
     def survey(self, unit: Unit) -> Survey:
@@ -165,38 +183,56 @@ class Surveyor:
             versions[name] = self.tables[name].version()
             active[name] = self.tables[name].active(unit.targets[name])
             mine = {day: e for (dataset, day), e in evidence.items() if dataset == name}
-            faults += self._faults(unit, name, mine, active[name])
+            faults += self._faults(unit, name, dict.fromkeys(unit.targets[name]) | mine, active[name])
         return Survey(unit, evidence, versions, active, tuple(faults))
 
-    def _faults(
-        self, unit: Unit, name: str, evidence: Mapping[dt.date, DayEvidence], active: FilesByDay
-    ) -> list[DayFault]:
-        days = sorted(unit.targets[name])
+    def faults(self, unit: Unit, name: str, days: Collection[dt.date]) -> tuple[DayFault, ...]:
+        """What keeps these days of a unit's dataset from being released."""
+        return tuple(self._faults(unit, name, self._evidence(unit, name, days), self.tables[name].active(days)))
+
+    def stands(self, unit: Unit, name: str, days: Collection[dt.date]) -> bool:
+        """Whether readers see what a unit has released of these days, and its evidence would be the same now."""
+        evidence, active = self._evidence(unit, name, days), self.tables[name].active(days)
+        then = {day: found.basis.published for day, found in evidence.items() if found is not None}
+        if self._moved(unit, name, evidence, then):
+            return False
+        return all(
+            found is not None and layout_digest(active.get(day, ())) == layout_digest(found.shadow_files)
+            for day, found in evidence.items()
+        )
+
+    def _evidence(self, unit: Unit, name: str, days: Collection[dt.date]) -> _Evidence:
+        found = self.ledger.evidence(unit.id, name, days)
+        return {day: found.get((name, day)) for day in days}
+
+    def _faults(self, unit: Unit, name: str, evidence: _Evidence, active: FilesByDay) -> list[DayFault]:
+        published = {day: layout_digest(active.get(day, ())) for day in evidence}
+        known = {day: found for day, found in evidence.items() if found is not None}
+        published |= {day: known[day].basis.published for day in self._same_content(name, known, published)}
+        lost = self.tables[name].unreleasable(f for found in known.values() for f in found.shadow_files)
+        shadows = [DayFault(name, f.day, Fault.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
+        return self._moved(unit, name, evidence, published) + shadows
+
+    def _moved(self, unit: Unit, name: str, evidence: _Evidence, published: Mapping[dt.date, str]) -> list[DayFault]:
+        days = sorted(evidence)
         inputs, code, required = self.basis.inputs(name, days), self.basis.code(name), self.basis.checks(name)
         upstream, contract = self.basis.upstream(name, days, unit), unit.contract.of(name).hash
-        layouts = {day: layout_digest(active.get(day, ())) for day in days}
-        kept = self._same_content(name, evidence, layouts)
-        faults: list[DayFault] = []
-        for day in days:
-            found = evidence.get(day)
-            now = Basis(inputs[day], code, contract, layouts[day], upstream[day])
-            if found is not None and day in kept:
-                now = replace(now, published=found.basis.published)
-            faults += faults_of((name, day), found, required, now)
-        return faults + self._moved_shadows(name, evidence)
+        return [
+            fault
+            for day in days
+            for now in (Basis(inputs[day], code, contract, published.get(day, ""), upstream[day]),)
+            for fault in faults_of((name, day), evidence[day], required, now)
+        ]
 
     def _same_content(
         self, name: str, evidence: Mapping[dt.date, DayEvidence], layouts: Mapping[dt.date, str]
     ) -> frozenset[dt.date]:
-        moved = [day for day, e in evidence.items() if e.basis.published != layouts[day]]
-        if not moved:
+        # Evidence without verdicts has been compared with nothing yet.
+        moved = [day for day, e in evidence.items() if e.verdicts and e.basis.published != layouts[day]]
+        if not moved or self.fingerprints is None:
             return frozenset()
         now = self.fingerprints.of(name, moved)
         return frozenset(d for d in moved if now.get(d, "") == evidence[d].measured.published.fingerprint)
-
-    def _moved_shadows(self, name: str, evidence: Mapping[dt.date, DayEvidence]) -> list[DayFault]:
-        lost = self.tables[name].unreleasable(f for e in evidence.values() for f in e.shadow_files)
-        return [DayFault(name, f.day, Fault.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
 
 
 def refusal(unit: Unit, faults: Sequence[DayFault], datasets: Mapping[str, Dataset]) -> str:
@@ -228,3 +264,38 @@ def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, 
             f"See: backfill status {unit.id}",
         ]
     )
+
+
+@dataclass(frozen=True)
+class Command:
+    """What somebody may want to do next, and the command that does it."""
+
+    purpose: str
+    text: str
+
+
+def commands_for(
+    unit: Unit, hashes: tuple[str, str], undoable: Sequence[str], *, refused: bool = False
+) -> tuple[Command, ...]:
+    """What somebody may want to do next.
+
+    `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
+    where that is not so; `undoable` are the releases that can be rolled back. `refused` says that a release would be
+    refused nevertheless.
+    """
+    whole, pending = hashes
+    undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable]
+    give_up = Command("give it up", f"backfill discard {unit.handle}")
+    # Only an open unit can go on or be given up; what was rolled back and has moved since is launched as a new one.
+    if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not whole):
+        return tuple(undo)
+    if refused:
+        return (*undo, give_up) if unit.state is UnitState.open else tuple(undo)
+    if not whole:
+        lacking = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
+        return lacking, give_up
+    found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
+    evidence = "" if unit.campaign else f" --evidence {whole}"
+    found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))
+    later = Command("roll back, once it is published", "backfill rollback RELEASE --reason '…'")
+    return *found, *(undo or [later])

@@ -12,7 +12,7 @@ from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.evidence.readiness import Fault, explain_faults
+from backfill_assets.evidence.readiness import UNFINISHED, explain_faults
 from backfill_assets.orchestration.assets import AssetDecorator, common, executable
 from backfill_assets.orchestration.launches import LaunchTarget, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, last_metadata, last_said, layers_of
@@ -25,9 +25,6 @@ from backfill_assets.orchestration.release_events import (
 )
 from backfill_assets.release.publish import AlreadyReleased, Released
 from dagster_batched_events import batched_events
-
-_UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed, Fault.upstream_moved})
-"""What another run of the launch will still mend, or has reported itself."""
 
 
 def published_asset(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition | dg.AssetSpec:
@@ -142,7 +139,7 @@ def _release(
         raise EvidenceError(f"unit {unit.id} was rolled back; to release it again: backfill publish {unit.id}")
     if unit.state is UnitState.open:
         faults = application.publisher.missing(unit.id)
-        unfinished = {(f.dataset, f.day) for f in faults if f.fault in _UNFINISHED}
+        unfinished = {(f.dataset, f.day) for f in faults if f.fault in UNFINISHED}
         here = {(dataset.name, day) for day in days}
         together = built_together(context, application, dataset.name)
         elsewhere = {(name, day) for name, found in together.items() for day in found.days} - here

@@ -21,7 +21,7 @@ from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.contents import UpstreamDays
 from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
-from backfill_assets.evidence.readiness import DayFault, Fault, faults_of
+from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.pipeline.build import (
     Audit,
     ShadowTarget,
@@ -94,23 +94,14 @@ class Road(Landing):
         good = {day for day, one in staged.items() if (one.inputs, one.code, one.files) == now[day]}
         return tuple(day for day in days if day not in good)
 
-    def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
-        """The days without good evidence, or whose shadow the disk has lost; all others need no work, whatever launched it."""
-        evidence = self.ledger.evidence(unit.id, name, days)
-        lost = self.tables[name].unreleasable(f for found in evidence.values() for f in found.shadow_files)
-        return tuple(sorted({fault.day for fault in self.faults(unit, name, days)} | {file.day for file in lost}))
+    @property
+    def readiness(self) -> Readiness:
+        """What days are missing before their release; the same answer that the release itself asks for."""
+        return Readiness(self.ledger, self.tables, self.basis.fingerprints, self.basis)
 
-    def faults(self, unit: Unit, name: str, days: Days) -> tuple[DayFault, ...]:
-        """What keeps these days of a unit from being released, by their evidence and the basis as it is now."""
-        evidence = self.ledger.evidence(unit.id, name, days)
-        inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
-        active = self.tables[name].active(days)
-        code, required, contract = self.basis.code(name), self.basis.checks(name), unit.contract.of(name).hash
-        faults: list[DayFault] = []
-        for day in days:
-            now = Basis(inputs[day], code, contract, layout_digest(active.get(day, ())), upstream[day])
-            faults += faults_of((name, day), evidence.get((name, day)), required, now)
-        return tuple(faults)
+    def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
+        """The days that cannot be released as they are; all others need no work, whatever launched it."""
+        return tuple(sorted({fault.day for fault in self.readiness.faults(unit, name, days)}))
 
     def stands(self, unit: Unit, name: str, days: Days) -> bool:
         """Whether readers see what a unit has released of these days, and building them now would bring nothing else.
@@ -121,12 +112,7 @@ class Road(Landing):
         """
         if self.datasets[name].dataset.source is not None and self.days_to_land(name, days):
             return False
-        if {fault.fault for fault in self.faults(unit, name, days)} - {Fault.published_moved}:
-            return False
-        active, evidence = self.tables[name].active(days), self.ledger.evidence(unit.id, name, days)
-        return all(
-            layout_digest(active.get(day, ())) == layout_digest(evidence[name, day].shadow_files) for day in days
-        )
+        return self.readiness.stands(unit, name, days)
 
     def build(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> None:
         """Build the shadow of an attempt's days and note what it rests on, as evidence that still lacks verdicts.

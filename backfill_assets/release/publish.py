@@ -17,7 +17,7 @@ from backfill_assets.dataset.lineage import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.evidence.contents import ContentFingerprints
-from backfill_assets.evidence.readiness import DayFault, Guard, Sanction, Survey, Surveyor, no_guard, refusal
+from backfill_assets.evidence.readiness import DayFault, Guard, Readiness, Sanction, Survey, no_guard, refusal
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.finish import (
     ROUNDS,
@@ -90,7 +90,7 @@ class Publisher:
         Raises:
             UnitError: there is no such unit.
         """
-        return self._surveyor.survey(self.ledger.unit(unit_id))
+        return self.readiness.survey(self.ledger.unit(unit_id))
 
     def missing(self, unit_id: str) -> tuple[DayFault, ...]:
         """What keeps a unit from being released right now; takes no lock.
@@ -134,8 +134,9 @@ class Publisher:
         return {above for name in names if name in self.datasets for above in self.datasets[name].upstream}
 
     @property
-    def _surveyor(self) -> Surveyor:
-        return Surveyor(self.ledger, self.tables, self.fingerprints, self.basis)
+    def readiness(self) -> Readiness:
+        """What days are missing before their release."""
+        return Readiness(self.ledger, self.tables, self.fingerprints, self.basis)
 
     @property
     def _finisher(self) -> Finisher:
@@ -170,7 +171,7 @@ class Publisher:
         return _outcome(Released, unit.id, manifests, versions)
 
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
-        survey = self._surveyor.survey(unit)
+        survey = self.readiness.survey(unit)
         if survey.faults:
             raise EvidenceError(refusal(unit, survey.faults, self.datasets))
         if evidence_hash is not None and evidence_hash != survey.hash:

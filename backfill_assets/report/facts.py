@@ -17,14 +17,13 @@ from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
-from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.evidence.readiness import DayFault, Fault
+from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit
+from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.pipeline.seams import places, seams
 from backfill_assets.report.causes import Reach
 from backfill_assets.report.concerns import Concern, Level
 from backfill_assets.report.records import (
     Agreement,
-    Command,
     DayState,
     Effort,
     GoldenDay,
@@ -39,7 +38,6 @@ from backfill_assets.report.records import (
 
 MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""
-_MISSING = frozenset({Fault.missing, Fault.incomplete})
 _Known = Mapping[DatasetDay, DayEvidence]
 _Place = tuple[str, str, dt.date]
 
@@ -81,7 +79,7 @@ def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFaul
     verdicts = evidence.verdicts if evidence is not None else ()
     return ReviewedDay(
         *key,
-        state=standing.changed.get(key) or _state(evidence, {fault.fault for fault in faults}),
+        state=standing.changed.get(key) or _state(evidence, {fault.fault.state for fault in faults}),
         passed=sum(verdict.passed for verdict in verdicts),
         checks=len(verdicts),
         evidence=evidence.hash if evidence is not None else "",
@@ -90,8 +88,8 @@ def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFaul
     )
 
 
-def _state(evidence: DayEvidence | None, faults: set[Fault]) -> DayState:
-    if evidence is None or faults & _MISSING:
+def _state(evidence: DayEvidence | None, faults: set[str]) -> DayState:
+    if evidence is None or "missing" in faults:
         return DayState.missing
     if not evidence.passed:
         return DayState.failed
@@ -230,30 +228,3 @@ def of_reaches(reaches: Iterable[Reach]) -> tuple[Concern, ...]:
         if reach.held is False
         for day in reach.altered
     )
-
-
-def commands_for(
-    unit: Unit, hashes: tuple[str, str], undoable: Sequence[str], *, refused: bool = False
-) -> tuple[Command, ...]:
-    """What somebody may want to do next.
-
-    `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
-    where that is not so; `undoable` are the releases that can be rolled back. `refused` says that a release would be
-    refused nevertheless.
-    """
-    whole, pending = hashes
-    undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable]
-    give_up = Command("give it up", f"backfill discard {unit.handle}")
-    # Only an open unit can go on or be given up; what was rolled back and has moved since is launched as a new one.
-    if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not whole):
-        return tuple(undo)
-    if refused:
-        return (*undo, give_up) if unit.state is UnitState.open else tuple(undo)
-    if not whole:
-        lacking = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
-        return lacking, give_up
-    found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
-    evidence = "" if unit.campaign else f" --evidence {whole}"
-    found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))
-    later = Command("roll back, once it is published", "backfill rollback RELEASE --reason '…'")
-    return *found, *(undo or [later])

@@ -17,6 +17,7 @@ from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.expected_change import Change
 from backfill_assets.core.measured import GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.unit import Attempt
+from backfill_assets.evidence.readiness import Command
 from backfill_assets.report.causes import Attribution, Reach
 from backfill_assets.report.concerns import Concern
 
@@ -204,14 +205,6 @@ class Made:
     approved_by: str
     undoes: str
     evidence: str
-
-
-@dataclass(frozen=True)
-class Command:
-    """What somebody may want to do next, and the command that does it."""
-
-    purpose: str
-    text: str
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.readiness import Obstacles, Survey
+from backfill_assets.evidence.readiness import Obstacles, Survey, commands_for
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.publish import Publisher
 from backfill_assets.report.causes import Reach, Reaches, attribute
@@ -36,7 +36,6 @@ from backfill_assets.report.facts import (
     UnitDays,
     agreements,
     all_seams,
-    commands_for,
     current,
     day_states,
     effort_of,

@@ -12,6 +12,7 @@ from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.unit import Unit
 from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.contents import ContentFingerprints
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, fingerprint
 
@@ -44,6 +45,7 @@ class SetBasis:
 
     codes: dict[str, str] = field(default_factory=dict)
     changed: dict[tuple[str, dt.date], str] = field(default_factory=dict)
+    fingerprints: ContentFingerprints | None = None
 
     def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         return {d: self.changed.get((name, d), "as delivered") for d in days}

@@ -89,7 +89,7 @@ class World:
         self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
         self.homes = {name: layout(folder).published_path(name) for name in names}
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
-        self.fingerprints = TableFingerprints(self.homes)
+        self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
         self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
         self.data_releases = DataReleases(self.ledger, DeltaReleasesTable(layout(folder)))
         self.post: Notices = Post()

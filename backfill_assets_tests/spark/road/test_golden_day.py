@@ -60,7 +60,7 @@ def test_a_day_that_a_golden_source_contradicts_is_refused_with_the_rows_behind_
     assert stored.compared is not None
     assert stored.compared.golden == {"booked": GoldenCounts(different=1)}
     assert application.ledger.findings("trips", {D2: unit.id})[D2].golden_mismatches == 1
-    faults = application.road.faults(unit, "trips", DAYS)
+    faults = application.road.readiness.faults(unit, "trips", DAYS)
     assert {(f.day, f.fault) for f in faults if "golden" in f.detail} == {(D2, Fault.failed)}
 
 
@@ -69,10 +69,10 @@ def test_a_golden_file_that_is_corrected_makes_the_days_stale_and_then_they_pass
     book(kit, f"{D1},3.00", f"{D2},6.00")
     checked(kit, application, unit)
     book(kit, f"{D1},3.00", f"{D2},5.00")
-    stale = {f.day for f in application.road.faults(unit, "trips", DAYS) if f.fault is Fault.inputs_moved}
+    stale = {f.day for f in application.road.readiness.faults(unit, "trips", DAYS) if f.fault is Fault.inputs_moved}
     assert stale == set(DAYS)
     assert all(verdict(e).passed for e in checked(kit, application, unit).values())
-    moved = [f for f in application.road.faults(unit, "trips", DAYS) if f.fault is Fault.inputs_moved]
+    moved = [f for f in application.road.readiness.faults(unit, "trips", DAYS) if f.fault is Fault.inputs_moved]
     assert moved == []
 
 

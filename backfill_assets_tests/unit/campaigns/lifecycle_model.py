@@ -81,13 +81,12 @@ class Model:
     def content(self) -> dict[dt.date, list[int]]:
         return {day: list(rows) for day in self.every if (rows := self.shown(day).rows)}
 
-    def good(self, day: dt.date, *, untouched: bool = False) -> bool:
-        """Whether a day's evidence carries a release; `untouched`: files that were written again with the same rows count."""
+    def good(self, day: dt.date) -> bool:
+        """Whether a day's evidence carries a release; files that were written again with the same rows change nothing."""
         built = self.built.get(day)
         if built is None or not built.passed or (built.code, built.delivered) != (self.code, self.delivered[day]):
             return False
-        over, now = built.over, self.shown(day)
-        return over == now if untouched else over.rows == now.rows
+        return built.over.rows == self.shown(day).rows
 
     def passed(self, day: dt.date) -> bool:
         """Whether a day has passed with the code as it is now; what is behind it may have moved since."""

@@ -32,6 +32,7 @@ from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.evidence.readiness import Command
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.report.causes import Reach, attribute
 from backfill_assets.report.concerns import of_certificate, of_seams, of_verdicts
@@ -45,7 +46,7 @@ from backfill_assets.report.facts import (
     row_totals,
 )
 from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import Command, DayState, Made, Proof, Review, ReviewSubject
+from backfill_assets.report.records import DayState, Made, Proof, Review, ReviewSubject
 from backfill_assets.report.series import NeighbouringDays, series_of
 from backfill_assets_tests.harness.specifications import PLAIN
 

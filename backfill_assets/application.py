@@ -23,8 +23,8 @@ from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
-from backfill_assets.delta.releases_table import DeltaReleasesTable
-from backfill_assets.delta.stored_tables import DeltaStoredTables
+from backfill_assets.delta.releases_table import ReleasesTable
+from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.evidence.basis import CurrentBasis
@@ -205,7 +205,7 @@ class Application:
     @cached_property
     def data_releases(self) -> DataReleases:
         """The table of releases that SQL reads."""
-        return DataReleases(self.ledger, DeltaReleasesTable(self.layout))
+        return DataReleases(self.ledger, ReleasesTable(self.layout))
 
     @cached_property
     def aftermath(self) -> Aftermath:
@@ -297,7 +297,7 @@ class Application:
     @cached_property
     def doctor(self) -> Doctor:
         """Compares ledger, Delta logs, manifests, files and reports."""
-        places = (DeltaStoredTables(self.layout), ReportFolder(self.settings.reports))
+        places = (StoredTables(self.layout), ReportFolder(self.settings.reports))
         return Doctor(self.ledger, self.tables, self.clock, *places, self._contracts, self.data_releases)
 
     @cached_property

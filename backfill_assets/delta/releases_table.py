@@ -102,8 +102,8 @@ _KEPT: Final = dt.timedelta(days=7)
 """How long versions that were overwritten stay readable."""
 
 
-class DeltaReleasesTable:
-    """The port `ReleasesTable` on a Delta table in the warehouse."""
+class ReleasesTable:
+    """The table `data_releases` of the warehouse."""
 
     def __init__(self, layout: Layout) -> None:
         self._root = layout.data_releases_path()

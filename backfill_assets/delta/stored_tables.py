@@ -91,8 +91,8 @@ _HIDDEN: Final = ("_", ".")
 
 
 @dataclass(frozen=True)
-class DeltaStoredTables:
-    """The port `StoredTables` on the folders of a layout."""
+class StoredTables:
+    """All Delta tables of the warehouse, looked at as files: a log that no engine can open must not hide them."""
 
     layout: Layout
 

@@ -12,14 +12,15 @@ from backfill_assets.core.release import is_ahead
 from backfill_assets.core.unit import Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.stored_tables import StoredTable
+from backfill_assets.delta.stored_tables import StoredTable, StoredTables
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.files import FilesExam
-from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, StoredTables, WrittenReports
+from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend
 from backfill_assets.doctor.releases import RECONCILE, PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
 from backfill_assets.ledger.ledger import Ledger
 from backfill_assets.release.readers import DataReleases
+from backfill_assets.storage.layout import ReportFolder
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""
@@ -36,7 +37,7 @@ class Doctor:
     tables: Mapping[str, PublishedTable]
     clock: Clock
     stored: StoredTables
-    reports: WrittenReports
+    reports: ReportFolder
     datasets: Mapping[str, Dataset] = field(default_factory=dict)
     data_releases: DataReleases | None = None
     events: EventLog | None = None

@@ -15,9 +15,10 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend, WrittenReports
+from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.storage.layout import ReportFolder
 
 REPORTS = "reports"
 """Stands for the folder of reports where a table's folder is named otherwise."""
@@ -86,7 +87,7 @@ class FilesExam:
                         Gravity.warning, f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}"
                     )
 
-    def of_reports(self, reports: WrittenReports) -> Iterator[Finding]:
+    def of_reports(self, reports: ReportFolder) -> Iterator[Finding]:
         """Reports of units that do not exist, and pages that were not finished."""
         units = {unit.id for unit in self.ledger.units()}
         for unit in reports.units():

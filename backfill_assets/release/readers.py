@@ -11,20 +11,8 @@ from backfill_assets.core.errors import UnitError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import LOCK_WAIT, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.delta.releases_table import ReleaseRow, by_name, differing, is_of, projection
+from backfill_assets.delta.releases_table import ReleasesTable, by_name, differing, is_of, projection
 from backfill_assets.ledger.ledger import Ledger
-
-
-class ReleasesTable(Protocol):
-    """The table `data_releases`."""
-
-    def read(self) -> tuple[ReleaseRow, ...] | None:
-        """All rows; none while there is no such table."""
-        ...
-
-    def write(self, rows: Sequence[ReleaseRow]) -> None:
-        """Replace the table by these rows, in one commit."""
-        ...
 
 
 class Previews(Protocol):

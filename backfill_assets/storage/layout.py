@@ -93,7 +93,7 @@ JSON: Final = "review.json"
 
 @dataclass(frozen=True)
 class ReportFolder:
-    """The port `WrittenReports` on a folder, which need not exist."""
+    """The folder of reports, which need not exist."""
 
     folder: Path
 

@@ -28,8 +28,8 @@ from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Si
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.delta.releases_table import DeltaReleasesTable
-from backfill_assets.delta.stored_tables import DeltaStoredTables
+from backfill_assets.delta.releases_table import ReleasesTable
+from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.doctor.findings import EventLog, Finding, Gravity
@@ -91,7 +91,7 @@ class World:
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
         self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
-        self.data_releases = DataReleases(self.ledger, DeltaReleasesTable(layout(folder)))
+        self.data_releases = DataReleases(self.ledger, ReleasesTable(layout(folder)))
         self.post: Notices = Post()
         self.previews = Previews()
         self.scheduler = scheduler or Scheduler()
@@ -121,7 +121,7 @@ class World:
         return Sweep(self.ledger, self.tables, self.clock)
 
     def doctor(self) -> Doctor:
-        places = (DeltaStoredTables(layout(self.folder)), ReportFolder(self.folder / "reports"))
+        places = (StoredTables(layout(self.folder)), ReportFolder(self.folder / "reports"))
         plain = Doctor(self.ledger, self.tables, self.clock, *places, self.datasets, events=self.events)
         return replace(plain, data_releases=self.data_releases) if self.asked else plain
 

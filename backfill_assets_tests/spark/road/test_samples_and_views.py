@@ -14,7 +14,7 @@ from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.releases_table import DeltaReleasesTable, projection
+from backfill_assets.delta.releases_table import ReleasesTable, projection
 from backfill_assets.evidence.inputs import reference_fingerprints
 from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.views import ensure_views
@@ -118,7 +118,7 @@ def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit:
 
 def test_the_view_data_releases_shows_what_every_release_was(kit: Kit) -> None:
     rows = projection([ReleaseRecord(manifest("r_0002", []), ReleaseState.finalized, 7, NOW)])
-    DeltaReleasesTable(kit.layout).write(rows)
+    ReleasesTable(kit.layout).write(rows)
     ensure_views(kit.spark, [], kit.layout)
     (row,) = kit.spark.table("published.data_releases").collect()
     assert (row["release"], row["published_at"].replace(tzinfo=dt.UTC), row["version"]) == ("r_0002", NOW, 7)

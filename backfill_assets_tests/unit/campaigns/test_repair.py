@@ -18,7 +18,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
-from backfill_assets.delta.stored_tables import DeltaStoredTables
+from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.doctor.findings import Finding, Gravity, Mended, RunAtWork
 from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
@@ -336,7 +336,7 @@ def test_only_unfinished_pages_are_removed_from_the_reports(tmp_path: Path) -> N
 
 def test_nothing_but_unfinished_files_below_a_table_is_removed(world: World) -> None:
     world.released(OLD)
-    stored = DeltaStoredTables(layout(world.folder))
+    stored = StoredTables(layout(world.folder))
     for path in ("_delta_log/00000000000000000001.json", "../sales/x.tmp", "/etc/hostname"):
         with pytest.raises((PreconditionError, LayoutError)):
             stored.remove("published/sales", [path])

@@ -19,7 +19,6 @@ from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
-from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
@@ -30,21 +29,19 @@ from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import LedgerLogin, ledger_clock, open_ledger
+from backfill_assets.ledger.open import Ledger, LedgerLogin, ledger_clock, open_ledger
 from backfill_assets.notices.notifier import Aftermath, Notifier
 from backfill_assets.notices.webhook import Webhook
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.pipeline.deliveries import DeliveryDesk
-from backfill_assets.pipeline.fingerprints import SparkFingerprints
 from backfill_assets.pipeline.stage import vacuum_staging
+from backfill_assets.pipeline.tables import SparkFingerprints
 from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure_views
 from backfill_assets.proof.certificate import Prover
 from backfill_assets.proof.history_diff import HistoryDiffs
 from backfill_assets.proof.recompute import SparkRecomputations
-from backfill_assets.release.history import History, TimeTravel
 from backfill_assets.release.publish import Publisher
-from backfill_assets.release.readers import DataReleases, Preview
+from backfill_assets.release.readers import DataReleases, History, Preview, TimeTravel
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.rollback import Rollback
 from backfill_assets.release.sweep import GRACE, Sweep
@@ -53,7 +50,7 @@ from backfill_assets.report.metrics import MetricsNow
 from backfill_assets.report.review import Reviews
 from backfill_assets.settings import IdentitySource, Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
-from backfill_assets.system import SystemClock, SystemUser, TimedIds
+from backfill_assets.system import Identity, SystemClock, SystemUser, TimedIds
 
 
 def identity_of(settings: Settings) -> Identity:

@@ -19,7 +19,7 @@ from backfill_assets.campaign.estimate import Price, parse_price
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret, parse_duration
-from backfill_assets.storage.places import Mount, refused_mount, refused_url
+from backfill_assets.storage.layout import Mount, refused_mount, refused_url
 
 _PREFIX: Final = "BACKFILL_ASSETS_"
 _SHOWN: Final = 100

@@ -1,14 +1,38 @@
-"""The machine's clock, identifiers and identity: the only place that asks the operating system for them."""
+"""Time, ids and identity: as ports, and as the machine has them. Nothing else asks the operating system for them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import pwd
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
-from backfill_assets.core.ports import Clock
+
+class Clock(Protocol):
+    """Time as a port."""
+
+    def now(self) -> dt.datetime:
+        """The present moment, aware, in UTC."""
+        ...
+
+
+class Ids(Protocol):
+    """Identifiers as a port."""
+
+    def new(self, prefix: str) -> str:
+        """A fresh identifier that sorts by time and is a safe name, such as `u_20261121_101500_3f9a2c`."""
+        ...
+
+
+class Identity(Protocol):
+    """Who is at work."""
+
+    def name(self) -> str:
+        """The user's name as the configured source gives it."""
+        ...
 
 
 class SystemClock:

@@ -17,15 +17,10 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.settings import Settings
 from backfill_assets.spark.client import Answer, ask
-from backfill_assets.spark.configuration import (
-    server_command,
-    server_configuration,
-    server_environment,
-    write_configuration,
-)
 from backfill_assets.spark.registration import Endpoint, EngineFolder
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
+from backfill_assets.spark.start import server_command, server_configuration, server_environment, write_configuration
 from backfill_assets_tests.harness.shared import shared_folder
 from backfill_assets_tests.harness.waiting import wait_for
 from benchmarks.installation import end

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from backfill_assets.cli import campaigns, deliveries, doctor, launches, proof, releases, specifications, status
+from backfill_assets.cli import campaigns, doctor, launches, proof, releases, specifications, status
 from backfill_assets.cli.output import run_command
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
 app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, status.metrics, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
+    status.status, status.metrics, launches.deliveries, launches.withdraw, launches.reland,
     releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.rollback, releases.reconcile, releases.sweep, doctor.doctor, specifications.new, specifications.validate,
     campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaigns.preview, campaigns.approve,

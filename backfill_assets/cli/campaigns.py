@@ -16,8 +16,17 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
-from backfill_assets.cli.desk import Webserver, backfill_slots, opened_desk
-from backfill_assets.cli.output import DryRun, Json, as_json, chosen_day, say, table
+from backfill_assets.cli.output import (
+    DryRun,
+    Json,
+    Webserver,
+    as_json,
+    backfill_slots,
+    chosen_day,
+    opened_desk,
+    say,
+    table,
+)
 from backfill_assets.cli.proof import say_report
 from backfill_assets.control.planner import Freezer
 from backfill_assets.control.publication import ReleasePlan
@@ -25,7 +34,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
-from backfill_assets.release.history import DayChange
+from backfill_assets.release.readers import DayChange
 
 CampaignId = Annotated[str, typer.Argument(help="The campaign: the backfill_id of its specification.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the campaign's journal.")]

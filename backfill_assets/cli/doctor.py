@@ -16,9 +16,8 @@ from backfill_assets.cli.output import Json, as_json, say, table, without_secret
 from backfill_assets.core.errors import EngineError, QueryTimeoutError
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import AttemptState
-from backfill_assets.doctor.doctor import Doctor
+from backfill_assets.doctor.doctor import Doctor, Repairer
 from backfill_assets.doctor.findings import Finding, Gravity
-from backfill_assets.doctor.repair import Repairer
 
 if TYPE_CHECKING:
     from backfill_assets.doctor.findings import EventLog
@@ -60,8 +59,8 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
     if not os.environ.get("DAGSTER_HOME"):
         yield None
         return
+    from backfill_assets.orchestration.backfills import opened_instance  # loads Dagster
     from backfill_assets.orchestration.event_log import DagsterEventLog  # loads Dagster
-    from backfill_assets.orchestration.instance import opened_instance  # loads Dagster
 
     try:
         instance = opened_instance()

@@ -10,8 +10,7 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import publish_campaign
-from backfill_assets.cli.desk import campaign_of
-from backfill_assets.cli.output import DryRun, Json, as_json, chosen_day, say, table
+from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, chosen_day, say, table
 from backfill_assets.core.days import checked_range, format_days
 from backfill_assets.core.errors import CampaignError, EvidenceError, RollbackError
 from backfill_assets.core.release import DaySwap, restorable_until

@@ -10,14 +10,13 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
-from backfill_assets.cli.desk import campaign_of, opened_desk
-from backfill_assets.cli.output import Json, as_json, chosen_day, say, table
+from backfill_assets.cli.output import Json, as_json, campaign_of, chosen_day, opened_desk, say, table
 from backfill_assets.control.approve import certificates_of
 from backfill_assets.core.days import checked_range, day_range, format_days, runs_of_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState
-from backfill_assets.evidence.contents import published_among
+from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.evidence.outdated import Outdated
 from backfill_assets.evidence.readiness import DayFault, explain_faults

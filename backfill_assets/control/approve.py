@@ -19,13 +19,12 @@ from backfill_assets.campaign.validation import Certification
 from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
-from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord, Unit, UnitState, shown_days
 from backfill_assets.evidence.readiness import refusal
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import last_step
+from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.finish import is_rollback
 from backfill_assets.release.publish import Publisher
+from backfill_assets.system import Clock, Identity
 
 
 def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:

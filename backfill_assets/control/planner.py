@@ -26,15 +26,15 @@ from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
-from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.files import write_whole
 from backfill_assets.storage.layout import Layout
+from backfill_assets.system import Clock, Identity
 
 
 def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collection[dt.date]]) -> None:

@@ -11,17 +11,16 @@ from backfill_assets.campaign.state import Campaign, JournalEntry, Phase, requir
 from backfill_assets.control.approve import approved, certificates_of, passed_of, uncertified
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ApprovalError, RollbackError, UnitError
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey, refusal
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import last_step
+from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.publish import AlreadyReleased, Publisher, Released
 from backfill_assets.release.rollback import plan_rollback
+from backfill_assets.system import Clock
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.core.errors import CampaignError
-from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.release import EXTRA, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import last_step
+from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.sweep import SIGNED_OFF, Sweep, Swept
+from backfill_assets.system import Clock, Identity
 
 _CLOSABLE = frozenset(Phase) - {Phase.planned, *SIGNED_OFF}
 

@@ -7,17 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaign.approval import Roles
-from backfill_assets.campaign.gate import Decision, Traffic, admit
 from backfill_assets.campaign.load import uncompared
-from backfill_assets.campaign.state import Action, Campaign, CampaignState, JournalEntry, state_of
+from backfill_assets.campaign.state import (
+    Action,
+    Campaign,
+    CampaignState,
+    Decision,
+    JournalEntry,
+    Traffic,
+    admit,
+    state_of,
+)
 from backfill_assets.control.approve import approved, certificates_of, uncertified
-from backfill_assets.control.conductor import STEPS
-from backfill_assets.control.gatekeeper import Gatekeeper
+from backfill_assets.control.conductor import STEPS, Gatekeeper
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
 from backfill_assets.evidence.readiness import DayFault
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
 
 

@@ -7,15 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
 from backfill_assets.dataset.check_list import checks_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.faults import MOST_FAULTS, DatasetFault, KeyPath, shown_key, shown_path, validation_faults
-from backfill_assets.dataset.lineage import cycle_in, differences
 from backfill_assets.dataset.loaded import (
     FILE,
     Case,
@@ -24,6 +24,8 @@ from backfill_assets.dataset.loaded import (
     Model,
     ModelLayer,
     code_version,
+    cycle_in,
+    differences,
     project_version,
 )
 from backfill_assets.dataset.models import find_model, sql_faults
@@ -249,3 +251,38 @@ def _cases(folder: Path) -> tuple[Case, ...]:
         return ()
     found = sorted(path for path in cases.iterdir() if path.is_dir() and path.name[0] not in "._")
     return tuple(Case(path.name, path) for path in found)
+
+
+def dataset_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of dataset.yaml, made from the model that loads it."""
+    return schema_of(Dataset, "dataset.yaml")
+
+
+def schema_text() -> str:
+    """The schema as it is stored in docs/dataset.schema.json."""
+    return schema_as_text(dataset_schema())
+
+
+def schema_of(model: type[BaseModel], title: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a model."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tight(model.model_json_schema())}
+    return {**schema, "title": title}
+
+
+def schema_as_text(schema: Mapping[str, Any]) -> str:
+    """A schema as it is stored in docs/."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _tight(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_tight(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    tight = {key: _tight(value) for key, value in node.items() if key != "title" or not isinstance(value, str)}
+    # Keys that do not match the pattern of a name would pass for an editor and fail at load.
+    if "patternProperties" in tight:
+        tight["additionalProperties"] = False
+    if {"const": 0} in tight.get("anyOf", []):
+        tight["default"] = "0%"
+    return tight

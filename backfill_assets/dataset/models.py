@@ -1,18 +1,249 @@
-"""Finding and checking models without running them."""
+"""Models are found and checked without running them, and so are the modules of the project that they import.
+
+An import counts wherever it stands in a file, in a function as well. Modules that code loads by a name it makes up while
+it runs cannot be seen: what does that is refused, here by its name and otherwise by `running`.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Final
 
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
-from backfill_assets.dataset.imports import ForeignImport, imports_of
-from backfill_assets.dataset.loaded import Language, Model, ModelLayer, normal
+from backfill_assets.dataset.loaded import Language, Model, ModelLayer, ModuleSource, normal
 from backfill_assets.dataset.yaml import content_of, decoded
+
+OWN: Final = __name__.partition(".")[0]
+_LONGEST_NAME: Final = 200
+"""Of a module; file systems know no longer ones."""
+_BLOCKS: Final = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Where statements hold other statements, in the order of `ast`."""
+GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
+"""What a model may import besides modules of its project."""
+_BY_NAME: Final = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"})
+_MAY: Final = "a model may import pyspark, the standard library and modules of its own project"
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
+
+
+@dataclass(frozen=True)
+class ForeignImport:
+    """An import of something that could change without any evidence becoming stale: where it stands, its name, and why."""
+
+    file: Path
+    line: int
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module or package on disk; a namespace package has no file."""
+
+    name: str
+    file: Path | None
+    folders: tuple[Path, ...]
+
+    @property
+    def package(self) -> str:
+        """What its relative imports start from."""
+        return self.name if self.folders else self.name.rpartition(".")[0]
+
+    def read(self) -> ModuleSource:
+        return ModuleSource(self.file, _content(self.file) if self.file is not None else b"", self.folders)
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What a model imports, directly or through others: the project's modules by name, and what it must not."""
+
+    modules: Mapping[str, ModuleSource]
+    foreign: tuple[ForeignImport, ...]
+
+
+def imports_of(tree: ast.Module, file: Path) -> Imports:
+    """Follow the imports of a model through all `.py` files outside the standard library and installed packages.
+
+    The packages above a module count with it, since importing it runs them. Modules of backfill_assets are followed
+    wherever it is installed, but what they import of others is a matter of its version.
+
+    Raises:
+        DatasetError: a module cannot be read; `args` are the message and no line.
+    """
+    modules: dict[str, ModuleSource] = {}
+    foreign: list[ForeignImport] = []
+    left = [_Reading(tree, file, None, whole=True)]
+    seen: set[tuple[str, bool]] = set()
+    chains: dict[str, tuple[_Module, ...]] = {}
+    while left:
+        reading = left.pop()
+        for line, name, sure in _names(reading):
+            if name not in chains:
+                chains[name] = _chain(name)
+            chain = chains[name]
+            if not _is_project(chain):
+                if sure and (why := reading.minds(name)):
+                    foreign.append(ForeignImport(reading.file, line, name, why))
+                continue
+            for module in chain:
+                whole = module is chain[-1]
+                if module.name not in modules:
+                    modules[module.name] = module.read()
+                if module.file is not None and (module.name, whole) not in seen:
+                    seen.add((module.name, whole))
+                    left.append(_Reading(_parsed(modules[module.name].content), module.file, module, whole))
+    return Imports(modules, tuple(foreign))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A file to be read: a model, which has no `home`, or a module.
+
+    Of a package that is only run because a module below it is imported, nobody calls the functions: it is not read `whole`.
+    """
+
+    tree: ast.Module
+    file: Path
+    home: _Module | None
+    whole: bool
+
+    def minds(self, name: str) -> str | None:
+        """Why the file must not import that name; None if it may."""
+        own = self.home is not None and self.home.name.partition(".")[0] == OWN
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names and (file := _shadow(top)):
+            return f"{file} of the project has the name of a module of the standard library; rename it"
+        if not own and top in _BY_NAME and not name.startswith("importlib.metadata"):
+            return "it loads modules and files by names that the code version cannot know; write import statements"
+        return None if own or top in GIVEN else _MAY
+
+    def statements(self) -> Iterator[ast.AST]:
+        """All statements that may run, those of blocks as well; no import stands in an expression."""
+        left: list[ast.AST] = [self.tree]
+        while left:
+            node = left.pop()
+            yield node
+            if self.whole or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                left += (inner for block in _BLOCKS for inner in getattr(node, block, ()))
+
+
+def _names(reading: _Reading) -> Iterator[tuple[int, str, bool]]:
+    """Line and full name of everything imported; what `from package import name` names may be no module: not sure."""
+    for node in reading.statements():
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, True) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, reading.home)
+            yield node.lineno, base, True
+            yield from ((node.lineno, f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
+
+
+def _base(node: ast.ImportFrom, home: _Module | None) -> str:
+    if not node.level or home is None:
+        return "." * node.level + (node.module or "")
+    parts = home.package.split(".")
+    above = ".".join(parts[: len(parts) - node.level + 1])
+    return f"{above}.{node.module}" if node.module else above
+
+
+def _chain(name: str) -> tuple[_Module, ...]:
+    """The module of that name after the packages above it; empty where one of them is not found as a file or folder."""
+    first, *others = name.split(".")
+    found = _top(first) if first not in GIVEN else None
+    chain: list[_Module] = []
+    while found is not None:
+        chain.append(found)
+        if not others:
+            return tuple(chain)
+        found = _below(found, others.pop(0))
+    return ()
+
+
+def _shadow(name: str) -> Path | None:
+    """The file of the project that Python takes, or has taken, for a module of the standard library."""
+    found = _top(name)
+    taken = getattr(sys.modules.get(name), "__file__", None)
+    files = [found.file if found is not None else None, Path(taken) if taken else None]
+    return next((file for file in files if file is not None and not is_installed(str(file))), None)
+
+
+def _top(name: str) -> _Module | None:
+    spec = _spec(name) if name else None
+    if spec is None or not (spec.origin is None or spec.origin.endswith(".py")):
+        return None
+    folders = tuple(Path(folder) for folder in spec.submodule_search_locations or ())
+    return _Module(name, Path(spec.origin) if spec.origin else None, folders) if spec.origin or folders else None
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """What a new process would find, whatever this one has imported before."""
+    for finder in sys.meta_path:
+        try:
+            if spec := finder.find_spec(name, None):
+                return spec
+        except (ImportError, ValueError, AttributeError):  # of a finder that is none, or cannot say
+            continue
+    return None
+
+
+def _below(package: _Module, part: str) -> _Module | None:
+    """Not by Python's own finders: they import every package on the way."""
+    name = f"{package.name}.{part}"
+    if len(part) > _LONGEST_NAME:
+        return None
+    for folder in package.folders:
+        if (folder / part / "__init__.py").is_file():
+            return _Module(name, folder / part / "__init__.py", (folder / part,))
+        if (folder / f"{part}.py").is_file():
+            return _Module(name, folder / f"{part}.py", ())
+    folders = tuple(folder / part for folder in package.folders if (folder / part).is_dir())
+    return _Module(name, None, folders) if folders else None
+
+
+def _is_project(chain: tuple[_Module, ...]) -> bool:
+    if not chain:
+        return False
+    top = chain[0]
+    if top.name == OWN:
+        return True
+    return not any(is_installed(str(place)) for place in (top.file, *top.folders) if place is not None)
+
+
+@lru_cache(maxsize=4096)
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to Python or to an installed package, and not to the project."""
+    return in_library(file) or not _INSTALLED.isdisjoint(Path(file).resolve().parts)
+
+
+@lru_cache(maxsize=4096)
+def in_library(file: str) -> bool:
+    """Whether a file is of the standard library."""
+    place = Path(file).resolve()
+    return place.is_relative_to(_LIBRARY) and _INSTALLED.isdisjoint(place.parts)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return content_of(file)
+    except DatasetError as error:
+        raise DatasetError(f"imports {file}: {error.args[0]}", None) from error
+
+
+def _parsed(content: bytes) -> ast.Module:
+    try:
+        return ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])  # it counts with its text; whoever runs the model is told what is wrong with it
+
 
 # What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.
 _SQL_TOKEN = re.compile(

@@ -25,8 +25,8 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from backfill_assets.core.errors import ModelError
-from backfill_assets.dataset.imports import GIVEN, OWN, in_library, is_installed
 from backfill_assets.dataset.loaded import Model, ModuleSource
+from backfill_assets.dataset.models import GIVEN, OWN, in_library, is_installed
 
 _NUMBERS: Final = itertools.count(1)
 _WATCHED: Final = {"open": 0, "os.system": 0, "socket.connect": 1, "sqlite3.connect": 0, "subprocess.Popen": 0}

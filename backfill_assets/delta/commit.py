@@ -21,8 +21,8 @@ from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBa
 from backfill_assets.core.release import DataFile, Manifest
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.reading import said
-from backfill_assets.delta.shadows import SHADOW, missing, plain_path
+from backfill_assets.delta.reading import plain_path, said
+from backfill_assets.delta.shadows import SHADOW, missing
 
 Types = Mapping[str, str]
 """Delta's names of the types by column, in the table's order; the dataset contract uses the same names."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.core.release import DataFile, StoredFile, shadow_of
-from backfill_assets.delta.log import LOG, SEALED, actions, commits, is_readable, shadow_log_folder
+from backfill_assets.delta.reading import LOG, SEALED, actions, commits, is_readable, plain_path, shadow_log_folder
 from backfill_assets.storage.files import Sync, sync
 from backfill_assets.storage.layout import below
 
@@ -181,21 +181,7 @@ def _torn(commit: Path) -> bool:
 
 SHADOW = "_shadow"
 _MAGIC = b"PAR1"
-_PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
 _FOLDER = re.compile(r"_shadow/[A-Za-z0-9_.-]+/[0-9]+")
-
-
-def plain_path(path: str) -> str:
-    """Return a path that a Delta log writes without escapes and that leads downwards only.
-
-    Raises:
-        PreconditionError: the path is absolute, has `..`, or needs escapes.
-    """
-    if not _PLAIN.fullmatch(path) or ".." in path.split("/") or "." in path.split("/"):
-        raise PreconditionError(
-            f"file {path!r}: expected a plain relative path below the published table; build its day again"
-        )
-    return path
 
 
 def shadow_folder(folder: str) -> str:

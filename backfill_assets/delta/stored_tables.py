@@ -19,7 +19,7 @@ from pyarrow import parquet
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import StoredFile
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.delta import log, shadows
+from backfill_assets.delta import reading, shadows
 from backfill_assets.delta.reading import add_actions, read_manifest, said
 from backfill_assets.delta.shadows import SHADOW
 from backfill_assets.delta.table import RELEASES
@@ -108,8 +108,8 @@ class StoredTables:
         Raises:
             PreconditionError: it is not the newest, or a checkpoint has its content.
         """
-        folder = below(self.layout.warehouse, place) / log.LOG
-        newest = max((found for found, _ in log.commits(folder)), default=-1)
+        folder = below(self.layout.warehouse, place) / reading.LOG
+        newest = max((found for found, _ in reading.commits(folder)), default=-1)
         if newest > version or list(folder.glob(f"{version:020}.checkpoint*")):
             raise PreconditionError(
                 f"{folder}: expected commit {version} to be the newest and without checkpoint, found commits up to "
@@ -121,8 +121,8 @@ class StoredTables:
 
     def set_aside_checkpoint(self, place: str, version: int) -> None:
         """Move the checkpoint of a version below `_set_aside/` if it cannot be read and the commits have all of it."""
-        folder = below(self.layout.warehouse, place) / log.LOG
-        if version in _torn_checkpoints(folder, [found for found, _ in log.commits(folder)]):
+        folder = below(self.layout.warehouse, place) / reading.LOG
+        if version in _torn_checkpoints(folder, [found for found, _ in reading.commits(folder)]):
             shadows.set_aside_checkpoint(folder, version, self.layout.aside_path(place), sync)
 
     def remove(self, place: str, paths: Iterable[str]) -> None:
@@ -144,10 +144,10 @@ class StoredTables:
         """Place, layer and dataset of every folder that has a log."""
         home = self.layout.warehouse
         for layer, depth in (("raw", "*"), ("staging", "*/*"), ("published", "*")):
-            for folder in (home / layer).glob(f"{depth}/{log.LOG}"):
+            for folder in (home / layer).glob(f"{depth}/{reading.LOG}"):
                 place = folder.parent.relative_to(home)
                 yield place.as_posix(), layer, place.parts[1]
-        if (home / DATA_RELEASES / log.LOG).is_dir():
+        if (home / DATA_RELEASES / reading.LOG).is_dir():
             yield DATA_RELEASES, DATA_RELEASES, ""
 
     def _look_or_fault(self, place: str, layer: str, dataset: str) -> StoredTable:
@@ -159,7 +159,7 @@ class StoredTables:
 
     def _look(self, place: str, layer: str, dataset: str) -> StoredTable:
         root = self.layout.warehouse / place
-        commits = log.commits(root / log.LOG)
+        commits = reading.commits(root / reading.LOG)
         versions = [version for version, _ in commits]
         damaged = tuple(DamagedCommit(v, found) for v, commit in commits if (found := _damage(commit)))
         sound = [version for version in versions if version not in {commit.version for commit in damaged}]
@@ -180,7 +180,7 @@ class StoredTables:
             temporary=tuple(f for f in files if _is_temporary(root, f.path)),
             orphans=() if fault or damaged else tuple(_orphans(files, active, commits)),
             manifests=tuple(_unreadable(root / RELEASES)),
-            torn_checkpoints=_torn_checkpoints(root / log.LOG, versions) if fault else (),
+            torn_checkpoints=_torn_checkpoints(root / reading.LOG, versions) if fault else (),
             set_aside=tuple(sorted({int(f.name[:20]) for f in self.layout.aside_path(place).glob("[0-9]*.json*")})),
         )
 
@@ -235,7 +235,7 @@ def _orphans(
     # Where commits are cleaned up, a file that left the table long ago looks the same: VACUUM knows better.
     if unread and commits and commits[0][0] == 0:
         kinds = ("add", "remove")
-        named = {action["path"] for _, commit in commits for kind in kinds for action in log.actions(commit, kind)}
+        named = {action["path"] for _, commit in commits for kind in kinds for action in reading.actions(commit, kind)}
         yield from (file for file in unread if file.path not in named)
 
 

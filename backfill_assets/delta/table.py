@@ -10,10 +10,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
 from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import EXTRA, DataFile, Manifest, ReleaseKind, StoredFile, TableCommit, shadow_of
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta import commit, log, shadows
+from backfill_assets.delta import commit, reading, shadows
 from backfill_assets.delta.commit import Types, in_doubt, refused, write
 from backfill_assets.delta.reading import (
     SCHEMA_COMMIT,
@@ -27,6 +26,7 @@ from backfill_assets.delta.reading import (
 )
 from backfill_assets.storage.files import Sync, sync, write_whole
 from backfill_assets.storage.layout import Layout
+from backfill_assets.system import Clock
 
 RELEASES = "_releases"
 
@@ -79,7 +79,7 @@ class PublishedTable:
             PreconditionError: the shadow's log is damaged, or it uses what cannot be published.
             StorageError: the disk does not confirm the shadow.
         """
-        read = log.read_shadow(self._root / shadows.shadow_folder(folder))
+        read = reading.read_shadow(self._root / shadows.shadow_folder(folder))
         found = {} if read is None else shadow_files(read, folder, self._dataset, days)
         # Evidence will speak of these files: they must not be lost, or be zeros, where the evidence is not.
         shadows.sync_shadow(self._root, folder, (f.path for day in found.values() for f in day), self._sync)
@@ -178,7 +178,7 @@ class PublishedTable:
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
         """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
-        return log.removed_since(self._root, moment)
+        return reading.removed_since(self._root, moment)
 
     def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
         """The commits that the table's log still knows, newest first; all, or not more than `most`."""
@@ -186,7 +186,7 @@ class PublishedTable:
 
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, whole or not at all."""
-        name = shadows.plain_path(f"{manifest.release}.json")
+        name = reading.plain_path(f"{manifest.release}.json")
         write_whole(self._root / RELEASES / name, manifest.to_json())
 
     def manifests(self) -> tuple[Manifest, ...]:
@@ -216,7 +216,7 @@ class PublishedTable:
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         # A version never changes; only a backup put back may have the same one with other files, and another commit file.
         version = table.version()
-        which = (table.metadata().id, version, log.commit_stamp(self._root / log.LOG, version))
+        which = (table.metadata().id, version, reading.commit_stamp(self._root / reading.LOG, version))
         last = self._last
         if last is None or last[0] != which:
             self._last = last = (which, active_files(table, self._root, self._dataset))
@@ -237,7 +237,7 @@ class PublishedTable:
         )
 
     def _require_shadow(self, folder: str, declared: Types) -> None:
-        found = log.read_shadow(self._root / shadows.shadow_folder(folder))
+        found = reading.read_shadow(self._root / shadows.shadow_folder(folder))
         if found is None:
             return
         features = (
@@ -278,7 +278,7 @@ class PublishedTable:
         commit.require_files_on_disk(manifest, self._root)
 
     def _require_written(self, folder: str, published: Types) -> None:
-        if log.shadow_log_folder(self._root / shadows.shadow_folder(folder)) is None:
+        if reading.shadow_log_folder(self._root / shadows.shadow_folder(folder)) is None:
             raise PreconditionError(f"shadow {folder}: expected its log, found none; build these days again")
         self._require_shadow(folder, published)
 

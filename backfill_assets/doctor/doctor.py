@@ -1,26 +1,32 @@
-"""The doctor: do ledger, Delta logs, manifests, files, reports and the scheduler's event log say the same?"""
+"""The examination whole, and the repairs that are safe."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, assert_never
 
+from backfill_assets.campaign.state import Action, JournalEntry
+from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import BackfillError
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import is_ahead
-from backfill_assets.core.unit import Lock
+from backfill_assets.core.unit import AttemptState, Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable, StoredTables
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.files import FilesExam
-from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend
+from backfill_assets.doctor.files import REPORTS, FilesExam, days_of
+from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, Mended
 from backfill_assets.doctor.releases import RECONCILE, PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
+from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
+from backfill_assets.release.reconcile import Reconcile, RepairKind
 from backfill_assets.storage.layout import ReportFolder
+from backfill_assets.system import Clock, Identity
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""
@@ -117,3 +123,154 @@ def _examined(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
         yield from findings
     except (BackfillError, OSError) as error:
         yield Finding(Gravity.error, f"{what} cannot be examined to the end: {error}", "mend that, and look again")
+
+
+_LOG: Final = logging.getLogger(__name__)
+_LOCK: Final = "doctor"
+_NO_WAIT: Final = dt.timedelta(0)
+_RECONCILE: Final = Cure(Mend.reconcile)
+_LEFT: Final = frozenset({RepairKind.stuck, RepairKind.busy, RepairKind.forged})
+_ROUNDS: Final = 4
+"""A log that can be read again may have more to tell."""
+
+
+@dataclass(frozen=True)
+class Repairer:
+    """Mends what is safe. Each repair may be done again, so that one that dies is finished by the next."""
+
+    doctor: Doctor
+    reconcile: Reconcile
+    identity: Identity
+
+    def repair(self) -> tuple[Mended, ...]:
+        """Mend what may be mended, and what shows only after that; what could not be mended says why.
+
+        Raises:
+            LedgerError: somebody else is repairing at this moment.
+        """
+        done: list[Mended] = []
+        tried: set[Cure] = set()
+        with self.doctor.ledger.lock(_LOCK, _NO_WAIT):
+            for _ in range(_ROUNDS):
+                found = self._found(tried)
+                # In this order: a commit that was set aside decides what else is to be mended.
+                for cure in sorted(found, key=lambda c: list(Mend).index(c.mend)):
+                    done += self._mended(cure, found[cure])
+                tried |= found.keys()
+                if not any(cure.mend is not Mend.reconcile for cure in found):
+                    break
+                # What else was mended may have more to be reconciled.
+                tried.discard(_RECONCILE)
+        return tuple(done)
+
+    def _found(self, tried: Collection[Cure]) -> Mapping[Cure, Sequence[Finding]]:
+        found: dict[Cure, list[Finding]] = {}
+        for finding in self.doctor.examine():
+            if finding.cure is not None and finding.cure not in tried:
+                found.setdefault(finding.cure, []).append(finding)
+        return found
+
+    def _mended(self, cure: Cure, findings: Sequence[Finding]) -> Iterator[Mended]:
+        try:
+            # Recorded first: there must be no repair that nobody can read about, even if this one dies.
+            for finding in findings:
+                self._record(cure, finding)
+            fault = self._mend(cure)
+        except (BackfillError, OSError) as error:
+            fault = str(error)
+        return (Mended(cure, finding.what, fault) for finding in findings)
+
+    def _record(self, cure: Cure, finding: Finding) -> None:
+        _LOG.info("repair by %s: %s: %s", self.identity.name(), finding.what, finding.repair)
+        doctor, text = self.doctor, f"{finding.what}: {finding.repair}"
+        campaign = doctor.ledger.campaign_of(cure.unit) if cure.unit else None
+        if campaign is not None:
+            entry = JournalEntry(campaign.id, doctor.clock.now(), self.identity.name(), Action.repaired, text)
+            doctor.ledger.note(entry)
+        if cure.dataset and doctor.events is not None:
+            doctor.events.note(cure.dataset, f"repaired by {self.identity.name()}: {text}")
+
+    def _mend(self, cure: Cure) -> str:
+        """Do it; why it could not be done, or nothing."""
+        match cure.mend:
+            case Mend.set_aside | Mend.checkpoint | Mend.files | Mend.stage:
+                self._in_files(cure)
+            case Mend.manifest | Mend.commit | Mend.seal:
+                self._in_table(cure)
+            case Mend.reconcile:
+                return self._reconcile()
+            case Mend.attempt | Mend.run:
+                self._end(cure)
+            case Mend.lock:
+                self._free(cure.subject)
+            case Mend.tell:
+                days = [parse_day(day, "day") for day in cure.paths]
+                if self.doctor.events is not None:
+                    self.doctor.events.tell(cure.subject, days)
+            case _:
+                assert_never(cure.mend)
+        return ""
+
+    def _reconcile(self) -> str:
+        # A table that cannot be read must not keep the others from being mended.
+        broken = {table.dataset for table in self.doctor.stored.look() if not table.readable}
+        done = self.reconcile.run([name for name in self.doctor.tables if name not in broken])
+        return "; ".join(str(repair) for repair in done if repair.kind in _LEFT)
+
+    def _in_files(self, cure: Cure) -> None:
+        doctor, published = self.doctor, cure.subject.startswith("published/")
+        if cure.mend is Mend.stage:
+            self._forget_staged(cure.dataset)
+            return
+        with publish_locks(doctor.ledger, [cure.dataset] if published else [], _NO_WAIT):
+            if cure.mend is Mend.set_aside:
+                if cure.subject.startswith("staging/"):
+                    self._forget_staged(cure.dataset)
+                doctor.stored.set_aside(cure.subject, int(cure.paths[0]))
+            elif cure.mend is Mend.checkpoint:
+                doctor.stored.set_aside_checkpoint(cure.subject, int(cure.paths[0]))
+            elif cure.subject == REPORTS:
+                doctor.reports.remove(cure.paths)
+            elif cure.paths[0].startswith("_shadow/"):
+                doctor.tables[cure.dataset].delete(cure.paths)
+            else:
+                doctor.stored.remove(cure.subject, cure.paths)
+
+    def _forget_staged(self, dataset: str) -> None:
+        """Days that were staged from nothing known are staged again; nobody else's work is touched."""
+        ledger, days = self.doctor.ledger, days_of(self.doctor.datasets.get(dataset), self.doctor.clock.now())
+        ledger.add_staged(replace(day, inputs="", code="") for day in ledger.staged(dataset, days).values())
+
+    def _in_table(self, cure: Cure) -> None:
+        table = self.doctor.tables[cure.dataset]
+        with publish_locks(self.doctor.ledger, [cure.dataset], _NO_WAIT):
+            if cure.mend is Mend.seal:
+                table.seal(cure.subject)
+                return
+            record = self.doctor.ledger.release(cure.subject)
+            if cure.mend is Mend.manifest:
+                table.store_manifest(record.manifest)
+            elif record.version is not None:
+                table.commit(record.manifest, record.version - 1)
+
+    def _end(self, cure: Cure) -> None:
+        run = cure.subject
+        if cure.mend is Mend.attempt:
+            number = int(cure.subject)
+            # Looked at again: a worker that was only slow has renewed its lease meanwhile.
+            now, running = self.doctor.clock.now(), self.doctor.ledger.attempts(state=AttemptState.running)
+            over = [attempt for attempt in running if attempt.number == number and attempt.lease_until < now]
+            if not over:
+                return
+            self.doctor.ledger.end_attempt(number, AttemptState.lost)
+            run = over[0].run
+        else:
+            for attempt in self.doctor.ledger.attempts(state=AttemptState.running, run=run):
+                self.doctor.ledger.end_attempt(attempt.number, AttemptState.lost)
+        if self.doctor.events is not None:
+            self.doctor.events.fail(run, "the doctor found its worker dead; nothing that it had not finished counts")
+
+    def _free(self, name: str) -> None:
+        # Whoever takes a lock over and lets go of it has freed it; one that is held again stays so.
+        with self.doctor.ledger.lock(name, _NO_WAIT):
+            pass

@@ -17,7 +17,7 @@ from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend
 from backfill_assets.evidence.inputs import lost_days, surplus_days
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.layout import ReportFolder
 
 REPORTS = "reports"

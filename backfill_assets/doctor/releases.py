@@ -22,7 +22,7 @@ from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import taken_back, unit_or_none
 
 RECONCILE = "run: backfill reconcile"

@@ -14,7 +14,7 @@ from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ah
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.doctor.releases import RECONCILE
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
 
 _RESTORE = "the ledger was altered: restore it from a backup, or find out who writes to it"

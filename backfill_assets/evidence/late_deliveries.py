@@ -10,20 +10,19 @@ from typing import Final
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import heads
-from backfill_assets.dataset.lineage import release_groups, upstreams_of
-from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.loaded import LoadedDataset, release_groups, upstreams_of
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.contents import published_among
+from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import SourceFile, discover
+from backfill_assets.system import Clock
 
 
 def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:

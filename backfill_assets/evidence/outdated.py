@@ -13,12 +13,10 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Unit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.lineage import release_groups, upstream_first, upstreams_of
-from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.loaded import LoadedDataset, release_groups, upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import CurrentBasis
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays, published_among
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.evidence.basis import PUBLISHED, CurrentBasis, UpstreamDays, published_among
+from backfill_assets.ledger.open import Ledger
 
 Days = tuple[dt.date, ...]
 _EMPTY: Final = layout_digest(())

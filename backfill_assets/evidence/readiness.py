@@ -13,11 +13,10 @@ from backfill_assets.core.release import DataFile, DaySwap, layout_digest
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import BasisNow
-from backfill_assets.evidence.contents import ContentFingerprints
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
+from backfill_assets.ledger.open import Ledger
 
 
 class Fault(StrEnum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from backfill_assets.ledger.database import Host, LockPace, this_host
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import LedgerLogin, adopt_host, ledger_clock, open_ledger
+from backfill_assets.ledger.open import Ledger, LedgerLogin, adopt_host, ledger_clock, open_ledger
 
 __all__ = ["Host", "Ledger", "LedgerLogin", "LockPace", "adopt_host", "ledger_clock", "open_ledger", "this_host"]

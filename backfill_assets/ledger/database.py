@@ -31,7 +31,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backfill_assets.core.errors import LedgerError
-from backfill_assets.core.ports import Clock
+from backfill_assets.system import Clock
 
 BUSY_SECONDS: Final = 60
 """How long a write waits for another one before it gives up; no write takes longer than a second or two."""

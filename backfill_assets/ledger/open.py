@@ -1,4 +1,4 @@
-"""Opens a ledger: creates what is missing, migrates what is old, refuses what is newer or belongs to another host."""
+"""The ledger, whole, and opened: creates what is missing, migrates what is old, refuses what is newer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, text
 
 from backfill_assets.campaign.state import NOTES, JournalEntry
 from backfill_assets.core.errors import LedgerError
-from backfill_assets.core.ports import Clock
+from backfill_assets.ledger.campaigns import CampaignRows, ProofRows
 from backfill_assets.ledger.database import (
     BUSY_SECONDS,
     DEFAULT_PACE,
@@ -33,8 +33,20 @@ from backfill_assets.ledger.database import (
     this_host,
     upsert,
 )
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.releases import ReleaseRows
 from backfill_assets.ledger.schema import meta
+from backfill_assets.ledger.units import UnitRows
+from backfill_assets.ledger.work import WorkRows
+from backfill_assets.system import Clock
+
+
+class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
+    """The control state on SQLite or Postgres; every method is one transaction. Made by `open_ledger`."""
+
+    def close(self) -> None:
+        """Close the database connections; the ledger opens new ones when it is used again."""
+        self._database.close()
+
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the migration that is running in module globals: one at a time in each process.

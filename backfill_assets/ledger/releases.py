@@ -15,13 +15,13 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, t
 
 from backfill_assets.core.days import slices
 from backfill_assets.core.errors import LedgerError, UnitError
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.database import Database, LockPace, Rows, worker_name
 from backfill_assets.ledger.schema import holds, locks, releases, units
 from backfill_assets.ledger.units import holds_on, load_unit, set_state
+from backfill_assets.system import Clock
 
 _log = logging.getLogger(__name__)
 _random = random.SystemRandom()

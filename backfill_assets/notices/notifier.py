@@ -12,12 +12,12 @@ from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, NoticeError
-from backfill_assets.core.ports import Clock, Identity
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
 from backfill_assets.release.readers import DataReleases
+from backfill_assets.system import Clock, Identity
 
 
 class Notices(Protocol):

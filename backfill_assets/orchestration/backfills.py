@@ -1,4 +1,4 @@
-"""Native backfills: launch, follow, cancel."""
+"""Native backfills: launch, follow, cancel; and the Dagster instance that commands work with."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.control.commands import Control
-from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor
-from backfill_assets.control.gatekeeper import Gatekeeper, LiveRuns
+from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor, Gatekeeper, LiveRuns
 from backfill_assets.control.standing import Standings
-from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.errors import BackfillError, SettingsError
 from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import LAYERS, keys_of
+from dagster_batched_events import UnreadableUrlError
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
 """States of a backfill, in Dagster's words, from which it does not move any more."""
@@ -281,3 +281,17 @@ class DagsterBackfills(Backfills):
 def _retried(run: dg.DagsterRun) -> bool:
     # A crashed worker's run that Dagster has launched again by itself: what counts is how that one ended.
     return AUTO_RETRY_RUN_ID_TAG in run.tags
+
+
+def opened_instance() -> dg.DagsterInstance:
+    """The instance of DAGSTER_HOME; whoever opens it closes it.
+
+    Raises:
+        SettingsError: the URL of its database cannot be read; the message never shows it.
+    """
+    try:
+        return dg.DagsterInstance.get()
+    except UnreadableUrlError as error:
+        raise SettingsError(
+            f"{error}; deploy/postgres/dagster.yaml takes it from BACKFILL_ASSETS_DAGSTER_URL"
+        ) from None

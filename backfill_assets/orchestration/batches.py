@@ -13,16 +13,24 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.campaign.gate import Admitted, Decision, Halts, Shut, Waits
-from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, JournalEntry
-from backfill_assets.control.conductor import Conductor
-from backfill_assets.control.gatekeeper import REFUSED, Batch, Gatekeeper
+from backfill_assets.campaign.state import (
+    CAMPAIGN_TAG,
+    WORKING,
+    Action,
+    Admitted,
+    Decision,
+    Halts,
+    JournalEntry,
+    Shut,
+    Waits,
+)
+from backfill_assets.control.conductor import REFUSED, Batch, Conductor, Gatekeeper
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.orchestration.backfills import desk_of
 from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.names import asset_key

@@ -11,11 +11,10 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
-from backfill_assets.orchestration.assets import road_assets
+from backfill_assets.orchestration.assets import published_asset, road_assets
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.jobs import campaign_jobs, prove_job, publish_job, sweep_schedule
-from backfill_assets.orchestration.outdated import upstream_current
-from backfill_assets.orchestration.published import published_asset
+from backfill_assets.orchestration.release_events import upstream_current
 from backfill_assets.orchestration.sensors import conduct_campaigns, dead_workers, late_deliveries, live_pipelines
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import client_environment

@@ -20,11 +20,11 @@ from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.ledger.database import process_here
 from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.names import asset_key, days_of, last_said
-from backfill_assets.orchestration.outdated import report_downstream
 from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
     release_metadata,
     released_events,
+    report_downstream,
     rolled_back_events,
 )
 from backfill_assets.release.publish import AlreadyReleased

@@ -16,8 +16,12 @@ from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
 from backfill_assets.orchestration.backfills import Desk, desk_of
-from backfill_assets.orchestration.outdated import report_outdated
-from backfill_assets.orchestration.release_events import release_metadata, released_events, report_rollback
+from backfill_assets.orchestration.release_events import (
+    release_metadata,
+    released_events,
+    report_outdated,
+    report_rollback,
+)
 from backfill_assets.orchestration.unit_report import tell
 from backfill_assets.storage.layout import below
 from dagster_batched_events import batched_events

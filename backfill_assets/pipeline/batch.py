@@ -17,8 +17,7 @@ from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import CurrentBasis
-from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.basis import CurrentBasis, UpstreamDays
 from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Readiness

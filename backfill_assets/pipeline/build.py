@@ -25,8 +25,7 @@ from backfill_assets.dataset.checks import Total
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import files_of_days, is_table
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.fingerprints import with_declared_columns
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.run_models import reference_tables, run_model
 from backfill_assets.pipeline.stage import read_staged
 from backfill_assets.pipeline.tables import (
@@ -37,6 +36,7 @@ from backfill_assets.pipeline.tables import (
     read_days,
     renamed,
     struct_of,
+    with_declared_columns,
     write_days,
 )
 from backfill_assets.storage.layout import Layout, below

@@ -15,14 +15,13 @@ from backfill_assets.core.measured import Alone, Compared, GoldenCounts, NullRis
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.basis import UpstreamDays
 from backfill_assets.pipeline.build import day_alone, shadow_path, upstream_tables
 from backfill_assets.pipeline.compare import Pair, counts_of, differing, tallies_of
 from backfill_assets.pipeline.differences import RowDifferences
-from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.judge_rows import broken_promises, promised_rows, unnamed_changes
 from backfill_assets.pipeline.measure import Sides
-from backfill_assets.pipeline.tables import read_days
+from backfill_assets.pipeline.tables import fingerprint_columns, fingerprint_of, read_days
 from backfill_assets.storage.layout import Layout
 
 

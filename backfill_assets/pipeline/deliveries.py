@@ -14,13 +14,13 @@ from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import ArgumentError, SourceError
 from backfill_assets.core.fields import fits
-from backfill_assets.core.ports import Identity
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
-from backfill_assets.evidence.contents import published_among
+from backfill_assets.evidence.basis import published_among
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.pipeline.land import land
 from backfill_assets.storage.sources import SourceFile, discover
+from backfill_assets.system import Identity
 
 Days = tuple[dt.date, ...]
 

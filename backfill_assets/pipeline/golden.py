@@ -17,7 +17,7 @@ from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Golden, golden_check
-from backfill_assets.evidence.contents import UpstreamDays
+from backfill_assets.evidence.basis import UpstreamDays
 from backfill_assets.evidence.inputs import golden_key, golden_place
 from backfill_assets.pipeline.build import shadow_path, upstream_tables
 from backfill_assets.pipeline.compare import (

@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.ports import Clock
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -23,8 +22,8 @@ from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.delta.shadows import keep, kept
 from backfill_assets.evidence.inputs import lost_days
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.pipeline.formats import require_columns
+from backfill_assets.ledger.open import Ledger
+from backfill_assets.pipeline.formats import Found, delivered_rows, require_columns
 from backfill_assets.pipeline.raw_table import (
     DELIVERY_DAY,
     NOTHING_READ,
@@ -35,11 +34,11 @@ from backfill_assets.pipeline.raw_table import (
     require_layout,
     rows_in_raw,
 )
-from backfill_assets.pipeline.read_files import Found, delivered_rows
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
 from backfill_assets.storage.files import sha256_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import EPOCH, SourceFile, discover, require_sources
+from backfill_assets.system import Clock
 
 
 def land(

@@ -22,13 +22,21 @@ from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import is_table
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.build import shadow_path
-from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, with_declared_columns
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.seams import SPAN, Files, null_rises, places, seams
 from backfill_assets.pipeline.stage import read_staged
-from backfill_assets.pipeline.tables import figures_of, is_numeric, is_true, read_days, renamed
+from backfill_assets.pipeline.tables import (
+    figures_of,
+    fingerprint_columns,
+    fingerprint_of,
+    is_numeric,
+    is_true,
+    read_days,
+    renamed,
+    with_declared_columns,
+)
 from backfill_assets.storage.layout import Layout
 
 

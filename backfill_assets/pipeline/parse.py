@@ -13,8 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
-from backfill_assets.pipeline.formats import DeclaredFiles
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Files, Format
 from backfill_assets.pipeline.tables import spark_type
 
 # Digits are limited: a number of a million digits, or with an exponent of a million, would keep Spark busy for hours.
@@ -111,7 +110,7 @@ _LONE_SURROGATE: Final = (
 )
 
 
-def typed_rows(lines: DataFrame, declared: DeclaredFiles, headers: Headers | None) -> DataFrame:
+def typed_rows(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
     """The rows of lines: declared columns in their types, `_corrupt_record`, `NAMES`, and whatever else `lines` has.
 
     `headers` are the columns by headline, for CSV files with one.
@@ -141,7 +140,7 @@ def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
     return frame.select(*rest, made).select(*rest, *(F.col("_once").getField(name).alias(name) for name in columns))
 
 
-def cells_of(lines: DataFrame, declared: DeclaredFiles, headers: Headers | None) -> DataFrame:
+def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
     """Lines with their `CELLS` and `NAMES`."""
     known = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
     match declared.format:
@@ -184,7 +183,7 @@ def csv_options(options: CsvOptions) -> dict[str, str]:
     }
 
 
-def _csv_cells(lines: DataFrame, declared: DeclaredFiles, headers: Headers | None) -> DataFrame:
+def _csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
     orders: dict[bytes | None, tuple[str, ...]] = (
         dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
     )
@@ -224,7 +223,7 @@ def _is_short_enough(sign: str) -> Column:
     return (F.octet_length(text) < _MOST_CELLS) | (signs < _MOST_CELLS * len(sign))
 
 
-def _json_cells(lines: DataFrame, declared: DeclaredFiles) -> DataFrame:
+def _json_cells(lines: DataFrame, declared: Files) -> DataFrame:
     """Of each line the one JSON object that it is, its keys in small letters; the text of a number is its text in the line."""
     text = F.col(_TEXT)
     numbers = F.regexp_replace(text, _STRINGS_AND_NUMBERS, f"$1{_LEFT}$2{_RIGHT}")

@@ -23,8 +23,8 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Encoding, Format, Source, Undeclared, form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
+from backfill_assets.pipeline.formats import FORM, INGESTED, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
-from backfill_assets.pipeline.read_files import FORM, INGESTED, headers_of, raw_schema
 from backfill_assets.pipeline.tables import declared_type, read_days, spark_type, struct_of
 from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout

@@ -21,9 +21,8 @@ from backfill_assets.dataset.loaded import Language, LoadedDataset, Model
 from backfill_assets.dataset.running import running
 from backfill_assets.dataset.sources import Format, Reference
 from backfill_assets.evidence.inputs import reference_file
-from backfill_assets.pipeline.formats import headline, require_columns, spark_path
+from backfill_assets.pipeline.formats import headers_of, headline, lines_of, require_columns, spark_path
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
-from backfill_assets.pipeline.read_files import headers_of, lines_of
 from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
 from backfill_assets.pipeline.tables import quoted, renamed, struct_of
 from backfill_assets.storage.layout import Layout

@@ -1,4 +1,4 @@
-"""Spark in our words: names, types, the days of a Delta table, read and replaced."""
+"""Spark in our words: names, types and fingerprints, the days of a Delta table, read and replaced."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -24,9 +24,9 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import runs_of_days
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.log import LOG, actions, commits
-from backfill_assets.delta.reading import is_table
+from backfill_assets.delta.reading import LOG, actions, commits, is_table
 from backfill_assets.spark.session import is_of_data, room_for
 from backfill_assets.storage.layout import Layout
 
@@ -258,3 +258,67 @@ class OnSpark:
         """A session for a step."""
         # A tag of this thread's own: a session's newer namesake would end it.
         return self.session(f"{step} {os.getpid()} {threading.get_ident()}")
+
+
+_SUM: Final = "fingerprint:sum"
+_XOR: Final = "fingerprint:xor"
+_ROWS: Final = "fingerprint:rows"
+_MASK: Final = (1 << 64) - 1
+
+
+class SparkFingerprints(OnSpark):
+    """The port `ContentFingerprints` on the published tables."""
+
+    def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """Fingerprints of the published days, as in `Side.fingerprint`: empty for a day without rows."""
+        none = dict.fromkeys(days, "")
+        loaded = self.datasets[dataset]
+        path = self.layout.published_path(dataset)
+        if not days or not is_table(path):
+            return none
+        with self.opened(f"fingerprints {dataset}") as spark:
+            partition = loaded.dataset.partition_column
+            frame = with_declared_columns(read_days(spark, path, partition, days), loaded.dataset)
+            rows = frame.groupBy(partition).agg(*fingerprint_columns(loaded.dataset)).collect()
+        return none | {row[partition]: fingerprint_of(row) for row in rows}
+
+
+def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
+    """The frame with every declared column: one that a table lacks is all null, as readers will see it once added."""
+    lacking = {
+        name: F.lit(None).cast(spark_type(column.type))
+        for name, column in dataset.columns.items()
+        if name not in frame.columns
+    }
+    return frame.withColumns(lacking) if lacking else frame
+
+
+def fingerprint_columns(dataset: Dataset) -> list[Column]:
+    """Aggregates over the business columns from which `fingerprint_of` makes the fingerprint of a group."""
+    hashed = hash_of(dataset, *sorted(dataset.columns))
+    return [
+        F.count("*").alias(_ROWS),
+        # A sum of 64-bit numbers overflows 64 bits, which Spark refuses.
+        F.sum(hashed.cast(T.DecimalType(38, 0))).alias(_SUM),
+        F.bit_xor(hashed).alias(_XOR),
+    ]
+
+
+def fingerprint_of(row: Row | Mapping[str, Any]) -> str:
+    """The fingerprint of a group: number of rows, and sum and exclusive-or of their hashes."""
+    return f"{row[_ROWS]}:{int(row[_SUM])}:{row[_XOR] & _MASK:016x}"
+
+
+def hash_of(dataset: Dataset, *names: str) -> Column:
+    """The hash of some declared columns of a row, equal for values that are equal."""
+    # A null leaves Spark's hash as it was: without the flags (null, a) and (a, null) would be equal.
+    flags = [F.col(name).isNull() for name in names]
+    return F.xxhash64(*flags, *(_normal(F.col(name), dataset.columns[name].type) for name in names))
+
+
+def _normal(column: Column, declared: str) -> Column:
+    if declared not in ("float", "double"):
+        return column
+    # Equal to SQL, but not in their bits: 0.0 and -0.0, and the many kinds of NaN.
+    zero = F.when(column == 0, F.lit(0.0).cast(declared))
+    return zero.when(F.isnan(column), F.lit(float("nan")).cast(declared)).otherwise(column)

@@ -17,7 +17,6 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Figures
 from backfill_assets.delta.reading import is_table
 from backfill_assets.pipeline.build import shadow_path
-from backfill_assets.pipeline.fingerprints import with_declared_columns
 from backfill_assets.pipeline.tables import (
     OnSpark,
     condition_of,
@@ -29,6 +28,7 @@ from backfill_assets.pipeline.tables import (
     read_table,
     renamed,
     spark_type,
+    with_declared_columns,
 )
 from backfill_assets.storage.files import write_whole
 from backfill_assets.storage.layout import Layout

@@ -22,17 +22,16 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.measured import Value
-from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import BasisNow
-from backfill_assets.evidence.contents import effective
+from backfill_assets.evidence.basis import BasisNow, effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
+from backfill_assets.system import Clock, Identity, Ids
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError, ProofError, SourceError
 from backfill_assets.core.measured import Figures, RowChange, RowCounts, SchemaChange
-from backfill_assets.core.ports import Ids
 from backfill_assets.core.text import in_words, number_of, visible
 from backfill_assets.dataset.checkout import Checkout
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.contents import effective
+from backfill_assets.evidence.basis import effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.judge_rows import schema_change
 from backfill_assets.proof.certificate import Recomputations, Sampled
 from backfill_assets.proof.subjects import Days, Subjects
+from backfill_assets.system import Ids
 
 TOP_ROWS: Final = 10
 """So many changed rows are shown of each measure."""

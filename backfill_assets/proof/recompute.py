@@ -19,7 +19,7 @@ from backfill_assets.core.measured import NOTHING, ROW_COUNT, RowChange, RowCoun
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import add_actions, is_table
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.build import Audit, ShadowTarget, compute_shadow, shadow_path, upstream_tables
 from backfill_assets.pipeline.compare import (
     ADDED,
@@ -36,13 +36,21 @@ from backfill_assets.pipeline.compare import (
     tallies_of,
 )
 from backfill_assets.pipeline.differences import largest_of
-from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, hash_of, with_declared_columns
 from backfill_assets.pipeline.measure import figures_by_day
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.samples import json_value
 from backfill_assets.pipeline.stage import as_they_are, staged_rows
-from backfill_assets.pipeline.tables import OnSpark, first_of_each, is_numeric, read_days
+from backfill_assets.pipeline.tables import (
+    OnSpark,
+    fingerprint_columns,
+    fingerprint_of,
+    first_of_each,
+    hash_of,
+    is_numeric,
+    read_days,
+    with_declared_columns,
+)
 from backfill_assets.proof.certificate import Sampled
 from backfill_assets.proof.history_diff import DayDifference
 from backfill_assets.storage.layout import Layout

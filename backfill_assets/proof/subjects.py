@@ -13,10 +13,10 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.inputs import force_by_day
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 
 Days = tuple[dt.date, ...]
 SAMPLED: Final = 3

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from backfill_assets.core.errors import DatasetError, TableMovedError, UnitError
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
+from backfill_assets.system import Clock
 
 Checkpoint = Callable[[str], None]
 """Called with the name of the step just done; tests of crashes end the process there."""

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backfill_assets.core.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
-from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import BasisNow
-from backfill_assets.evidence.contents import ContentFingerprints
+from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayFault, Guard, Readiness, Sanction, Survey, no_guard, refusal
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import (
     ROUNDS,
     WAIT,
@@ -32,6 +30,7 @@ from backfill_assets.release.finish import (
     undone_days,
 )
 from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.system import Clock, Identity, Ids
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backfill_assets.core.errors import LedgerError, PreconditionError
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.lineage import upstream_first, upstreams_of
+from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.system import Clock
 
 
 class RepairKind(StrEnum):

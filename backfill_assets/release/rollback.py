@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
-from backfill_assets.core.ports import Clock, Identity, Ids
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.contents import effective
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.evidence.basis import effective
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import (
     ROUNDS,
     WAIT,
@@ -27,6 +26,7 @@ from backfill_assets.release.finish import (
     unit_or_none,
 )
 from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.system import Clock, Identity, Ids
 
 Days = frozenset[dt.date]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.campaign.state import Phase
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import AHEAD, EXTRA, Manifest, ReleaseState, StoredFile, restorable_until, shadow_of
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import WAIT, publish_locks
+from backfill_assets.system import Clock
 
 
 @dataclass(frozen=True)

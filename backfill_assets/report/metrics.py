@@ -14,7 +14,6 @@ from backfill_assets.control.conductor import STEPS
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import ONE_DAY, runs_of_days
 from backfill_assets.core.evidence import DatasetDay
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import Manifest, ReleaseState, restorable_until
 from backfill_assets.core.unit import (
     IDENTICAL_FILES,
@@ -27,9 +26,10 @@ from backfill_assets.core.unit import (
 )
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.contents import effective
+from backfill_assets.evidence.basis import effective
 from backfill_assets.evidence.late_deliveries import gaps_of
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
+from backfill_assets.system import Clock
 
 _HOUR: Final = 3600.0
 _BUILT: Final = "shadow"

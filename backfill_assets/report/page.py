@@ -21,10 +21,9 @@ import vl_convert
 
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.report import tables
-from backfill_assets.report.charts import Spec, calendar_chart, change_chart, metric_chart, spread_chart
+from backfill_assets.report.charts import Spec, calendar_chart, change_chart, metric_chart, spread_chart, timeline_chart
 from backfill_assets.report.metrics import Metrics
 from backfill_assets.report.records import Outcome, Review, review_as_json
-from backfill_assets.report.timeline import timeline_chart
 from backfill_assets.storage.layout import JSON, UNFINISHED
 
 MOST_CHARTS: Final = 12

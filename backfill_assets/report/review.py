@@ -14,14 +14,13 @@ from backfill_assets.control.approve import approved, current_evidence
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.measured import DayComparison, Seam
-from backfill_assets.core.ports import Clock
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Obstacles, Survey, commands_for
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
 from backfill_assets.report.causes import Reach, Reaches, attribute
 from backfill_assets.report.concerns import (
@@ -51,6 +50,7 @@ from backfill_assets.report.facts import (
 from backfill_assets.report.judgement import Grounds, judge_unit
 from backfill_assets.report.records import Agreement, Made, Proof, Review, ReviewedDay, RowTotals, Series
 from backfill_assets.report.series import PublishedBeside, series_of
+from backfill_assets.system import Clock
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.dataset.check_list import band_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.contents import effective
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.evidence.basis import effective
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.report.records import DayState, MetricChange, Point, Series
 
 ENDING: Final = "_change"

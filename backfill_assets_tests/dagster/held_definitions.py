@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backfill_assets.application import Application
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.settings import Settings
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, stand

@@ -12,11 +12,9 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
 
-from backfill_assets.core.ports import Clock
 from backfill_assets.ledger.database import DEFAULT_PACE, LockPace
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import open_ledger
-from backfill_assets.system import SystemClock
+from backfill_assets.ledger.open import Ledger, open_ledger
+from backfill_assets.system import Clock, SystemClock
 
 _TEMPLATE = "empty_ledger"
 

@@ -10,16 +10,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.campaign.gate import Admitted
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
 from backfill_assets.campaign.specification import Notice, Specification
-from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
+from backfill_assets.campaign.state import Action, Admitted, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
 from backfill_assets.control.commands import Control
-from backfill_assets.control.conductor import Conductor
+from backfill_assets.control.conductor import Batch, Conductor, Gatekeeper
 from backfill_assets.control.figures import Workload
-from backfill_assets.control.gatekeeper import Batch, Gatekeeper
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
 from backfill_assets.control.standing import Standings
@@ -31,12 +29,11 @@ from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.delta.releases_table import ReleasesTable
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.doctor import Doctor
+from backfill_assets.doctor.doctor import Doctor, Repairer
 from backfill_assets.doctor.findings import EventLog, Finding, Gravity
-from backfill_assets.doctor.repair import Repairer
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.notices.notifier import Aftermath, Notices, Notifier
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.release.finish import no_checkpoint

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import backfill_assets
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow, shadow_path, upstream_tables
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import read_staged, stage

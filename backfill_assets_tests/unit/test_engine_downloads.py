@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from backfill_assets.spark.configuration import DELTA_JAR, DELTA_PACKAGE
-from backfill_assets.spark.start import downloads_alone
+from backfill_assets.spark.start import DELTA_JAR, DELTA_PACKAGE, downloads_alone
 
 
 def _meets_another(cache: Path) -> bool:

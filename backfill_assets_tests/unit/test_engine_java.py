@@ -6,8 +6,8 @@ import pytest
 
 from backfill_assets.core.errors import JavaError
 from backfill_assets.settings import Settings
-from backfill_assets.spark.configuration import require_java
 from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.start import require_java
 
 
 def _java_home(folder: Path, says: str) -> Path:

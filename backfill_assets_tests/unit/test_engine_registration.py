@@ -12,12 +12,6 @@ import pytest
 
 from backfill_assets.core.errors import EngineError, ForeignServerError, PortTakenError
 from backfill_assets.settings import Settings
-from backfill_assets.spark.configuration import (
-    server_command,
-    server_configuration,
-    server_environment,
-    write_configuration,
-)
 from backfill_assets.spark.registration import (
     FRESH_SECONDS,
     Endpoint,
@@ -27,6 +21,7 @@ from backfill_assets.spark.registration import (
     client_environment,
 )
 from backfill_assets.spark.server import ServerState, SparkServer
+from backfill_assets.spark.start import server_command, server_configuration, server_environment, write_configuration
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from backfill_assets.core.errors import BackfillError, DatasetError, SourceError
 from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.inputs import golden_fingerprints
 from backfill_assets.pipeline.golden import ShadowDays, golden_counts, golden_samples
 from backfill_assets.pipeline.tables import struct_of

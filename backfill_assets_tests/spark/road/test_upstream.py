@@ -12,7 +12,7 @@ from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import UpstreamState
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.build import measure_upstreams
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.engine import engine_settings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.spark.configuration import TABLES_KEPT
+from backfill_assets.spark.start import TABLES_KEPT
 from benchmarks.soak.actions import Fault
 from benchmarks.soak.trend import Sample, slope, trend_of
 from benchmarks.soak.watch import spare_bytes, tables_kept

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from backfill_assets.core.measured import ROW_COUNT, Side
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import UnitState
-from backfill_assets.release.history import History
+from backfill_assets.release.readers import History
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World, side

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.core.errors import HeldDaysError, PreconditionError, RollbackError, UnitError
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import Hold, UnitState
-from backfill_assets.release.history import History
+from backfill_assets.release.readers import History
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.core.errors import TimeTravelError, UnitError
 from backfill_assets.core.release import ReleaseKind
-from backfill_assets.release.history import TimeTravel
+from backfill_assets.release.readers import TimeTravel
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.harness.tables import content, day

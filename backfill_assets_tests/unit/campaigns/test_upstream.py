@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from backfill_assets.core.errors import EvidenceError, LedgerError, RollbackError, SourceError, UnitError
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.evidence.contents import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.outdated import OutdatedDays, UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Fault
 from backfill_assets.pipeline.build import require_declared_columns, rows_on

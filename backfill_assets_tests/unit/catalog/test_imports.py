@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.dataset.imports import imports_of
+from backfill_assets.dataset.models import imports_of
 from backfill_assets_tests.unit.catalog.conftest import Project
 from backfill_assets_tests.unit.catalog.kit import faults, loaded, python_dataset
 

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.schema import dataset_schema, schema_text
+from backfill_assets.dataset.load import dataset_schema, schema_text
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-REFRESH = """python -c "from backfill_assets.dataset.schema import schema_text; print(schema_text(), end='')\""""
+REFRESH = """python -c "from backfill_assets.dataset.load import schema_text; print(schema_text(), end='')\""""
 
 
 def test_the_schema_in_docs_is_up_to_date() -> None:

@@ -11,9 +11,7 @@ from backfill_assets.campaign.specification import Specification
 from backfill_assets_tests.unit.catalog.test_specifications import YAML
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-REFRESH = (
-    """python -c "from backfill_assets.dataset.schema import specification_schema_text as t; print(t(), end='')\""""
-)
+REFRESH = """python -c "from backfill_assets.dataset.load import specification_schema_text as t; print(t(), end='')\""""
 
 
 def test_the_schema_in_docs_is_up_to_date() -> None:

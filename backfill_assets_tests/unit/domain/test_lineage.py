@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.dataset.lineage import (
+from backfill_assets.dataset.loaded import (
     Upstreams,
     cycle_in,
     differences,

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from backfill_assets.storage.places import OBJECT_STORE_MOUNTS, Mount, refused_mount, refused_url
+from backfill_assets.storage.layout import OBJECT_STORE_MOUNTS, Mount, refused_mount, refused_url
 
 ROOT = Mount(PurePosixPath("/"), "/dev/sda1", "ext4")
 LAKE = PurePosixPath("/mnt/lake")

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import CsvOptions, Encoding, Format
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Files, Format
 from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
-from backfill_assets.pipeline.formats import DeclaredFiles, require_columns
+from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import delivered_sizes, discover, require_sources
 from backfill_assets_tests.unit.catalog.kit import YAML, loaded, write_dataset
@@ -49,10 +49,10 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "warehouse", tmp_path / "sources")
 
 
-def declared(kind: Format, **csv: object) -> DeclaredFiles:
+def declared(kind: Format, **csv: object) -> Files:
     options = CsvOptions.model_validate(csv)
     said = SimpleNamespace(format=kind, columns=COLUMNS, optional=(), encoding=Encoding.utf_8, csv=options)
-    return cast("DeclaredFiles", said)
+    return cast("Files", said)
 
 
 def tried(file: Path, kind: Format, **csv: object) -> None:

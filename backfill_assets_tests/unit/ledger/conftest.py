@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import open_ledger
+from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets_tests.harness import ledgers, postgres
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import NOON

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, event
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import StagedDay, UnitState
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,
     NOON,

@@ -12,7 +12,7 @@ import pytest
 
 from backfill_assets.campaign.state import Action, Campaign, Phase
 from backfill_assets.core.errors import CampaignError
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger, opened_ledger
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_entry

@@ -11,8 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from backfill_assets.campaign.state import Action, Knobs, Phase
 from backfill_assets.core.errors import ApprovalError, CampaignError, UnitError
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import open_ledger
+from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import (
     a_campaign,

@@ -17,8 +17,7 @@ from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.evidence.readiness import DayFault, Fault, faults_of
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import LedgerLogin, open_ledger
+from backfill_assets.ledger.open import Ledger, LedgerLogin, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate

@@ -15,8 +15,7 @@ import pytest
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.unit import LOCK_WAIT
 from backfill_assets.ledger.database import DEFAULT_PACE, LockPace
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import open_ledger
+from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.unit.ledger.samples import LEASE, SECOND

@@ -16,8 +16,7 @@ from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEn
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import AttemptState, StagedDay, UnitState, Work
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import MIGRATIONS, open_ledger
+from backfill_assets.ledger.open import MIGRATIONS, Ledger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry

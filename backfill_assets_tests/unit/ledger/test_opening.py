@@ -12,8 +12,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.ledger.database import Host, this_host
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import adopt_host, open_ledger
+from backfill_assets.ledger.open import Ledger, adopt_host, open_ledger
 from backfill_assets.ledger.schema import metadata
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.told import Told

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import replace
 
 from backfill_assets.core.unit import UnitState
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate
 from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest, a_unit, march

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from backfill_assets.core.errors import ClaimedDaysError
-from backfill_assets.ledger.ledger import Ledger
-from backfill_assets.ledger.open import open_ledger
+from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import new_database
 from backfill_assets_tests.unit.ledger.processes import together

@@ -9,7 +9,7 @@ import pytest
 from backfill_assets.core.errors import UnitError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseHead, ReleaseRecord, UnitState
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_launch, a_manifest, a_unit, march
 
 LATER = NOON + dt.timedelta(minutes=5)

@@ -10,7 +10,7 @@ import pytest
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Launch
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_launch, a_unit, march, some_evidence
 
 BOTH = {"flights": march(1, 2), "capacity": march(1, 2)}

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.core.unit import LateData, UnitState
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 from backfill_assets_tests.unit.ledger.samples import NOON, a_hold, a_launch, a_manifest, a_unit, march

@@ -13,7 +13,7 @@ import pytest
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.unit import AttemptState, LateData, ReleaseMode, UnitState
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_hold, a_launch, a_manifest, a_unit, march
 
 CONTRACT = Contract((Clause(march(1, 2), {"row_count": Change(Decimal("-0.5"), Decimal("-0.5"))}),))

@@ -12,7 +12,7 @@ from backfill_assets.core.errors import LeaseLostError, UnitError
 from backfill_assets.core.evidence import DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import Compared, GoldenCounts
 from backfill_assets.core.unit import AttemptState, DayFindings, StagedDay, UnitState, Work
-from backfill_assets.ledger.ledger import Ledger
+from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.samples import (
     LEASE,

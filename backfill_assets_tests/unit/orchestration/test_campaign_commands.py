@@ -21,7 +21,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, 
 from backfill_assets.cli import campaigns
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
-from backfill_assets.cli.desk import opened_desk
+from backfill_assets.cli.output import opened_desk
 from backfill_assets.core.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState

@@ -16,7 +16,7 @@ import pytest
 
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState, Phase
-from backfill_assets.control.gatekeeper import Batch
+from backfill_assets.control.conductor import Batch
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import batches

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.delta import log, shadows
+from backfill_assets.delta import reading, shadows
 from backfill_assets.storage.files import sync
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
 def test_a_commit_with_statistics_of_texts_that_hold_other_ends_of_lines_is_whole(tmp_path: Path, mark: str) -> None:
-    commit = tmp_path / log.LOG / f"{0:020}.json"
+    commit = tmp_path / reading.LOG / f"{0:020}.json"
     commit.parent.mkdir()
     add = {"path": "a.parquet", "stats": json.dumps({"maxValues": {"name": f"one{mark}two"}}, ensure_ascii=False)}
     actions = [{"commitInfo": {"release": "r_1"}}, {"add": add}, {"txn": {"appId": "r_1"}}]
     commit.write_text("\n".join(json.dumps(action, ensure_ascii=False) for action in actions), encoding="utf-8")
     # As `json.dumps` writes them without spaces, which is how engines write commits.
     commit.write_text(commit.read_text(encoding="utf-8").replace('{"add": ', '{"add":'), encoding="utf-8")
-    assert list(log.actions(commit, "add")) == [add]
+    assert list(reading.actions(commit, "add")) == [add]
     assert not shadows.set_aside_torn(tmp_path, tmp_path / "aside", sync)
     assert commit.exists()

@@ -255,7 +255,7 @@ def test_what_raw_from_a_backup_has_lost_is_not_published_as_nothing(shop: Shop)
         if day == D2:
             shutil.copytree(raw, shop.root / "copy")
         shop.deliver("backup", day, "id", "1")
-        landed = shop.launch("backup", day, select="raw/backup")
+        landed = shop.run(*shop.materialize(day, "raw/backup"))
         assert landed.returncode == 0, landed.stderr[-3000:]
     shutil.rmtree(raw)
     shutil.copytree(shop.root / "copy", raw)

@@ -158,6 +158,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_server_deaths.py": (),
     "dagster/test_worker_deaths.py": (),
     "dagster/test_workers.py": (),
+    "dagster/test_wrong_and_green_by_commands.py": (),
     "ui/test_backfill_in_the_browser.py::test_a_good_range_ends_green_and_its_days_are_published": (),
     "ui/test_report_in_the_browser.py::test_it_opens_without_network_draws_its_charts_and_fits_the_window": (
         "360-light-ready",

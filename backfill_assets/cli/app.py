@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections.abc import Callable
 
 import typer
@@ -34,4 +37,7 @@ app.command("list")(campaigns.list_campaigns)
 
 def main() -> None:
     """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
+    # Dagster looks for modules in the folder that it is started in, so that models may import them: so do commands.
+    with contextlib.suppress(FileNotFoundError):
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Dagster writes it
     run_command(app)

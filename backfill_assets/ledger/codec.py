@@ -74,7 +74,7 @@ def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
 
 @lru_cache(maxsize=2048)
 def _read_evidence(text: str) -> tuple[DayEvidence, str]:
-    """Evidence and its hash, kept by its text: a publication reads the evidence of its days about six times."""
+    """Evidence and its hash, kept by its text: a publication reads the evidence of its days several times."""
     (evidence,) = _evidence().validate_json(f"[{text}]")
     return evidence, _hash_of(text)
 

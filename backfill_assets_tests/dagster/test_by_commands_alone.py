@@ -5,93 +5,30 @@ Each test is a project of its own, outside of this one; what readers see is aske
 
 from __future__ import annotations
 
-import json
 import os
+import py_compile
 import re
-import subprocess
-import sys
+import shutil
+import sqlite3
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from backfill_assets.spark.server import SparkServer
+from backfill_assets_tests.dagster.shop import D1, D2, D3, D4, Shop, refuses
+
+if TYPE_CHECKING:  # an older package has it elsewhere
+    from backfill_assets.spark.server import SparkServer
 
 ROOT = Path(__file__).resolve().parents[2]
-D1, D2, D3, D4 = (f"2026-01-0{number}" for number in range(1, 5))
 MAY_MOVE = {"row_count": {"tolerance": "100%"}}
 _SCRIPT = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LAUNCH = re.compile(r"^# launch (\S+)$", re.MULTILINE)
-
-
-class Shop:
-    """A project of somebody who has this package installed, and its sources."""
-
-    def __init__(self, root: Path, warehouse: Path) -> None:
-        self.root = root
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "DAGSTER_"))}
-        self.environ = environ | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "BACKFILL_ASSETS_DATASETS": str(root / "datasets"),
-            "BACKFILL_ASSETS_SOURCES": str(root / "sources"),
-            "BACKFILL_ASSETS_CHUNK": "all",
-            # One server for all: a second JVM would only be slow.
-            "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
-        }
-        (root / "sources").mkdir()
-        self.write(
-            "definitions.py", 'from backfill_assets import build_definitions\n\ndefs = build_definitions("datasets")\n'
-        )
-
-    def write(self, name: str, text: str) -> Path:
-        """Write a file of the project."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    def describe(
-        self, name: str, source: Mapping[str, object], models: tuple[str, str] = ("", ""), **more: object
-    ) -> None:
-        """Describe a dataset of `day`, `id` and what `more` says; by default its models hand all columns through."""
-        columns = {"day": {"type": "date"}, "id": {"type": "integer"}, **more.pop("columns", {})}  # type: ignore[dict-item]
-        said = {
-            "name": name, "partition_column": "day", "time_zone": "UTC", "start": D1, "end": "2026-01-31", "key": ["day", "id"],
-            "source": {"format": "csv", "path": f"{name}/{{day}}.csv"} | dict(source), "columns": columns, **more,
-        }  # fmt: skip
-        self.write(f"datasets/{name}/dataset.yaml", yaml.safe_dump(said, sort_keys=False))
-        staging = f"SELECT _lineage.delivery_day AS day, {', '.join(list(columns)[1:])}, _lineage FROM raw"
-        self.write(f"datasets/{name}/staging.sql", models[0] or staging)
-        self.write(f"datasets/{name}/fact.sql", models[1] or f"SELECT {', '.join(columns)} FROM staging")
-
-    def deliver(self, name: str, day: str, *lines: str) -> Path:
-        """Deliver a file of these lines."""
-        return self.write(f"sources/{name}/{day}.csv", "".join(f"{line}\n" for line in lines))
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the project's folder."""
-        nothing = subprocess.DEVNULL
-        return subprocess.run(
-            command, cwd=self.root, env=self.environ, stdin=nothing, capture_output=True, text=True, check=False
-        )
-
-    def launch(self, name: str, day: str, last: str = "", config: object = None) -> subprocess.CompletedProcess[str]:
-        """Launch a day, or a range in one run, as README has it for CI."""
-        days = ["--partition-range", f"{day}...{last}"] if last else ["--partition", day]
-        given = ["--config-json", json.dumps(config)] if config else []
-        return self.run(
-            "dagster", "asset", "materialize", "-f", "definitions.py", "--select", f"group:{name}", *days, *given
-        )
-
-    def sees(self, name: str, columns: str = "day, id") -> Sequence[Sequence[str]]:
-        """What readers see, as texts; nothing before the first release."""
-        found = self.run("backfill", "sql", f"SELECT {columns} FROM published.{name} ORDER BY ALL")
-        if found.returncode:
-            assert "TABLE_OR_VIEW_NOT_FOUND" in found.stderr, found.stderr
-            return []
-        rows = [line.strip("│ ") for line in found.stdout.splitlines() if line.startswith("│")]
-        return [[cell.strip() for cell in row.split("│")] for row in rows]
 
 
 @pytest.fixture
@@ -243,8 +180,108 @@ def test_a_mistyped_folder_is_no_launch_that_landed_nothing(shop: Shop) -> None:
     refuses(shop.launch("moved", D1), "no file fits")
 
 
-def refuses(done: subprocess.CompletedProcess[str], word: str) -> None:
-    """See that a command has failed, and has named this."""
-    said = done.stdout + done.stderr
-    assert done.returncode != 0, said[-3000:]
-    assert word in said, said[-5000:]
+RATED = """
+from {module} import RATE
+
+def fact(staging):
+    return staging.selectExpr("day", f"{{RATE}} AS id")
+"""
+WAITING = """
+import os, time
+
+def fact(staging):
+    open({at_work!r}, "w").close()
+    while not os.path.exists({go_on!r}):
+        time.sleep(0.1)
+    return staging.select("day", "id")
+"""
+
+
+def in_python(shop: Shop, name: str, fact: str) -> None:
+    """Describe a dataset of one delivered row whose fact model is in Python; it finds modules in the project's folder."""
+    shop.environ["PYTHONPATH"] = str(shop.root)
+    shop.describe(name, {"columns": {"id": "integer"}}, checks=MAY_MOVE)
+    (shop.root / "datasets" / name / "fact.sql").unlink()
+    shop.write(f"datasets/{name}/fact.py", fact)
+    shop.deliver(name, D1, "id", "1")
+
+
+def test_a_stale_pyc_is_not_what_runs(shop: Shop) -> None:
+    in_python(shop, "stale", RATED.format(module="rates"))
+    rates = shop.write("rates.py", "RATE = 5\n")
+    then = rates.stat().st_mtime_ns
+    py_compile.compile(str(rates), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    os.utime(shop.write("rates.py", "RATE = 1\n"), ns=(then, then))
+    launched = shop.launch("stale", D1)
+    assert launched.returncode == 0, launched.stderr[-3000:]
+    assert shop.sees("stale") == [[D1, "1"]]
+
+
+def test_a_file_of_the_project_that_nobody_hashes_is_not_run(shop: Shop) -> None:
+    """Python has a module of this name itself; the day is built by one text of the project's, and published under another."""
+    in_python(shop, "unhashed", RATED.format(module="tabnanny"))
+    for rate, assets in ((5, ("raw/unhashed", "staging/unhashed", "shadow/unhashed")), (6, ("published/unhashed",))):
+        shop.write("tabnanny.py", f"RATE = {rate}\n")
+        launched = shop.run(*shop.materialize(D1, *assets))
+    assert shop.sees("unhashed") == []
+    refuses(launched, "tabnanny.py of the project has the name of a module of the standard library; rename it")
+
+
+def test_what_other_code_stages_meanwhile_is_not_published_under_this_code(shop: Shop) -> None:
+    def staging(factor: int) -> None:
+        model = f"SELECT _lineage.delivery_day AS day, id * {factor} AS id, _lineage FROM raw"
+        shop.write("datasets/staged/staging.sql", model)
+
+    at_work, go_on = shop.root / "at_work", shop.root / "go_on"
+    in_python(shop, "staged", WAITING.format(at_work=str(at_work), go_on=str(go_on)))
+    staging(1)
+    with ThreadPoolExecutor(1) as thread:
+        launch = thread.submit(shop.launch, "staged", D1)
+        while not (at_work.exists() or launch.done()):
+            time.sleep(0.1)
+        staging(5)
+        other = shop.run(*shop.materialize(D1, "staging/staged"))
+        staging(1)
+        go_on.touch()
+    for done in (other, launch.result()):
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert shop.sees("staged") == [[D1, "1"]]
+
+
+def test_what_raw_from_a_backup_has_lost_is_not_published_as_nothing(shop: Shop) -> None:
+    shop.describe("backup", {"columns": {"id": "integer"}})
+    raw = Path(shop.environ["BACKFILL_ASSETS_WAREHOUSE"]) / "raw" / "backup"
+    for day in (D1, D2):
+        if day == D2:
+            shutil.copytree(raw, shop.root / "copy")
+        shop.deliver("backup", day, "id", "1")
+        landed = shop.run(*shop.materialize(day, "raw/backup"))
+        assert landed.returncode == 0, landed.stderr[-3000:]
+    shutil.rmtree(raw)
+    shutil.copytree(shop.root / "copy", raw)
+    launched = shop.launch("backup", D2)
+    assert launched.returncode == 0, launched.stderr[-3000:]
+    assert shop.sees("backup") == [[D2, "1"]]
+
+
+def test_no_program_replaces_evidence_or_a_release(shop: Shop) -> None:
+    shop.describe("kept", {"columns": {"id": "integer"}})
+    shop.deliver("kept", D1, "id", "1")
+    assert shop.launch("kept", D1).returncode == 0
+    changes: Sequence[tuple[str, Mapping[str, object]]] = (
+        ("evidence", {"body": "{}"}),
+        ("releases", {"state": "abandoned"}),
+        ("releases", {"number": 99}),
+    )
+    told: list[str] = []
+    with closing(sqlite3.connect(shop.root / ".state" / "ledger.db", isolation_level=None)) as ledger:
+        ledger.row_factory = sqlite3.Row
+        before = {table: dict(ledger.execute(f"SELECT * FROM {table}").fetchone()) for table, _ in changes}
+        for table, change in changes:
+            row = {**before[table], **change}
+            try:
+                ledger.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join(f':{name}' for name in row)})", row)
+            except sqlite3.IntegrityError as refused:
+                told.append(str(refused))
+        assert {table: dict(ledger.execute(f"SELECT * FROM {table}").fetchone()) for table in before} == before
+    assert told == [f"{table} is append-only" for table, _ in changes]

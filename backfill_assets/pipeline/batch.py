@@ -153,18 +153,23 @@ class Road(Landing):
                 f"{name} {format_days(days)}: {'an upstream' if good else 'staging'} changed {_TRIES} times while its shadow was "
                 "built; let other launches of these days end, and launch again"
             )
-        files = self.tables[name].shadow_files(attempt.folder, days)
-        at, contract = self.clock.now(), unit.contract.of(name).hash
-        pending = [
+        contract = unit.contract.of(name).hash
+        bases = {day: Basis(inputs[day], loaded.code_version, contract, "", upstream[day]) for day in days}
+        self.ledger.add_evidence(attempt.number, self._unjudged(attempt, bases, deliveries))
+
+    def _unjudged(
+        self, attempt: Attempt, bases: Mapping[dt.date, Basis], deliveries: Mapping[dt.date, tuple[str, ...]]
+    ) -> list[DayEvidence]:
+        """The evidence of what an attempt has built: where it lies and what it rests on, and no verdict yet."""
+        files = self.tables[attempt.dataset].shadow_files(attempt.folder, attempt.days)
+        at = self.clock.now()
+        return [
             DayEvidence(
-                unit.id, attempt.number, name, day,
-                Basis(inputs[day], loaded.code_version, contract, "", upstream[day]),
-                tuple(files.get(day, ())), DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at,
-                deliveries=deliveries[day],
+                attempt.unit, attempt.number, attempt.dataset, day, basis, tuple(files.get(day, ())),
+                DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at, deliveries=deliveries[day],
             )
-            for day in days
+            for day, basis in bases.items()
         ]  # fmt: skip
-        self.ledger.add_evidence(attempt.number, pending)
 
     def _upstream_tables(self, spark: SparkSession, unit: Unit, name: str, days: Days) -> Mapping[str, DataFrame]:
         upstreams = self.sources.of(unit, name, days)
@@ -198,6 +203,12 @@ class Road(Landing):
             if (one.code, one.files) == (loaded.code_version, held.get(d))
             and (inputs is None or one.inputs == inputs[d])
         }
+
+    def _require_staged(self, name: str, days: Days) -> None:
+        if len(self._staged_by_this_code(name, days)) < len(days):
+            raise EvidenceError(
+                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
+            )
 
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
         """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
@@ -243,10 +254,7 @@ class Road(Landing):
                 judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
                 evidence.append(replace(judged, compared=compared[day]))
             samples = sampled_rows(loaded.dataset, contract, rows, evidence)
-        if len(self._staged_by_this_code(name, own)) < len(own):
-            raise EvidenceError(
-                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
-            )
+        self._require_staged(name, own)
         apart = golden_samples(spark, loaded, self.layout, shadow, _failed(evidence))
         done = self._with_samples(spark, attempt, evidence, {**samples, **apart})
         self.ledger.add_comparisons(attempt.number, rows.comparisons)

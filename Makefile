@@ -124,11 +124,12 @@ planted-bugs: setup ## Plant a bug in each room, chosen by SEED, and see that ma
 
 check: static unit ## Lint, types, import contracts and the tests without a JVM (about a minute)
 
-static: $(STAMP) ## Lint, format, types and import contracts only
+static: $(STAMP) ## Lint, format, types, import contracts and the sizes of the house only
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.house
 
 unit: $(STAMP) ## The quick tests without a JVM only
 	@$(BIN)/python -m pytest $(PLAIN) -q -n auto -m "not slow" $(ARGS)

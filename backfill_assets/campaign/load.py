@@ -21,10 +21,20 @@ from backfill_assets.core.expected_change import Change, row_change
 from backfill_assets.core.text import format_duration, without_secrets
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.faults import MOST_FAULTS, KeyPath, line_of, shown_key, shown_path, validation_faults
 from backfill_assets.dataset.load import schema_as_text, schema_of
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.dataset.yaml import Document, content_of, decoded, read_yaml
+from backfill_assets.dataset.yaml import (
+    MOST_FAULTS,
+    Document,
+    KeyPath,
+    content_of,
+    decoded,
+    line_of,
+    read_yaml,
+    shown_key,
+    shown_path,
+    validation_faults,
+)
 
 _CHANGES = ("validation", METRIC_CHANGE)
 _Placed = tuple[KeyPath, int | None, str]

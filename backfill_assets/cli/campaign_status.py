@@ -21,7 +21,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
-from backfill_assets.dataset.faults import shown_path
+from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.evidence.readiness import DayFault, explain_faults
 from backfill_assets.report.records import MetricChange
 from backfill_assets.report.series import metric_changes

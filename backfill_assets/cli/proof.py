@@ -9,15 +9,14 @@ from typing import Annotated
 
 import typer
 
-from backfill_assets.application import Application
+from backfill_assets.application import Application, reports_of, tell
 from backfill_assets.cli.output import Json, as_json, errors, say, table
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.days import parse_days
 from backfill_assets.core.errors import LayoutError, UnitError
 from backfill_assets.dataset.checkout import datasets_at
-from backfill_assets.dataset.faults import shown_path
-from backfill_assets.orchestration.unit_report import reports_of, tell
+from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.proof.history_diff import as_markdown
 from backfill_assets.report.records import review_as_json
 

@@ -32,7 +32,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.faults import shown_path
+from backfill_assets.dataset.yaml import shown_path
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:

@@ -14,8 +14,8 @@ from backfill_assets.control.conductor import Conductor, Tell
 from backfill_assets.control.planner import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.dataset.faults import shown_path
 from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.system import Clock, Identity, Ids

@@ -14,9 +14,9 @@ from typing import Final
 
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import in_one_line
-from backfill_assets.dataset.faults import shown_path
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog, normal
+from backfill_assets.dataset.yaml import shown_path
 
 _LONGEST_REF: Final = 250
 _SHOWN: Final = 100

@@ -15,7 +15,6 @@ from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
 from backfill_assets.dataset.check_list import checks_of, metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.faults import MOST_FAULTS, DatasetFault, KeyPath, shown_key, shown_path, validation_faults
 from backfill_assets.dataset.loaded import (
     FILE,
     Case,
@@ -29,7 +28,18 @@ from backfill_assets.dataset.loaded import (
     project_version,
 )
 from backfill_assets.dataset.models import find_model, sql_faults
-from backfill_assets.dataset.yaml import Document, content_of, decoded, read_yaml
+from backfill_assets.dataset.yaml import (
+    MOST_FAULTS,
+    DatasetFault,
+    Document,
+    KeyPath,
+    content_of,
+    decoded,
+    read_yaml,
+    shown_key,
+    shown_path,
+    validation_faults,
+)
 
 
 def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[DatasetFault, ...]]:

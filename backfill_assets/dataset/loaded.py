@@ -14,7 +14,7 @@ from pathlib import Path
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.faults import DatasetFault
+from backfill_assets.dataset.yaml import DatasetFault
 
 Upstreams = Mapping[str, Collection[str]]
 """For each dataset those that it is built from."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from backfill_assets.application import Application
+from backfill_assets.application import Application, tell
 from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, explain
 from backfill_assets.campaign.state import Campaign
@@ -22,7 +22,6 @@ from backfill_assets.orchestration.release_events import (
     report_outdated,
     report_rollback,
 )
-from backfill_assets.orchestration.unit_report import tell
 from backfill_assets.storage.layout import below
 from dagster_batched_events import batched_events
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
-from backfill_assets.application import Application
+from backfill_assets.application import Application, never_in_the_way, tell
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.release import Manifest
@@ -19,7 +19,6 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.orchestration.backfills import opened_instance
 from backfill_assets.orchestration.names import asset_key, days_of, last_materializations, partitions_of
-from backfill_assets.orchestration.unit_report import never_in_the_way, tell
 from backfill_assets.release.finish import unit_or_none
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack

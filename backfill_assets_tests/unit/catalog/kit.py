@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill_assets.dataset.faults import DatasetFault
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.yaml import DatasetFault
 
 YAML = """\
 name: trips

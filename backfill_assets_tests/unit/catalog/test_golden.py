@@ -11,8 +11,7 @@ import pytest
 
 import backfill_assets
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.testing.cases import Table, collect_cases, differences, read_table
-from backfill_assets.testing.lay_out import lay_out
+from backfill_assets.testing.cases import Table, collect_cases, differences, lay_out, read_table
 from backfill_assets_tests.unit.catalog.kit import YAML, write_dataset
 
 DAY = dt.date(2024, 1, 1)

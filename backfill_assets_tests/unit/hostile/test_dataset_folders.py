@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.days import EARLIEST, LATEST
 from backfill_assets.core.text import NAME_PATTERN, hidden_in
-from backfill_assets.dataset.faults import MOST_FAULTS
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.models import sql_faults
+from backfill_assets.dataset.yaml import MOST_FAULTS
 from backfill_assets.orchestration.names import partitions_of
 from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, texts

@@ -7,7 +7,6 @@ import os
 import pwd
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -38,9 +37,9 @@ class Identity(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    def now(self) -> datetime:
+    def now(self) -> dt.datetime:
         """The present moment, aware, in UTC."""
-        return datetime.now(UTC)
+        return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True)

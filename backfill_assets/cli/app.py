@@ -38,6 +38,6 @@ app.command("list")(campaigns.list_campaigns)
 def main() -> None:
     """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
     # Dagster looks for modules in the folder that it is started in, so that models may import them: so do commands.
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Dagster writes it
     run_command(app)

@@ -1,4 +1,4 @@
-"""Commands about what is still to be done: by deliveries, upstreams and units; and that launch it."""
+"""Commands about deliveries and what they leave to be done, and commands that launch what is still to be done."""
 
 from __future__ import annotations
 

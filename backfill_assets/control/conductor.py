@@ -1,4 +1,4 @@
-"""Takes a launched campaign the next step of its plan, through the gate, whatever died since the last one."""
+"""The conductor takes a launched campaign its next step; the gatekeeper lets its batches in."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.storage.files import delivered_sizes
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import delivered_sizes
 
 
 @dataclass(frozen=True)

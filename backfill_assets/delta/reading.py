@@ -1,4 +1,4 @@
-"""What Delta tables hold, as domain values, and their logs as text where delta-rs does not show them."""
+"""What Delta tables hold, as domain values; their logs as text, and the statistics that the published log gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the evidence of a day rests on, now, and what stands published by content: a compaction changes nothing."""
+"""What the evidence of a day rests on, now: its inputs, where upstream days stand, and what is published, by content."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.storage.files import SourceFile, discover
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import SourceFile, discover
 from backfill_assets.system import Clock
 
 

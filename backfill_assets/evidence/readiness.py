@@ -15,7 +15,7 @@ from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
+from backfill_assets.evidence.basis import BasisNow, ContentFingerprints, Contents
 from backfill_assets.ledger.open import Ledger
 
 
@@ -162,8 +162,9 @@ def no_guard(_survey: Survey) -> Sanction:
 class Readiness:
     """Says what days of a unit are missing before they can be released; reads only.
 
-    Gate, guard, relaunch, status, report and release all ask here. Where files of a published day are others than those that
-    its evidence was compared with, `fingerprints` say whether the rows are, too; without them, other files are other rows.
+    Runs before the gate, the guard, a relaunch, status, report and release all ask here. Where files of a published day are others
+    than those that its evidence was compared with, `fingerprints` say whether the rows are, too; without them, other files are
+    other rows.
     """
 
     ledger: Ledger
@@ -230,8 +231,9 @@ class Readiness:
         moved = [day for day, e in evidence.items() if e.verdicts and e.basis.published != layouts[day]]
         if not moved or self.fingerprints is None:
             return frozenset()
-        now = self.fingerprints.of(name, moved)
-        return frozenset(d for d in moved if now.get(d, "") == evidence[d].measured.published.fingerprint)
+        # What was read once is remembered: this is asked again and again, also while a run waits for another one.
+        now = Contents(self.ledger, self.tables, self.fingerprints).of(name, moved)
+        return frozenset(day for day in moved if now[day] == evidence[day].measured.published.fingerprint)
 
 
 def refusal(unit: Unit, faults: Sequence[DayFault], datasets: Mapping[str, Dataset]) -> str:

@@ -38,7 +38,7 @@ from backfill_assets.pipeline.land import Landing
 from backfill_assets.pipeline.measure import Neighbours, Sides, measure, week_around
 from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, stage
-from backfill_assets.storage.sources import gone_from_sources
+from backfill_assets.storage.files import gone_from_sources
 
 Days = tuple[dt.date, ...]
 _TRIES: Final = 3

@@ -241,7 +241,7 @@ _ARROW: Final[Mapping[str, tuple[str, ...]]] = {
 """What Spark's Parquet reader turns into each declared type without a loss."""
 
 FORM: Final = "_form"
-"""What raw keeps of a row's file, as `domain.reading.form_of` gives it."""
+"""What raw keeps of a row's file, as `form_of` gives it."""
 INGESTED: Final = "_ingested_at"
 """When a row was read into raw."""
 

@@ -35,9 +35,8 @@ from backfill_assets.pipeline.raw_table import (
     rows_in_raw,
 )
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
-from backfill_assets.storage.files import sha256_of
+from backfill_assets.storage.files import EPOCH, SourceFile, discover, require_sources, sha256_of
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import EPOCH, SourceFile, discover, require_sources
 from backfill_assets.system import Clock
 
 

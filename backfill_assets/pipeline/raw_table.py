@@ -27,8 +27,8 @@ from backfill_assets.pipeline.formats import FORM, INGESTED, headers_of, raw_sch
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.pipeline.tables import declared_type, read_days, spark_type, struct_of
 from backfill_assets.spark.session import room_for
+from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import discover
 
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""
@@ -235,9 +235,10 @@ def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
     lines = dataset.landing.format is not Format.parquet
     if FORM not in found or (LINE in found) is not lines:
         wanted = "lines, as of text files" if lines else "columns, as of Parquet"
+        back = "or set source.format in dataset.yaml back to what it was" if FORM in found else "an older version has written it"
         raise SourceError(
             f"{path}: raw does not keep {wanted}. Move this folder away and launch raw of all days, which lands them again from "
-            "the sources; or set source.format in dataset.yaml back to what it was"
+            f"the sources; {back}"
         )
     for name, declared in () if lines else dataset.landing.columns.items():
         if found.get(name, declared) != declared:

@@ -1,4 +1,4 @@
-"""The parts of a review that come straight from records: days, rows, golden sources, releases, effort, commands."""
+"""The parts of a review that come straight from records: days, rows, golden sources, releases, effort."""
 
 from __future__ import annotations
 

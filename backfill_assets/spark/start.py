@@ -1,4 +1,4 @@
-"""Start the embedded server, detached from whoever starts it, and wait until it takes sessions."""
+"""Start the embedded server: its Java and its configuration, detached from whoever starts it, until it takes sessions."""
 
 from __future__ import annotations
 

@@ -1,15 +1,23 @@
-"""Files read, hashed, and written whole, durable or private."""
+"""Files as they lie: read, hashed, written whole, durable or private; and those of the sources, found and sized."""
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from backfill_assets.core.delivery import Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError, StorageError
+from backfill_assets.core.fields import days_of, spelled_out
 from backfill_assets.core.text import visible
+from backfill_assets.dataset.deliveries import place_of
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.storage.layout import Layout, below
 
 Sync = Callable[[Path], None]
 """Brings a file or folder to the disk; a power cut after it has returned leaves it whole."""
@@ -75,3 +83,170 @@ def read_from(shown: str) -> Iterator[None]:
             f"{visible(shown)}: it cannot be read, or not any more ({error.strerror or error}); see that its folders may be read "
             "and it is delivered whole, under another name until then, and launch again"
         ) from error
+
+
+_TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file in the sources folder, as one delivery of one delivery day.
+
+    `path` is relative to the sources folder, `file` the same with links followed, `fingerprint` the SHA-256 of its
+    bytes, `size` in bytes, `delivered_at` the time of its last change.
+    """
+
+    day: dt.date
+    path: str
+    file: Path
+    fingerprint: str
+    size: int
+    delivered_at: dt.datetime
+
+    @property
+    def content(self) -> FileContent:
+        """What was delivered."""
+        return self.day, self.path, self.fingerprint
+
+
+def discover(
+    loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery] = ()
+) -> tuple[SourceFile, ...]:
+    """The files that are there for these delivery days, in order of day and path; hidden and temporary ones are not.
+
+    A file that has path, size and time of last change of a `known` delivery is taken for it and not read: for a look that
+    is repeated every minute. Whoever lands files passes none.
+
+    Raises:
+        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile; a link leads
+            to nothing; or the file system does not say what is there.
+        LayoutError: a link leads out of the sources folder.
+    """
+    found: dict[str, SourceFile] = {}
+    prints = {(d.path, d.size, d.delivered_at): d.fingerprint for d in known}
+    for day in sorted(set(delivery_days)):
+        pattern = loaded.dataset.landing.path.replace("{day}", day.isoformat())
+        with read_from(pattern):
+            paths = sorted(layout.sources.glob(pattern))
+        if not paths:
+            _require_links(layout, pattern)
+        for path in paths:
+            relative = path.relative_to(layout.sources).as_posix()
+            if _is_temporary(relative) or not _is_file(path, relative):
+                continue
+            if not relative.isprintable():
+                raise SourceError(
+                    f"{visible(relative)}: its name is no UTF-8 or holds characters that one cannot see, here written as "
+                    "escapes; deliver it under another name"
+                )
+            if len(several := days_of(loaded.dataset.landing.path, relative)) > 1:
+                raise SourceError(
+                    f"{relative}: fits the delivery days {several[0]} and {several[1]}; "
+                    f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) tell them apart"
+                )
+            with read_from(relative):
+                found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
+    return tuple(found.values())
+
+
+def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], Iterable[Delivery]]) -> None:
+    """Refuse a wrong path of the sources, under which there is never anything to be landed.
+
+    `known` gives the deliveries of the dataset; it is asked only where no file fits any day.
+
+    Raises:
+        SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and nobody takes
+            files away; or the file system does not say what is there.
+    """
+    if not layout.sources.is_dir():
+        raise SourceError(
+            f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; let BACKFILL_ASSETS_SOURCES "
+            "name the folder that files are delivered to, or create it"
+        )
+    if loaded.dataset.landing.removed_after_landing:
+        return
+    pattern = loaded.dataset.landing.path
+    with read_from(pattern):
+        for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
+            if not _is_temporary(path.relative_to(layout.sources).as_posix()):
+                return
+    if delivery := next(iter(known()), None):
+        raise SourceError(
+            f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
+            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If files are taken away "
+            "once they have landed, set source.removed_after_landing: true there"
+        )
+
+
+def gone_from_sources(layout: Layout, deliveries: Iterable[Delivery]) -> frozenset[Place]:
+    """The places of deliveries at whose path there is no file any more, or none that can be looked at."""
+    return frozenset(place_of(d) for d in deliveries if not os.path.isfile(layout.sources / d.path))  # noqa: PTH113 - raises nothing
+
+
+def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> Mapping[dt.date, int]:
+    """Bytes of the files that are there for each of these delivery days; days without any lack.
+
+    Looks through the sources once, whatever the number of days, and opens no file.
+
+    Raises:
+        SourceError: a file vanishes meanwhile, or the file system does not say what is there.
+    """
+    pattern, days = loaded.dataset.landing.path, frozenset(delivery_days)
+    sizes: dict[dt.date, int] = {}
+    with read_from(pattern):
+        paths = list(layout.sources.glob(pattern.replace("{day}", "????-??-??")))
+    for path in paths:
+        relative = path.relative_to(layout.sources).as_posix()
+        for day in days.intersection(days_of(pattern, relative)):
+            with read_from(relative):
+                if not _is_temporary(relative) and path.is_file():
+                    sizes[day] = sizes.get(day, 0) + path.stat().st_size
+    return sizes
+
+
+def _is_temporary(relative: str) -> bool:
+    parts = relative.split("/")
+    return any(p.startswith(".") for p in parts) or parts[-1].startswith("_") or parts[-1].endswith(_TEMPORARY)
+
+
+def _is_file(path: Path, relative: str) -> bool:
+    """Whether there is a file, and no folder, socket or device.
+
+    Raises:
+        SourceError: it cannot be looked at, or is a link to nothing; the file may be on a volume that is not mounted.
+    """
+    with read_from(relative):
+        if path.is_file():
+            return True
+    _require_target(path, relative)
+    return False
+
+
+def _require_links(layout: Layout, pattern: str) -> None:
+    """Refuse links to nothing among the folders and names that a pattern spells out: glob passes over them.
+
+    Raises:
+        SourceError: there is such a link, or one of them cannot be looked at.
+    """
+    for relative in spelled_out(pattern):
+        _require_target(layout.sources / relative, relative)
+
+
+def _require_target(path: Path, relative: str) -> None:
+    with read_from(relative):
+        to_nothing = path.is_symlink() and not path.exists()
+    if to_nothing:
+        raise SourceError(
+            f"{visible(relative)}: it is a link, and what it leads to is not there; put that back, such as by mounting its volume, "
+            "or remove the link"
+        )
+
+
+def _source_file(
+    day: dt.date, relative: str, file: Path, prints: Mapping[tuple[str, int, dt.datetime], str]
+) -> SourceFile:
+    status = file.stat()
+    delivered_at = EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000)
+    known = prints.get((relative, status.st_size, delivered_at))
+    return SourceFile(day, relative, file, known or sha256_of(file), status.st_size, delivered_at)

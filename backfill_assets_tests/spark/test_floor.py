@@ -17,8 +17,8 @@ from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow, sh
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
+from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import discover
 from benchmarks.floor import run_floor
 from benchmarks.installation import DATASET, BenchmarkError
 from demo.orders import generate_orders, land_orders

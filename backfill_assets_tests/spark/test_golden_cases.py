@@ -16,8 +16,8 @@ from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow, sh
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import read_staged, stage
 from backfill_assets.pipeline.tables import read_table
+from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import discover
 from backfill_assets.testing.cases import GoldenCase, collect_cases, differences, lay_out, lay_out_upstreams
 from backfill_assets_tests.told import Told
 

@@ -13,12 +13,11 @@ import pytest
 
 import backfill_assets
 from backfill_assets.core import errors
+from tools.house import MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_MODULE, lines_of
 
 PACKAGE = Path(backfill_assets.__file__).parent
 DEMO = PACKAGE.parent / "demo"
 EVENTS = PACKAGE.parent / "packages" / "dagster-batched-events" / "src"
-MAX_MODULE_LINES = 400
-MAX_FUNCTION_LINES = 50
 MAX_PARAMETERS = 7
 WORDS_MAY_IMPORT = sys.stdlib_module_names | {"pydantic", "annotated_types"}
 BUILTIN_ERRORS = {
@@ -51,15 +50,6 @@ def parameters_of(function: FunctionNode) -> list[ast.arg]:
     return [parameter for parameter in listed if parameter.arg not in {"self", "cls"}]
 
 
-def lines_of(function: FunctionNode) -> int:
-    """Lines from `def` to the end, without the docstring: documentation is never too long for a rule."""
-    total = (function.end_lineno or function.lineno) - function.lineno + 1
-    if ast.get_docstring(function) is None:
-        return total
-    docstring = function.body[0]
-    return total - ((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1)
-
-
 def impure_imports(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -76,7 +66,7 @@ def impure_imports(tree: ast.Module) -> Iterator[str]:
 
 def too_long_functions(tree: ast.Module) -> Iterator[str]:
     for function in functions_of(tree):
-        if lines_of(function) > MAX_FUNCTION_LINES:
+        if lines_of(function) > MOST_LINES_OF_A_FUNCTION:
             yield f"line {function.lineno}: {function.name} has {lines_of(function)} lines"
 
 
@@ -128,7 +118,7 @@ def test_no_module_is_longer_than_the_limit() -> None:
         str(path.relative_to(PACKAGE.parent)): len(path.read_text(encoding="utf-8").splitlines())
         for path in all_modules()
     }
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_MODULE_LINES} == {}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_MODULE} == {}
 
 
 def test_no_function_is_longer_than_the_limit() -> None:
@@ -164,7 +154,7 @@ def test_every_error_says_when_it_is_raised() -> None:
     assert [error.__name__ for error in own if not (error.__doc__ or "").lstrip().startswith("Raised when")] == []
 
 
-LONG_BODY = "\n    ".join(["x = 1"] * MAX_FUNCTION_LINES)
+LONG_BODY = "\n    ".join(["x = 1"] * MOST_LINES_OF_A_FUNCTION)
 
 
 @pytest.mark.parametrize(

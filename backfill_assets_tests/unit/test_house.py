@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import tools.house
 from tools.house import PICTURE, House, picture
 
+TYPED = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from backfill_assets.one.typed_too import Other\n"
 LAYERS = '[tool.importlinter]\n[[tool.importlinter.contracts]]\nid = "rooms"\nlayers = ["one", "other"]\n'
 
 
@@ -38,9 +42,20 @@ def test_what_is_too_long_is_found_and_what_a_function_imports_closes_no_ring(tm
         f"def long() -> None:\n{lines}\n    from backfill_assets.one import other\n", "utf-8"
     )
     (folder / "other.py").write_text("from backfill_assets.one.long import long\n", encoding="utf-8")
+    (folder / "typed.py").write_text(TYPED, encoding="utf-8")
     house = House(tmp_path)
     assert sorted(house.faults()) == [
         "backfill_assets.one.long has 402 lines; a module has at most 400",
         "backfill_assets.one.long.long has 402 lines; a function has at most 50",
     ]
     assert house.importers["backfill_assets.one.other"] == {"backfill_assets.one.long"}
+
+
+def test_a_house_that_grows_past_its_limits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools.house, "MOST_MODULES", 100)
+    monkeypatch.setattr(tools.house, "MOST_LINES", 1_000)
+    modules, lines = House().faults()
+    assert "modules; at most 100" in modules
+    assert "lines; at most 1,000" in lines
+    with pytest.raises(FileNotFoundError, match="there is no module"):
+        House(Path("nowhere"))

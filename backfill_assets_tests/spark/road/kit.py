@@ -22,8 +22,8 @@ from backfill_assets.pipeline.measure import Sides, measure
 from backfill_assets.pipeline.raw_table import read_raw
 from backfill_assets.pipeline.stage import StagedCounts, stage
 from backfill_assets.settings import Settings
+from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.workplace import settings_of
 
 D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))

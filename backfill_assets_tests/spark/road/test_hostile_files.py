@@ -15,7 +15,7 @@ import pytest
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.pipeline.land import land
-from backfill_assets.storage.sources import discover
+from backfill_assets.storage.files import discover
 from backfill_assets_tests.spark.road.kit import D1, D2, NOW, Kit, commits, values
 
 HEADER = "day,id,kind,amount,fee\n"

@@ -21,8 +21,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.pipeline.land import land
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
-from backfill_assets.storage.files import sha256_of
-from backfill_assets.storage.sources import discover
+from backfill_assets.storage.files import discover, sha256_of
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, NOW, Kit, commits, values
 
 COLUMNS = {"day": "date", "id": "integer", "kind": "string", "amount": "double", "fee": "decimal(12,2)"}

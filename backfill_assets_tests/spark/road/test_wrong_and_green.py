@@ -28,7 +28,7 @@ from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
 from backfill_assets.pipeline.tables import read_days
-from backfill_assets.storage.sources import discover
+from backfill_assets.storage.files import discover
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values

@@ -18,7 +18,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.sources import reading_of
 from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline.batch import Road
-from backfill_assets.storage.sources import discover
+from backfill_assets.storage.files import discover
 from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.unit.campaigns.test_late_deliveries import Desk
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -16,48 +18,76 @@ from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.unit import Unit
 from backfill_assets.evidence.readiness import Fault
+from backfill_assets_tests.harness.actors import SetBasis
 from backfill_assets_tests.harness.tables import rows_of
 from backfill_assets_tests.harness.world import World
 
 DAYS = [dt.date(2026, 1, 1) + dt.timedelta(n) for n in range(3)]
-_Event = Callable[[World, Unit, dt.date], None]
+_Days = Collection[dt.date]
+_Event = Callable[[World, Unit, dt.date], tuple[_Days, _Days]]
+"""Something that happens to a day: the days whose evidence is not good any more, and those whose evidence is good now."""
 
 
-def delivered(world: World, _: Unit, day: dt.date) -> None:
-    world.basis.changed["sales", day] = "as delivered since"  # type: ignore[union-attr]
+def delivered(world: World, _: Unit, day: dt.date) -> tuple[_Days, _Days]:
+    basis(world).changed["sales", day] = world.ids.new("delivered")
+    return [day], ()
 
 
-def deployed(world: World, _: Unit, __: dt.date) -> None:
-    world.basis.codes["sales"] = "other c0de"  # type: ignore[union-attr]
+def deployed(world: World, _: Unit, __: dt.date) -> tuple[_Days, _Days]:
+    basis(world).codes["sales"] = world.ids.new("code")
+    return DAYS, ()
 
 
-def expected(world: World, unit: Unit, _: dt.date) -> None:
-    world.ledger.set_contract(unit.id, Contract((Clause((), {"row_count": Change(0, 0)}),)))  # type: ignore[arg-type]
+def expected(world: World, unit: Unit, _: dt.date) -> tuple[_Days, _Days]:
+    rows = Decimal(int(world.ids.new("").strip("_"), 36))
+    world.ledger.set_contract(unit.id, Contract((Clause((), {"row_count": Change(rows, rows)}),)))
+    return DAYS, ()
 
 
-def compacted(world: World, _: Unit, __: dt.date) -> None:
+def compacted(world: World, _: Unit, __: dt.date) -> tuple[_Days, _Days]:
     DeltaTable(world.homes["sales"]).optimize.compact()
+    return (), ()
 
 
-def written(world: World, _: Unit, day: dt.date) -> None:
+def written(world: World, _: Unit, day: dt.date) -> tuple[_Days, _Days]:
     write_deltalake(world.homes["sales"], rows_of({day: [99]}), mode="append")
+    return [day], ()
 
 
-def built(world: World, unit: Unit, day: dt.date) -> None:
-    world.build(unit, "sales", {day: [5]})
+def built(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Days]:
+    world.build(world.ledger.unit(unit.id), "sales", {day: [5]})
+    return (), [day]
 
 
-def failed(world: World, unit: Unit, day: dt.date) -> None:
-    world.build(unit, "sales", {day: [6]}, passed=False)
+def failed(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Days]:
+    world.build(world.ledger.unit(unit.id), "sales", {day: [6]}, passed=False)
+    return [day], ()
 
 
-def lost(world: World, unit: Unit, day: dt.date) -> None:
-    for (_, found), evidence in world.ledger.evidence(unit.id).items():
-        for file in evidence.shadow_files if found == day else ():
-            (world.homes["sales"] / file.path).unlink(missing_ok=True)
+def lost(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Days]:
+    files = [
+        file for (_, found), one in world.ledger.evidence(unit.id).items() for file in one.shadow_files if found == day
+    ]
+    assert files
+    for file in files:
+        (world.homes["sales"] / file.path).unlink(missing_ok=True)
+    return [day], ()
 
 
-EVENTS: tuple[_Event, ...] = (delivered, deployed, expected, compacted, written, built, failed, lost)
+def without_its_log(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Days]:
+    """The log of the shadow that the day lies in is gone, and with it all days of that shadow."""
+    known = {found: one for (_, found), one in world.ledger.evidence(unit.id).items()}
+    folder = world.homes["sales"] / known[day].folder
+    shutil.rmtree(folder / "_delta_log", ignore_errors=True)
+    return [other for other, one in known.items() if one.folder == known[day].folder], ()
+
+
+EVENTS: tuple[_Event, ...] = (delivered, deployed, expected, compacted, written, built, failed, lost, without_its_log)
+
+
+def basis(world: World) -> SetBasis:
+    assert isinstance(world.basis, SetBasis)
+    return world.basis
 
 
 @settings(max_examples=25, deadline=None)
@@ -69,16 +99,35 @@ def test_a_relaunch_builds_exactly_the_days_that_a_release_would_refuse(events: 
         write_deltalake(world.homes["sales"], rows_of({day: [3] for day in DAYS}), mode="append")
         unit = world.open_unit({"sales": DAYS})
         world.build(unit, "sales", {day: [4] for day in DAYS})
+        good, rows = set(DAYS), {day: [4] for day in DAYS}
         for happens, day in events:
-            happens(world, unit, day)
-        unit = world.ledger.unit(unit.id)
-        todo, faults = world.days_to_build(unit.id, "sales"), world.publisher().missing(unit.id)
-        assert todo == tuple(sorted({fault.day for fault in faults}))
-        # What is built again is all that was missing.
-        world.build(unit, "sales", {day: [7] for day in todo}) if todo else None
+            bad, well = happens(world, unit, day)
+            good = (good - set(bad)) | set(well)
+            rows |= {one: [5] for one in well}
+        faults = world.publisher().missing(unit.id)
+        assert {fault.day for fault in faults} == set(DAYS) - good
+        assert world.days_to_build(unit.id, "sales") == tuple(sorted(set(DAYS) - good))
+        for day in set(DAYS) - good:
+            world.build(world.ledger.unit(unit.id), "sales", {day: [7]})
         assert world.days_to_build(unit.id, "sales") == ()
         world.publisher().release(unit.id)
+        assert world.content() == {day: rows[day] if day in good else [7] for day in DAYS}
         world.close()
+
+
+def test_what_was_compacted_is_read_once_however_often_somebody_asks(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.released({day: [1, 2] for day in DAYS})
+    write_deltalake(world.homes["sales"], rows_of({day: [3] for day in DAYS}), mode="append")
+    unit = world.open_unit({"sales": DAYS})
+    world.build(unit, "sales", {day: [4] for day in DAYS})
+    compacted(world, unit, DAYS[0])
+    world.fingerprints.asked.clear()
+    for _ in range(3):
+        assert world.days_to_build(unit.id, "sales") == ()
+        assert world.publisher().missing(unit.id) == ()
+    assert world.fingerprints.asked == [("sales", tuple(DAYS))]
+    world.close()
 
 
 def test_after_a_compaction_a_relaunch_builds_nothing_and_after_other_rows_their_day(tmp_path: Path) -> None:

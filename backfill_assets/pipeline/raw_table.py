@@ -235,7 +235,11 @@ def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
     lines = dataset.landing.format is not Format.parquet
     if FORM not in found or (LINE in found) is not lines:
         wanted = "lines, as of text files" if lines else "columns, as of Parquet"
-        back = "or set source.format in dataset.yaml back to what it was" if FORM in found else "an older version has written it"
+        back = (
+            "or set source.format in dataset.yaml back to what it was"
+            if FORM in found
+            else "an older version has written it"
+        )
         raise SourceError(
             f"{path}: raw does not keep {wanted}. Move this folder away and launch raw of all days, which lands them again from "
             f"the sources; {back}"

@@ -99,9 +99,10 @@ class House:
 
     def module_of(self, name: str) -> str | None:
         """The module that a dotted name is, or is in; none where it is none of the package."""
-        return (
-            name if name in self.modules else next((n for n in (name.rpartition(".")[0],) if n in self.modules), None)
-        )
+        if name in self.modules:
+            return name
+        parent = name.rpartition(".")[0]
+        return parent if parent in self.modules else None
 
     @cached_property
     def loads(self) -> Mapping[str, frozenset[str]]:
@@ -227,10 +228,8 @@ def picture(house: House) -> str:
     for room, others in sorted(below.items()):
         for other in sorted(others - set().union(*(reached(one) for one in others))):
             (x, y), (to_x, to_y) = places[room], places[other]
-            begin, end = (
-                f'x1="{x + width / 2:.0f}" y1="{y + height:.0f}"',
-                f'x2="{to_x + width / 2:.0f}" y2="{to_y:.0f}"',
-            )
+            begin = f'x1="{x + width / 2:.0f}" y1="{y + height:.0f}"'
+            end = f'x2="{to_x + width / 2:.0f}" y2="{to_y:.0f}"'
             out.append(f'<line {begin} {end} stroke="#9ab"/>')
     for room, (x, y) in places.items():
         out += [

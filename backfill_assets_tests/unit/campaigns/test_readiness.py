@@ -85,6 +85,15 @@ def without_its_log(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Day
 EVENTS: tuple[_Event, ...] = (delivered, deployed, expected, compacted, written, built, failed, lost, without_its_log)
 
 
+def built_over_several_files(world: World) -> Unit:
+    """An open unit whose days have passed, over published days of two files each, which a compaction would join."""
+    world.released({day: [1, 2] for day in DAYS})
+    write_deltalake(world.homes["sales"], rows_of({day: [3] for day in DAYS}), mode="append")
+    unit = world.open_unit({"sales": DAYS})
+    world.build(unit, "sales", {day: [4] for day in DAYS})
+    return unit
+
+
 def basis(world: World) -> SetBasis:
     assert isinstance(world.basis, SetBasis)
     return world.basis
@@ -95,10 +104,7 @@ def basis(world: World) -> SetBasis:
 def test_a_relaunch_builds_exactly_the_days_that_a_release_would_refuse(events: list[tuple[_Event, dt.date]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
-        world.released({day: [1, 2] for day in DAYS})
-        write_deltalake(world.homes["sales"], rows_of({day: [3] for day in DAYS}), mode="append")
-        unit = world.open_unit({"sales": DAYS})
-        world.build(unit, "sales", {day: [4] for day in DAYS})
+        unit = built_over_several_files(world)
         good, rows = set(DAYS), {day: [4] for day in DAYS}
         for happens, day in events:
             bad, well = happens(world, unit, day)
@@ -117,10 +123,7 @@ def test_a_relaunch_builds_exactly_the_days_that_a_release_would_refuse(events: 
 
 def test_what_was_compacted_is_read_once_however_often_somebody_asks(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.released({day: [1, 2] for day in DAYS})
-    write_deltalake(world.homes["sales"], rows_of({day: [3] for day in DAYS}), mode="append")
-    unit = world.open_unit({"sales": DAYS})
-    world.build(unit, "sales", {day: [4] for day in DAYS})
+    unit = built_over_several_files(world)
     compacted(world, unit, DAYS[0])
     world.fingerprints.asked.clear()
     for _ in range(3):
@@ -132,10 +135,7 @@ def test_what_was_compacted_is_read_once_however_often_somebody_asks(tmp_path: P
 
 def test_after_a_compaction_a_relaunch_builds_nothing_and_after_other_rows_their_day(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.released({day: [1, 2] for day in DAYS})
-    write_deltalake(world.homes["sales"], rows_of({day: [3] for day in DAYS}), mode="append")
-    unit = world.open_unit({"sales": DAYS})
-    world.build(unit, "sales", {day: [4] for day in DAYS})
+    unit = built_over_several_files(world)
     compacted(world, unit, DAYS[0])
     assert world.days_to_build(unit.id, "sales") == ()
     written(world, unit, DAYS[1])

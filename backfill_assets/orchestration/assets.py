@@ -17,7 +17,7 @@ from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
 from backfill_assets.evidence.readiness import UNFINISHED, explain_faults
-from backfill_assets.orchestration.batches import build, build_in_batches, campaign_of, in_batches
+from backfill_assets.orchestration.batches import build, in_batches
 from backfill_assets.orchestration.launches import LaunchTarget, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.names import (
     asset_key,
@@ -143,7 +143,11 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
         days = days_of(context.partition_keys)
         loaded.dataset.check_days(days)
         unit = unit_of(context, application, loaded.dataset)
-        built = _build(context, application, name, unit, days)
+        if unit.state is UnitState.open:
+            built = build(context, application, unit, name, days)
+        else:
+            built = ()
+            context.log.info(f"unit {unit.id} is {unit.state.value}: nothing is left to build")
         for day in days:
             metadata = {"unit": unit.id, "built": "anew" if day in built else "kept: its evidence still holds"}
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
@@ -166,17 +170,6 @@ def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
     dataset = loaded.dataset
     own = [asset_key("staging", dataset.name)] if dataset.source is not None else []
     return own + [asset_key("shadow", name) for name in dataset.upstream]
-
-
-def _build(
-    context: dg.AssetExecutionContext, application: Application, name: str, unit: Unit, days: tuple[dt.date, ...]
-) -> tuple[dt.date, ...]:
-    if unit.state is not UnitState.open:
-        context.log.info(f"unit {unit.id} is {unit.state.value}: nothing is left to build")
-        return ()
-    if campaign_of(context) is not None:
-        return build_in_batches(context, application, name, unit, days)
-    return build(context, application, name, unit, days)
 
 
 def _admitted_days(

@@ -1,4 +1,6 @@
-"""Batches of a run: gate, lease, work, one checkpoint each."""
+"""Batches of a run: admitted, leased, built and checked, one checkpoint each; the one way to build."""
+
+from __future__ import annotations
 
 import contextlib
 import datetime as dt
@@ -6,13 +8,14 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import dagster as dg
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.state import (
     CAMPAIGN_TAG,
     WORKING,
@@ -24,15 +27,15 @@ from backfill_assets.campaign.state import (
     Shut,
     Waits,
 )
-from backfill_assets.control.conductor import REFUSED, Batch, Conductor, Gatekeeper
+from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.orchestration.backfills import desk_of
-from backfill_assets.orchestration.launches import Context, work_tag
+from backfill_assets.orchestration.backfills import Desk, desk_of
+from backfill_assets.orchestration.launches import work_tag
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.release_events import evaluations
 from dagster_batched_events import batched_events
@@ -64,24 +67,9 @@ def kept_lease(ledger: Ledger, attempt: Attempt, lease: dt.timedelta) -> Iterato
         keeper.join()
 
 
-_LOOK_SECONDS = 2.0
+_LOOK_SECONDS: Final = 2.0
+_OTHER_LOOK_SECONDS: Final = 1.0
 Days = tuple[dt.date, ...]
-
-
-def campaign_of(context: dg.AssetExecutionContext) -> str | None:
-    """The campaign that a run works for, if any."""
-    return context.run.tags.get(CAMPAIGN_TAG)
-
-
-@contextmanager
-def _at_work(
-    context: dg.AssetExecutionContext, application: Application, attempt: Attempt, step: str
-) -> Iterator[SparkSession]:
-    """A session of the campaign's own, and the attempt's lease kept, as long as the batch is at work."""
-    execution = application.ledger.campaign(context.run.tags[CAMPAIGN_TAG]).specification.execution
-    lease = kept_lease(application.ledger, attempt, application.settings.lease)
-    with lease, application.session(work_tag(context, step, attempt.dataset), execution) as spark:
-        yield spark
 
 
 def in_batches(
@@ -95,75 +83,165 @@ def in_batches(
     Raises:
         dagster.Failure: the gate stays shut.
     """
-    campaign, days = campaign_of(context), batch.days
-    if campaign is None:
+    gate, road, days = _gate_of(context, application), application.road, batch.days
+    if isinstance(gate, _NoGate):
         with application.session(work_tag(context, batch.layer, batch.dataset)) as spark:
             yield spark, days
         return
-    if application.ledger.unit(application.ledger.campaign(campaign).unit).state is not UnitState.open:
+    if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
-    door, ledger, road = _door(context, application, campaign), application.ledger, application.road
     lacking = road.days_to_land if batch.layer == "raw" else road.days_to_stage
     while days:
-        size = ledger.campaign(campaign).knobs.partitions_per_batch
-        now, days = days[:size], days[size:]
+        now, days = gate.cut(days)
         todo = lacking(batch.dataset, now)
         if not todo:
             continue
-        attempt = door.wait(replace(batch, days=todo))
-        with _at_work(context, application, attempt, batch.layer) as spark:
+        attempt = gate.wait(replace(batch, days=todo))
+        with _at_work(context, application, attempt, batch.layer, gate.execution) as spark:
             yield spark, todo
-            work = Work(bytes_read=attempt.bytes_read, waited=door.waited, layer=batch.layer)
-            ledger.end_attempt(attempt.number, AttemptState.done, work)
+            work = Work(bytes_read=attempt.bytes_read, waited=gate.waited, layer=batch.layer)
+            application.ledger.end_attempt(attempt.number, AttemptState.done, work)
 
 
-def build_in_batches(
-    context: dg.AssetExecutionContext, application: Application, name: str, unit: Unit, days: Days
-) -> Days:
-    """Build and check the days that lack good evidence, batch by batch; the days that were built.
+def build(context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Days) -> Days:
+    """Build and check the days that have no good evidence in the unit, batch by batch; the days that were built.
+
+    A campaign's batches pass its gate, and end it where a check fails. Any other launch is one batch of all its days
+    without a gate; its check step, which Dagster may repeat alone, fails of what the batch has found.
 
     Raises:
-        dagster.Failure: the gate stays shut, or days failed blocking checks; what has passed stays, and Dagster is told.
+        dagster.Failure: the gate stays shut, or days of a campaign failed blocking checks; what has passed stays, and
+            Dagster is told.
+        ModelError: the fact model fails or returns other columns than declared.
+        EvidenceError: an upstream that the unit holds has not passed its checks.
+        LeaseLostError: another attempt has taken these days over.
     """
-    campaign = campaign_of(context) or ""
-    door = _door(context, application, campaign)
-    built: list[dt.date] = []
+    gate = _gate_of(context, application)
+    built: Days = ()
     try:
         while days:
-            size = application.ledger.campaign(campaign).knobs.partitions_per_batch
-            batch, days = days[:size], days[size:]
-            todo = application.road.days_to_build(unit, name, batch)
-            if todo:
-                attempt = door.wait(Batch(name, todo))
-                entries = len(application.ledger.journal(campaign))
-                evidence = _build(context, application, door, unit, attempt)
-                built += todo
-                _stop_on_failure(door.conductor, campaign, name, evidence, entries)
+            batch, days = gate.cut(days)
+            # Before the session, which would stand open while another launch is at work.
+            attempt = gate.begin(unit, name, batch)
+            if attempt is None:
+                context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
+                continue
+            context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
+            with _at_work(context, application, attempt, "shadow", gate.execution) as spark:
+                application.road.build(spark, unit, attempt)
+                evidence = application.road.validate(spark, unit, attempt)
+                work = Work(sum(e.measured.shadow.rows for e in evidence), attempt.bytes_read, gate.waited)
+                application.ledger.end_attempt(attempt.number, AttemptState.done, work)
+            built += attempt.days
+            gate.judged(name, evidence)
     except dg.Failure:
         _report(context, application, unit, name, built)
         raise
-    return tuple(built)
+    return built
+
+
+@contextmanager
+def _at_work(
+    context: dg.AssetExecutionContext,
+    application: Application,
+    attempt: Attempt,
+    layer: str,
+    execution: Execution | None,
+) -> Iterator[SparkSession]:
+    """A session for a batch, and the attempt's lease kept, as long as the batch is at work."""
+    lease = kept_lease(application.ledger, attempt, application.settings.lease)
+    with lease, application.session(work_tag(context, layer, attempt.dataset), execution) as spark:
+        yield spark
 
 
 @dataclass
-class _Door:
-    """The gate as a run stands before it."""
+class _NoGate:
+    """A launch that is no campaign's: one batch, as soon as no other launch is at work on its days."""
+
+    context: dg.AssetExecutionContext
+    application: Application
+    waited: dt.timedelta = dt.timedelta()
+    execution: Execution | None = None
+
+    def cut(self, days: Days) -> tuple[Days, Days]:
+        """The days of the next batch, and those after it."""
+        return days, ()
+
+    def begin(self, unit: Unit, name: str, days: Days) -> Attempt | None:
+        """The attempt on those of a batch's days that have no good evidence; nothing if all have.
+
+        Waits: two launches of the same days at once would take them from each other, and build them twice.
+        """
+        application, ledger, told = self.application, self.application.ledger, False
+        while True:
+            with ledger.lock(f"build:{name}", application.settings.query_timeout):
+                if ledger.unit(unit.id).state is not UnitState.open:
+                    return None
+                todo = application.road.days_to_build(unit, name, days)
+                if not todo:
+                    return None
+                other = self._other_at_work(unit, name, todo)
+                if other is None:
+                    run = self.context.run.run_id
+                    return ledger.start_attempt(unit.id, name, todo, run, application.settings.lease)
+            if not told:
+                told = True
+                self.context.log.info(
+                    f"waiting for run {other.run} (attempt {other.number}) at work on {format_days(other.days)}"
+                )
+            time.sleep(_OTHER_LOOK_SECONDS)
+
+    def _other_at_work(self, unit: Unit, name: str, days: Collection[dt.date]) -> Attempt | None:
+        """The living attempt of another launch on any of the days; what a run retries was its own."""
+        run, now = self.context.run, self.application.clock.now()
+        own = {run.run_id, run.root_run_id, run.parent_run_id}
+        for attempt in self.application.ledger.attempts(unit.id, AttemptState.running):
+            same = attempt.dataset == name and set(attempt.days) & set(days)
+            if same and attempt.run not in own and attempt.lease_until > now:
+                run_of_it = self.context.instance.get_run_by_id(attempt.run)
+                if run_of_it is not None and not run_of_it.is_finished:
+                    return attempt
+        return None
+
+    def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
+        """Nothing: the check step fails of it."""
+
+
+@dataclass
+class _CampaignGate:
+    """The gate of a campaign as a run stands before it; `seen` counts the journal's entries when the last batch began."""
 
     context: dg.AssetExecutionContext
     application: Application
     campaign: str
-    gatekeeper: Gatekeeper
-    conductor: Conductor
-    waited: dt.timedelta = field(default_factory=dt.timedelta)
+    desk: Desk
+    waited: dt.timedelta = dt.timedelta()
+    seen: int = 0
+
+    @property
+    def execution(self) -> Execution:
+        return self.application.ledger.campaign(self.campaign).specification.execution
+
+    def cut(self, days: Days) -> tuple[Days, Days]:
+        """Read anew for each batch: the knobs may be turned meanwhile."""
+        size = self.application.ledger.campaign(self.campaign).knobs.partitions_per_batch
+        return days[:size], days[size:]
+
+    def begin(self, unit: Unit, name: str, days: Days) -> Attempt | None:
+        todo = self.application.road.days_to_build(unit, name, days)
+        return self.wait(Batch(name, todo)) if todo else None
 
     def wait(self, batch: Batch) -> Attempt:
         """Wait until the gate opens; the attempt that the batch began."""
         since = time.monotonic()
         told = ""
         while True:
-            answer = self.gatekeeper.begin(self.campaign, batch, self.context.run_id, self.application.settings.lease)
+            answer = self.desk.gatekeeper.begin(
+                self.campaign, batch, self.context.run_id, self.application.settings.lease
+            )
             self.waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
             if isinstance(answer, Attempt):
+                self.seen = len(self.application.ledger.journal(self.campaign))
                 return answer
             if not isinstance(answer, Waits) or self.waited >= self._patience(answer):
                 raise self._shut(answer, batch)
@@ -194,49 +272,38 @@ class _Door:
             allow_retries=False,
         )
 
-
-def _door(context: dg.AssetExecutionContext, application: Application, campaign: str) -> _Door:
-    desk = desk_of(application, context.instance)
-    return _Door(context, application, campaign, desk.gatekeeper, desk.conductor)
-
-
-def _build(
-    context: dg.AssetExecutionContext, application: Application, door: _Door, unit: Unit, attempt: Attempt
-) -> Sequence[DayEvidence]:
-    context.log.info(f"unit {unit.id}: batch {attempt.number}: {format_days(attempt.days)}")
-    with _at_work(context, application, attempt, "shadow") as spark:
-        application.road.build(spark, unit, attempt)
-        evidence = application.road.validate(spark, unit, attempt)
-        rows = sum(e.measured.shadow.rows for e in evidence)
-        work = Work(rows, attempt.bytes_read, door.waited)
-        application.ledger.end_attempt(attempt.number, AttemptState.done, work)
-    return evidence
-
-
-def _stop_on_failure(
-    conductor: Conductor, campaign: str, name: str, evidence: Collection[DayEvidence], entries: int
-) -> None:
-    refusals = [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
-    if not refusals:
-        return
-    failed = {verdict.day for verdict in refusals}
-    reason = f"{number_of(len(failed), 'day')} of {name} failed checks ({format_days(failed)}); first: {refusals[0]}"
-    with contextlib.suppress(CampaignError):
-        # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
-        conductor.halt(campaign, reason, entries)
-    listed = "\n".join(str(verdict) for verdict in refusals[:20])
-    if conductor.ledger.campaign(campaign).phase in WORKING:
-        # Resumed since the batch began, or changed at this very moment; the conductor looks at the failed days next.
-        then = f"Nothing of it is published. The campaign has been changed since this batch began, see: backfill status {campaign}"
-    else:
-        then = (
-            "The campaign is stopped and nothing of it is published. Correct the cause, then go on with what is missing, "
-            f"failed or stale, and only that: backfill resume {campaign}"
+    def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
+        """Stop the campaign and end the run if days failed blocking checks: no later batch of it is let in."""
+        campaign, refusals = self.campaign, [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
+        if not refusals:
+            return
+        failed = {verdict.day for verdict in refusals}
+        reason = (
+            f"{number_of(len(failed), 'day')} of {name} failed checks ({format_days(failed)}); first: {refusals[0]}"
         )
-    raise dg.Failure(
-        f"{reason}\n{listed}\n{then}",
-        allow_retries=False,
-    )
+        with contextlib.suppress(CampaignError):
+            # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
+            self.desk.conductor.halt(campaign, reason, self.seen)
+        listed = "\n".join(str(verdict) for verdict in refusals[:20])
+        if self.application.ledger.campaign(campaign).phase in WORKING:
+            # Resumed since the batch began, or changed at this very moment; the conductor looks at the failed days next.
+            then = (
+                "Nothing of it is published. The campaign has been changed since this batch began, see: backfill status "
+                f"{campaign}"
+            )
+        else:
+            then = (
+                "The campaign is stopped and nothing of it is published. Correct the cause, then go on with what is missing, "
+                f"failed or stale, and only that: backfill resume {campaign}"
+            )
+        raise dg.Failure(f"{reason}\n{listed}\n{then}", allow_retries=False)
+
+
+def _gate_of(context: dg.AssetExecutionContext, application: Application) -> _NoGate | _CampaignGate:
+    campaign = context.run.tags.get(CAMPAIGN_TAG)
+    if campaign is None:
+        return _NoGate(context, application)
+    return _CampaignGate(context, application, campaign, desk_of(application, context.instance))
 
 
 def _report(
@@ -251,72 +318,3 @@ def _report(
     with batched_events(instance):
         for evaluation in evaluations(instance, name, list(evidence.values())):
             instance.report_runless_asset_event(evaluation)
-
-
-_BETWEEN_STEPS: Final = 10
-"""How many leases long the way from the shadow to its checks may take."""
-_OTHER_LOOK_SECONDS: Final = 1.0
-
-
-def build(
-    context: Context, application: Application, name: str, unit: Unit, days: tuple[dt.date, ...]
-) -> tuple[dt.date, ...]:
-    """Build those of a dataset's days that have no good evidence in the unit; the days that were built.
-
-    Raises:
-        ModelError: the fact model fails or returns other columns than declared.
-        EvidenceError: an upstream that the unit holds has not passed its checks.
-        LeaseLostError: another attempt has taken these days over.
-    """
-    ledger, lease = application.ledger, application.settings.lease
-    # Before the session, which would stand open while another launch is at work.
-    attempt = _begun(context, application, unit, name, days)
-    if attempt is None:
-        context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(days)}")
-        return ()
-    context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(days)}")
-    with kept_lease(ledger, attempt, lease), application.session(work_tag(context, "shadow", name)) as spark:
-        application.road.build(spark, unit, attempt)
-    # Until the checks begin, Dagster stores an event per day; nobody renews the lease meanwhile.
-    ledger.renew(attempt.number, lease * _BETWEEN_STEPS)
-    return attempt.days
-
-
-def _begun(
-    context: Context, application: Application, unit: Unit, name: str, days: tuple[dt.date, ...]
-) -> Attempt | None:
-    """An attempt on the days that lack good evidence, once no other launch is at work on them; `None` if none lacks any.
-
-    Two launches of the same days at once would otherwise take them from each other, and build them twice.
-    """
-    ledger, told = application.ledger, False
-    while True:
-        with ledger.lock(f"build:{name}", application.settings.query_timeout):
-            if ledger.unit(unit.id).state is not UnitState.open:
-                return None
-            todo = application.road.days_to_build(unit, name, days)
-            if not todo:
-                return None
-            other = _other_at_work(context, application, unit, name, todo)
-            if other is None:
-                return ledger.start_attempt(unit.id, name, todo, context.run.run_id, application.settings.lease)
-        if not told:
-            told = True
-            context.log.info(
-                f"waiting for run {other.run} (attempt {other.number}) at work on {format_days(other.days)}"
-            )
-        time.sleep(_OTHER_LOOK_SECONDS)
-
-
-def _other_at_work(
-    context: Context, application: Application, unit: Unit, name: str, days: Collection[dt.date]
-) -> Attempt | None:
-    """The living attempt of another launch on any of the days; what a run retries was its own."""
-    own, now = {context.run.run_id, context.run.root_run_id, context.run.parent_run_id}, application.clock.now()
-    for attempt in application.ledger.attempts(unit.id, AttemptState.running):
-        same = attempt.dataset == name and set(attempt.days) & set(days)
-        if same and attempt.run not in own and attempt.lease_until > now:
-            run = context.instance.get_run_by_id(attempt.run)
-            if run is not None and not run.is_finished:
-                return attempt
-    return None

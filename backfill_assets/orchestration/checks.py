@@ -1,20 +1,19 @@
 """The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
-from backfill_assets.core.evidence import DatasetDay, DayEvidence, Verdict
+from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.text import in_words
-from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState
+from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.check_list import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.orchestration.batches import build, kept_lease
-from backfill_assets.orchestration.launches import target_of, unit_of, work_tag
+from backfill_assets.orchestration.launches import target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
 from backfill_assets.orchestration.release_events import evaluations, report_waiting
 
@@ -45,7 +44,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
         days = days_of(context.op_execution_context.partition_keys)
         unit = _unit(context, application, loaded, days)
-        evidence = _evidence(context, application, unit, loaded, days)
+        evidence = _evidence(application, unit, dataset.name, days)
         yield from evaluations(context.instance, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
@@ -75,56 +74,15 @@ def _unit(
     return application.ledger.unit(owners[0])
 
 
-def _evidence(
-    context: dg.AssetCheckExecutionContext,
-    application: Application,
-    unit: Unit,
-    loaded: LoadedDataset,
-    days: tuple[dt.date, ...],
-) -> tuple[DayEvidence, ...]:
-    name = loaded.dataset.name
-    if unit.state is UnitState.open:
-        own = _attempt(application, unit, name, context.run.run_id)
-        attempt = own or _retried(context, application, unit, name, days)
-        if attempt is not None:
-            lease = kept_lease(application.ledger, attempt, application.settings.lease)
-            with application.session(work_tag(context, "checks", name)) as spark, lease:
-                application.road.validate(spark, unit, attempt)
-                application.ledger.end_attempt(attempt.number, AttemptState.done)
+def _evidence(application: Application, unit: Unit, name: str, days: tuple[dt.date, ...]) -> tuple[DayEvidence, ...]:
+    """What the step of the shadow has found of these days; nothing is built or measured here, however often it is repeated."""
     stored = application.ledger.evidence(unit.id, name, days)
-    if missing := _unchecked(stored, name, days):
+    if missing := [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]:
         raise EvidenceError(
             f"shadow/{name} {format_days(missing)} has not been built in unit {unit.id}; "
             f"materialize shadow/{name} for these days together with its checks"
         )
     return tuple(stored[name, day] for day in days)
-
-
-def _unchecked(stored: Mapping[DatasetDay, DayEvidence], name: str, days: Sequence[dt.date]) -> list[dt.date]:
-    """The days that no check has judged, by the evidence of their unit."""
-    return [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]
-
-
-def _attempt(application: Application, unit: Unit, name: str, run: str) -> Attempt | None:
-    running = application.ledger.attempts(unit.id, AttemptState.running)
-    mine = [a for a in running if a.run == run and a.dataset == name]
-    return mine[-1] if mine else None
-
-
-def _retried(
-    context: dg.AssetCheckExecutionContext, application: Application, unit: Unit, name: str, days: tuple[dt.date, ...]
-) -> Attempt | None:
-    """What the retry of a run builds anew for its checks.
-
-    A retry repeats only the steps that had not ended. The shadow was ready when its worker died, but nobody may give
-    evidence for the dead.
-    """
-    if context.run.parent_run_id is None:
-        return None
-    if not _unchecked(application.ledger.evidence(unit.id, name, days), name, days):
-        return None
-    build(context, application, name, unit, days)
-    return _attempt(application, unit, name, context.run.run_id)
 
 
 def again(application: Application, unit: Unit, days: Collection[dt.date]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from backfill_assets.core.errors import EngineError
+from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import batches
 from backfill_assets_tests.harness.tables import day
@@ -38,7 +39,9 @@ class Step:
 
     def build(self, session: Callable[..., Any] = lambda *_: nullcontext()) -> tuple[dt.date, ...]:
         application = self.house.application
-        road = SimpleNamespace(days_to_build=application.road.days_to_build, build=lambda *_: None)
+        road = SimpleNamespace(
+            days_to_build=application.road.days_to_build, build=lambda *_: None, validate=self._validate
+        )
         stripped: Any = SimpleNamespace(
             ledger=self.house.world.ledger, clock=self.house.world.clock, road=road, session=session,
             settings=SimpleNamespace(lease=LEASE, query_timeout=LEASE),
@@ -48,7 +51,11 @@ class Step:
             log=SimpleNamespace(info=lambda _: None),
             instance=SimpleNamespace(get_run_by_id=self.runs.get),
         )
-        return batches.build(context, stripped, "sales", self.unit, (D1, D2))
+        return batches.build(context, stripped, self.unit, "sales", (D1, D2))
+
+    def _validate(self, _: object, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
+        self.house.world.build(unit, "sales", {d: [d.day] for d in attempt.days}, attempt=attempt)
+        return tuple(self.house.world.ledger.evidence(unit.id, "sales", attempt.days).values())
 
     def states(self) -> dict[str, AttemptState]:
         return {a.run: a.state for a in self.house.world.ledger.attempts(self.unit.id)}
@@ -57,7 +64,7 @@ class Step:
 @pytest.fixture
 def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
     house = House(tmp_path, monkeypatch)
-    run = SimpleNamespace(run_id="mine", root_run_id=None, parent_run_id=None)
+    run = SimpleNamespace(run_id="mine", root_run_id=None, parent_run_id=None, tags={})
     yield Step(house, house.world.open_unit({"sales": (D1, D2)}), run, {})
     house.close()
 
@@ -77,7 +84,7 @@ def test_days_that_another_launch_builds_meanwhile_are_not_built_again(
     looks += [lambda: None, lambda: step.house.world.build(step.unit, "sales", {D1: [1]}, attempt=other)]
     assert step.build() == (D2,)
     assert looks == []
-    assert step.states() == {"other": AttemptState.done, "mine": AttemptState.running}
+    assert step.states() == {"other": AttemptState.done, "mine": AttemptState.done}
 
 
 def test_nothing_is_left_when_another_launch_has_built_all(step: Step, looks: list[Callable[[], object]]) -> None:
@@ -92,7 +99,7 @@ def test_a_run_that_is_over_whatever_its_lease_says_is_not_waited_for(
 ) -> None:
     step.other("over", D1, finished=True)
     assert step.build() == (D1, D2)
-    assert step.states() == {"over": AttemptState.lost, "mine": AttemptState.running}
+    assert step.states() == {"over": AttemptState.lost, "mine": AttemptState.done}
 
 
 def test_a_dead_run_is_waited_for_until_its_lease_is_over(step: Step, looks: list[Callable[[], object]]) -> None:
@@ -107,7 +114,7 @@ def test_a_retry_does_not_wait_for_what_it_retries(step: Step, looks: list[Calla
     step.other("first", D1, D2)
     setattr(step.run, kin, "first")
     assert step.build() == (D1, D2)
-    assert step.states()["mine"] is AttemptState.running
+    assert step.states()["mine"] is AttemptState.done
 
 
 def test_an_attempt_whose_server_does_not_start_has_failed_and_holds_nobody_up(

@@ -20,7 +20,7 @@ from backfill_assets.control.conductor import Batch
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import batches
-from backfill_assets.orchestration.batches import build_in_batches, in_batches
+from backfill_assets.orchestration.batches import build, in_batches
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World
 
@@ -90,7 +90,7 @@ class Runs:
             for layer, note in done.items():
                 for _, batch in in_batches(context, self.application, Batch("sales", days, layer)):
                     note(batch)
-            build_in_batches(context, self.application, "sales", unit, days)
+            build(context, self.application, unit, "sales", days)
         except dg.Failure as failure:
             world.scheduler.failed_run, world.scheduler.failed_of = run.run_id, str(failure.description)
             return False

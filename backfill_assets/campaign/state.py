@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill_assets.campaign.execution import MOST_AT_ONCE, MOST_IN_A_BATCH
-from backfill_assets.campaign.plan import Plan
+from backfill_assets.campaign.plan import Plan, Step, StepKind
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import format_duration, number_of
@@ -129,6 +129,14 @@ class Campaign:
     def id(self) -> str:
         """The `backfill_id` of the specification."""
         return self.specification.backfill_id
+
+    @property
+    def step(self) -> Step:
+        """The step of the plan that a launched campaign is at: its canaries, or what comes after them."""
+        done = {StepKind.announce, StepKind.open_unit} | (
+            {StepKind.canary} if self.phase is not Phase.canary else set()
+        )
+        return next(step for step in self.plan.steps if step.kind not in done)
 
     def turned(self, *, max_concurrency: int | None = None, partitions_per_batch: int | None = None) -> Campaign:
         """The same campaign with knobs turned."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import assert_never
 
 from backfill_assets.campaign.load import drift_of, load_specification
-from backfill_assets.campaign.plan import Days, Plan
+from backfill_assets.campaign.plan import Days, Plan, StepKind
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.control.conductor import Conductor, Tell
@@ -61,12 +62,8 @@ class Control:
                     f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: {_planning(campaign)}"
                 )
             refuse_claimed(self.ledger, campaign_id, campaign.plan.targets)
-            # Before the claim: from there on the live pipeline meets it.
-            self._say(campaign, Notice.announced)
-            unit = self._open(campaign)
-            phase = Phase.canary if campaign.plan.canaries else Phase.running
-            launched = replace(campaign, phase=phase, unit=unit.id, canary_only=canary_only)
-            entry = self._entry(campaign, Action.launched, unit=unit.id, plan=campaign.plan.fingerprint)
+            launched = self._begun(replace(campaign, canary_only=canary_only))
+            entry = self._entry(campaign, Action.launched, unit=launched.unit, plan=campaign.plan.fingerprint)
             launched = self.ledger.change_campaign(launched, {Phase.planned}, entry)
         self._say(launched, Notice.launched)
         self.conductor.conduct(campaign_id)
@@ -199,6 +196,23 @@ class Control:
                 f"{remedy.format(id=campaign_id)}; see: backfill status {campaign_id}"
             )
         return campaign
+
+    def _begun(self, campaign: Campaign) -> Campaign:
+        """The campaign once the steps of its plan are taken up to the first that builds, which is the conductor's."""
+        for step in campaign.plan.steps:
+            match step.kind:
+                case StepKind.announce:
+                    # Before the claim: from there on the live pipeline meets it.
+                    self._say(campaign, Notice.announced)
+                case StepKind.open_unit:
+                    campaign = replace(campaign, unit=self._open(campaign).id)
+                case StepKind.canary:
+                    return replace(campaign, phase=Phase.canary)
+                case StepKind.rest | StepKind.approve | StepKind.publish | StepKind.sign_off | StepKind.cleanup:
+                    break
+                case _:
+                    assert_never(step.kind)
+        return replace(campaign, phase=Phase.running)
 
     def _open(self, campaign: Campaign) -> Unit:
         targets = campaign.plan.targets

@@ -6,9 +6,10 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 from backfill_assets.campaign.load import drift_of
+from backfill_assets.campaign.plan import StepKind
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import (
     CAMPAIGN_TAG,
@@ -25,6 +26,7 @@ from backfill_assets.campaign.state import (
 )
 from backfill_assets.control.figures import Workload
 from backfill_assets.core.days import ONE_DAY, format_days
+from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, Attempt, AttemptState, UnitState, Work, shown_days
 from backfill_assets.dataset.loaded import Catalog
@@ -228,11 +230,11 @@ class Conductor:
             self._stop(campaign, reason)
 
     def lacking(self, campaign: Campaign) -> tuple[DayFault, ...]:
-        """What the campaign's present phase still lacks: of the canaries only, or of all days."""
-        faults = self.publisher.missing(campaign.unit)
-        if campaign.phase is not Phase.canary:
+        """What the campaign's present step still lacks: of the canaries only, or of all days."""
+        faults, step = self.publisher.missing(campaign.unit), campaign.step
+        if step.kind is not StepKind.canary:
             return faults
-        canaries = frozenset(campaign.plan.canaries)
+        canaries = frozenset(step.days)
         return tuple(fault for fault in faults if fault.day in canaries)
 
     def _go_on(self, campaign: Campaign) -> str:
@@ -249,7 +251,7 @@ class Conductor:
             return ""
         faults = self.lacking(campaign)
         lacking = [fault for fault in faults if fault.fault not in MOVED]
-        if not faults or (since.ended and not lacking and campaign.phase is Phase.canary):
+        if not faults or (since.ended and not lacking and campaign.step.kind is StepKind.canary):
             return self._passed(campaign)
         if isinstance(decision, Halts):
             return self._stop(campaign, decision.reason)
@@ -260,15 +262,30 @@ class Conductor:
         return self._launch(campaign, faults) if isinstance(decision, Admitted) else ""
 
     def _passed(self, campaign: Campaign) -> str:
-        if campaign.phase is Phase.canary:
-            then = replace(campaign, phase=Phase.paused if campaign.canary_only else Phase.running)
-            reason = "only the canaries were asked for; go on with: backfill resume" if campaign.canary_only else ""
-            days = format_days(campaign.plan.canaries)
-            changed = self.ledger.change_campaign(
-                then, {Phase.canary}, self._entry(campaign, Action.canaries_passed, reason, days=days)
-            )
-            text = f"{campaign.id}: the canaries have passed ({days})"
-            return text if campaign.canary_only else f"{text}; {self._go_on(changed)}"
+        match campaign.step.kind:
+            case StepKind.canary:
+                return self._canaries_passed(campaign)
+            case StepKind.rest | StepKind.approve | StepKind.publish | StepKind.sign_off | StepKind.cleanup:
+                # With the rest the last step has passed that is the conductor's: all others wait for people.
+                return self._validated(campaign)
+            case StepKind.announce | StepKind.open_unit:
+                raise CampaignError(
+                    f"campaign {campaign.id} was never launched; do that with: backfill launch {campaign.id}"
+                )
+            case _:
+                assert_never(campaign.step.kind)
+
+    def _canaries_passed(self, campaign: Campaign) -> str:
+        then = replace(campaign, phase=Phase.paused if campaign.canary_only else Phase.running)
+        reason = "only the canaries were asked for; go on with: backfill resume" if campaign.canary_only else ""
+        days = format_days(campaign.step.days)
+        changed = self.ledger.change_campaign(
+            then, {Phase.canary}, self._entry(campaign, Action.canaries_passed, reason, days=days)
+        )
+        text = f"{campaign.id}: the canaries have passed ({days})"
+        return text if campaign.canary_only else f"{text}; {self._go_on(changed)}"
+
+    def _validated(self, campaign: Campaign) -> str:
         evidence = self.publisher.evidence_hash(campaign.unit)
         noted = [e.detail.get("evidence") for e in self.ledger.journal(campaign.id) if e.action is Action.validated]
         # Noted again after a `resume` that found nothing to do: what goes stale from here on is left alone as before.
@@ -287,7 +304,7 @@ class Conductor:
         wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
         days = self._with_followers({day for _, day in lacking}, campaign, names)
-        what = "canary" if campaign.phase is Phase.canary else "day"
+        what = "canary" if campaign.step.kind is StepKind.canary else "day"
         request = BackfillRequest(
             layers={name: planned[name] for name in names},
             days=days,

@@ -29,9 +29,10 @@ def specification(**changes: object) -> Specification:
 
 
 def with_canaries(approval: Mapping[str, object] | None = None, **execution: object) -> Specification:
-    """Make a specification of six days, two of them canaries, built in batches of two."""
+    """Make a specification of six days, two of them canaries, built in batches of two; of whatever happens people are told."""
     return specification(
         source_range={"start": str(SIX_DAYS[0]), "end": str(SIX_DAYS[-1])},
         approval=approval or {"required": False},
         execution={"canary": {"partitions": 2}, "partitions_per_batch": 2, **execution},
+        notify={"webhook": "env:BACKFILL_WEBHOOK"},
     )

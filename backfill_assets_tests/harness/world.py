@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill_assets.campaign.load import drift_of
-from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
+from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset, steps
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Admitted, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
@@ -268,7 +268,7 @@ class World:
         datasets = tuple(
             PlannedDataset(n, ("shadow",), tuple(d), self.basis.code(n), {}, 0, 0) for n, d in targets.items()
         )
-        plan = Plan(asked.backfill_id, asked.hash, now, datasets, (), (), Estimate(0, 0, 0, 0.0))
+        plan = Plan(asked.backfill_id, asked.hash, now, datasets, (), steps(asked, datasets, (), 7), Estimate(0, 0, 0, 0.0))
         campaign = Campaign(asked, plan, Knobs(1, 7), now)
         return self.ledger.add_campaign(campaign, JournalEntry(campaign.id, now, "ada", Action.planned))
 
@@ -316,7 +316,8 @@ class World:
         planned = PlannedDataset("sales", ("raw", "staging", "shadow"), days, self.basis.code("sales"), {}, 10, 100)
         chosen = CANARIES if canaries is None else canaries
         estimate = Estimate(10, 100, 3, 1.0)
-        return Plan(asked.backfill_id, asked.hash, self.clock.now(), (planned,), chosen, (), estimate)
+        taken = steps(asked, (planned,), chosen, 7)
+        return Plan(asked.backfill_id, asked.hash, self.clock.now(), (planned,), chosen, taken, estimate)
 
     def plan(self) -> Campaign:
         campaign = Campaign(self.specification, self.make_plan(self.specification), Knobs(1, 2), self.clock.now())

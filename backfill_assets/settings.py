@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import psutil
@@ -26,7 +26,17 @@ _SHOWN: Final = 100
 _PACKAGE: Final = Path(__file__).resolve().parent
 
 _Value = TypeVar("_Value")
-_Default = TypeVar("_Default")
+
+_MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_SPARK_URL: Final = re.compile(r"sc://[^\s/?#@;]+/?(;[^\s/?#;=]+=[^\s?#;=]*)*;?")
+"""Host and port, then options, as Spark's client reads them; without a user, whom it does not know."""
+_WEB_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%/+-]*)?")
+_LOWEST_MEMORY_MB: Final = 512
+_PORTS: Final = range(1024, 65536)
+
+Chunk = int | Literal["all"]
+"""Days per run, or one run for all."""
 
 
 class IdentitySource(StrEnum):
@@ -36,8 +46,106 @@ class IdentitySource(StrEnum):
     ledger = "ledger"
 
 
+def _identity(text: str) -> IdentitySource:
+    try:
+        return IdentitySource(text)
+    except ValueError:
+        raise ValueError("write os or ledger, or unset it") from None
+
+
+def _duration(text: str) -> timedelta:
+    """A positive duration of at most a year."""
+    found = parse_duration(text)
+    if not timedelta(0) < found <= timedelta(days=365):
+        raise ValueError("give a duration above zero and of at most 365d")
+    return found
+
+
+def _folder(text: str) -> Path:
+    """A folder of this machine, absolute; it need not exist."""
+    if "://" in text:
+        raise ValueError("give a folder of this machine or of a mounted file system, not a URL")
+    try:
+        path = Path(text).expanduser().absolute()
+        taken = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{error}; give a folder that can be looked into") from None
+    if taken:
+        raise ValueError("it is a file; give a folder, or move the file away")
+    return path
+
+
+def _warehouse(text: str) -> Path:
+    """A folder for tables; no address of an object store."""
+    if reason := refused_url(text):
+        raise ValueError(reason)
+    return _folder(text)
+
+
+def _ledger_url(text: str) -> str:
+    """A SQLAlchemy URL of SQLite or Postgres."""
+    if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
+        raise ValueError("give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database")
+    return text
+
+
+def _web_address(text: str) -> str:
+    """An address without anything that could be a secret."""
+    # It stands in links that everybody sees: nothing of it may be a secret.
+    if not _WEB_ADDRESS.fullmatch(text):
+        raise ValueError(
+            "give an address without user and options, such as https://reports.example.org/backfills, or unset it"
+        )
+    return text
+
+
+def _spark_url(text: str) -> str:
+    """A Spark Connect URL."""
+    remedy = "give a Spark Connect URL such as sc://spark.example.org:15002 or sc://host:443/;use_ssl=true;token=…, or unset it"
+    if not _SPARK_URL.fullmatch(text):
+        raise ValueError(remedy)
+    try:
+        parts = urlsplit(text)
+        known = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        # Python's own text would quote the URL, and with it the token.
+        known = False
+    if not known:
+        raise ValueError(remedy)
+    return text
+
+
+def _memory(text: str) -> str:
+    """A heap size that Spark starts with, such as 1500m."""
+    if not _MEMORY.match(text):
+        raise ValueError("give a whole number and m or g, such as 1500m or 4g")
+    megabytes = int(text[:-1]) * (1024 if text.endswith("g") else 1)
+    if megabytes < _LOWEST_MEMORY_MB:
+        raise ValueError(f"Spark does not start with less than {_LOWEST_MEMORY_MB}m")
+    return text
+
+
+def _port(text: str) -> int:
+    """A port, or 0 for a free one."""
+    if not _NUMBER.fullmatch(text) or not (int(text) == 0 or int(text) in _PORTS):
+        raise ValueError("give a port from 1024 to 65535, or 0 for a free one")
+    return int(text)
+
+
+def _chunk(text: str) -> Chunk:
+    """Days per run, or `all` for one run."""
+    if text == "all":
+        return "all"
+    if not _NUMBER.fullmatch(text) or int(text) == 0:
+        raise ValueError("give a number of days from 1 on, or `all` for one run over the whole range")
+    return int(text)
+
+
 class Settings(BaseModel):
-    """Where things live and how the engine behaves; built by `Settings.from_env`, never changed after."""
+    """Where things live and how the engine behaves; built by `Settings.from_env`, never changed after.
+
+    Each setting is annotated with the function that reads its variable.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,57 +153,57 @@ class Settings(BaseModel):
         description="BACKFILL_ASSETS_STATE: folder of everything that is not code; "
         "default `.state` in the working folder."
     )
-    warehouse: Path = Field(
+    warehouse: Annotated[Path, _warehouse] = Field(
         description="BACKFILL_ASSETS_WAREHOUSE: folder of all tables and of the embedded server; "
         "default `warehouse` in the state folder."
     )
-    sources: Path = Field(
+    sources: Annotated[Path, _folder] = Field(
         description="BACKFILL_ASSETS_SOURCES: folder into which source files are delivered; "
         "default `sources` in the state folder."
     )
-    datasets: Path = Field(
+    datasets: Annotated[Path, _folder] = Field(
         description="BACKFILL_ASSETS_DATASETS: folder of dataset folders; default the ones that come with the package."
     )
-    reports: Path = Field(
+    reports: Annotated[Path, _folder] = Field(
         description="BACKFILL_ASSETS_REPORTS: folder into which reports are written; default `reports` in the state folder."
     )
-    reports_url: str = Field(
+    reports_url: Annotated[str, _web_address] = Field(
         default="",
         description="BACKFILL_ASSETS_REPORTS_URL: address under which somebody serves the folder of reports, for links to "
         "them; default none, and links are paths.",
     )
-    ledger_url: str = Field(
+    ledger_url: Annotated[str, _ledger_url] = Field(
         repr=False,
         description="BACKFILL_ASSETS_LEDGER_URL: SQLAlchemy URL of the ledger; default SQLite in the state folder.",
     )
-    spark_url: str | None = Field(
+    spark_url: Annotated[str | None, _spark_url] = Field(
         default=None,
         repr=False,
         description="BACKFILL_ASSETS_SPARK_URL: Spark Connect URL (sc://host:port) of a server that somebody "
         "else runs; default none, which means the embedded server.",
     )
-    spark_memory: str = Field(
+    spark_memory: Annotated[str, _memory] = Field(
         default="2g",
         description="BACKFILL_ASSETS_SPARK_MEMORY: heap of the embedded server, such as 1500m or 4g.",
     )
-    spark_port: int = Field(
+    spark_port: Annotated[int, _port] = Field(
         default=0,
         description="BACKFILL_ASSETS_SPARK_PORT: port of the embedded server on 127.0.0.1; 0 takes a free one.",
     )
-    spark_idle: timedelta = Field(
+    spark_idle: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=30),
         description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops; one that works on "
         "for nobody stops sooner.",
     )
-    query_timeout: timedelta = Field(
+    query_timeout: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=30),
         description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run; then it is interrupted.",
     )
-    lease: timedelta = Field(
+    lease: Annotated[timedelta, _duration] = Field(
         default=timedelta(seconds=90),
         description="BACKFILL_ASSETS_LEASE: how long a run's worker may be silent before its run is failed.",
     )
-    gate_wait: timedelta = Field(
+    gate_wait: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=1),
         description="BACKFILL_ASSETS_GATE_WAIT: how long a campaign's run waits before a shut gate; then it ends, and what "
         "is missing is launched again when the gate opens.",
@@ -105,24 +213,24 @@ class Settings(BaseModel):
         repr=False,
         description="BACKFILL_ASSETS_SPARK_URL_<NAME>: Spark Connect URLs that specifications name in `compute`.",
     )
-    cost_per_hour: Price | None = Field(
+    cost_per_hour: Annotated[Price | None, parse_price] = Field(
         default=None,
         description="BACKFILL_ASSETS_COST_PER_HOUR: what an hour of batch time costs, such as 4.20 EUR; default none, and "
         "plans name no cost.",
     )
-    chunk: Chunk | None = Field(
+    chunk: Annotated[Chunk | None, _chunk] = Field(
         default=None,
         description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
         "default none, which means what each dataset says.",
     )
 
-    roles: Mapping[str, tuple[str, ...]] = Field(
+    roles: Annotated[Mapping[str, tuple[str, ...]], parse_roles] = Field(
         default_factory=dict,
         description="BACKFILL_ASSETS_ROLES: users by role, for approvals, such as `finance-controller=anna,ben; "
         "data-lead=carl`; default none.",
     )
 
-    identity: IdentitySource = Field(
+    identity: Annotated[IdentitySource, _identity] = Field(
         default=IdentitySource.os,
         description="BACKFILL_ASSETS_IDENTITY: who says who is at work: `os`, the user of the operating system, or `ledger`, "
         "the login at the ledger's Postgres; default os.",
@@ -135,28 +243,22 @@ class Settings(BaseModel):
         Relative folders are taken from the working folder. Raises `SettingsError` for a value that
         cannot be used, naming the variable, the value and the remedy.
         """
-        state = _folder(environ, "STATE", Path.cwd() / ".state")
-        return cls(
-            state=state,
-            warehouse=_warehouse(environ, state / "warehouse"),
-            sources=_folder(environ, "SOURCES", state / "sources"),
-            datasets=_folder(environ, "DATASETS", _PACKAGE / "datasets"),
-            reports=_folder(environ, "REPORTS", state / "reports"),
-            reports_url=_read(environ, "REPORTS_URL", "", web_address),
-            ledger_url=_read(environ, "LEDGER_URL", f"sqlite:///{state / 'ledger.db'}", ledger_url),
-            spark_url=_read(environ, "SPARK_URL", None, spark_url),
-            spark_memory=_read(environ, "SPARK_MEMORY", "2g", memory),
-            spark_port=_read(environ, "SPARK_PORT", 0, port),
-            spark_idle=_read(environ, "SPARK_IDLE", timedelta(minutes=30), duration),
-            query_timeout=_read(environ, "QUERY_TIMEOUT", timedelta(minutes=30), duration),
-            lease=_read(environ, "LEASE", timedelta(seconds=90), duration),
-            gate_wait=_read(environ, "GATE_WAIT", timedelta(minutes=1), duration),
-            computes=_computes(environ),
-            cost_per_hour=_read(environ, "COST_PER_HOUR", None, parse_price),
-            chunk=_read(environ, "CHUNK", None, chunk),
-            roles=_read(environ, "ROLES", {}, parse_roles),
-            identity=_read(environ, "IDENTITY", IdentitySource.os, _identity),
-        )
+        state = _read(environ, "STATE", _folder) or Path.cwd() / ".state"
+        found: dict[str, Any] = {
+            "state": state,
+            "warehouse": state / "warehouse",
+            "sources": state / "sources",
+            "datasets": _PACKAGE / "datasets",
+            "reports": state / "reports",
+            "ledger_url": f"sqlite:///{state / 'ledger.db'}",
+            "computes": _computes(environ),
+        }
+        for name, field in cls.model_fields.items():
+            for parse in field.metadata:
+                if (value := _read(environ, name.upper(), parse)) is not None:
+                    found[name] = value
+        _require_disk(found["warehouse"])
+        return cls(**found)
 
     def of_campaign(self, execution: Execution) -> Settings:
         """The same settings with what a campaign wants otherwise.
@@ -175,12 +277,10 @@ class Settings(BaseModel):
         return self.model_copy(update=update)
 
 
-def _read(
-    environ: Mapping[str, str], name: str, default: _Default, parse: Callable[[str], _Value]
-) -> _Value | _Default:
+def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], _Value]) -> _Value | None:
     text = environ.get(_PREFIX + name, "").strip()
     if not text:
-        return default
+        return None
     try:
         return parse(text)
     except ValueError as error:
@@ -196,23 +296,18 @@ def _read(
 def _computes(environ: Mapping[str, str]) -> dict[str, str]:
     head = _PREFIX + "SPARK_URL_"
     named = {name.removeprefix(head).lower() for name in environ if name.startswith(head)}
-    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", "", spark_url) for name in sorted(named)}
+    found = {name: _read(environ, f"SPARK_URL_{name.upper()}", _spark_url) for name in sorted(named)}
     return {name: url for name, url in found.items() if url}
 
 
-def _folder(environ: Mapping[str, str], name: str, default: Path) -> Path:
-    return _read(environ, name, default.absolute(), folder_path)
-
-
-def _warehouse(environ: Mapping[str, str], default: Path) -> Path:
-    folder = _read(environ, "WAREHOUSE", default, warehouse_path)
+def _require_disk(warehouse: Path) -> None:
     try:
-        reason = refused_mount(_resolved(folder), _mounts())
+        mounts = [Mount(Path(p.mountpoint), p.device, p.fstype) for p in psutil.disk_partitions(all=True)]
+        reason = refused_mount(_resolved(warehouse), mounts)
     except (OSError, RuntimeError) as error:
         reason = f"its links cannot be followed ({error}); mend them, or give another folder"
     if reason:
-        raise SettingsError(f"{_PREFIX}WAREHOUSE: {str(folder)!r} cannot be used; {reason}.")
-    return folder
+        raise SettingsError(f"{_PREFIX}WAREHOUSE: {str(warehouse)!r} cannot be used; {reason}.")
 
 
 def _resolved(folder: Path) -> Path:
@@ -223,114 +318,3 @@ def _resolved(folder: Path) -> Path:
         if error.errno == errno.ELOOP:
             raise
     return folder.resolve()
-
-
-def _mounts() -> list[Mount]:
-    return [Mount(Path(p.mountpoint), p.device, p.fstype) for p in psutil.disk_partitions(all=True)]
-
-
-def _identity(text: str) -> IdentitySource:
-    try:
-        return IdentitySource(text)
-    except ValueError:
-        raise ValueError("write os or ledger, or unset it") from None
-
-
-_MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_SPARK_URL: Final = re.compile(r"sc://[^\s/?#@;]+/?(;[^\s/?#;=]+=[^\s?#;=]*)*;?")
-"""Host and port, then options, as Spark's client reads them; without a user, whom it does not know."""
-_WEB_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%/+-]*)?")
-_LOWEST_MEMORY_MB: Final = 512
-_PORTS: Final = range(1024, 65536)
-
-Chunk = int | Literal["all"]
-"""Days per run, or one run for all."""
-
-
-def duration(text: str) -> timedelta:
-    """A positive duration of at most a year."""
-    found = parse_duration(text)
-    if not timedelta(0) < found <= timedelta(days=365):
-        raise ValueError("give a duration above zero and of at most 365d")
-    return found
-
-
-def folder_path(text: str) -> Path:
-    """A folder of this machine, absolute; it need not exist."""
-    if "://" in text:
-        raise ValueError("give a folder of this machine or of a mounted file system, not a URL")
-    try:
-        path = Path(text).expanduser().absolute()
-        taken = path.exists() and not path.is_dir()
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"{error}; give a folder that can be looked into") from None
-    if taken:
-        raise ValueError("it is a file; give a folder, or move the file away")
-    return path
-
-
-def warehouse_path(text: str) -> Path:
-    """A folder for tables; no address of an object store."""
-    if reason := refused_url(text):
-        raise ValueError(reason)
-    return folder_path(text)
-
-
-def ledger_url(text: str) -> str:
-    """A SQLAlchemy URL of SQLite or Postgres."""
-    if not re.match(r"^(sqlite|postgresql(\+\w+)?)://", text):
-        raise ValueError("give sqlite:///<absolute path> or postgresql+psycopg2://user:password@host/database")
-    return text
-
-
-def web_address(text: str) -> str:
-    """An address without anything that could be a secret."""
-    # It stands in links that everybody sees: nothing of it may be a secret.
-    if not _WEB_ADDRESS.fullmatch(text):
-        raise ValueError(
-            "give an address without user and options, such as https://reports.example.org/backfills, or unset it"
-        )
-    return text
-
-
-def spark_url(text: str) -> str:
-    """A Spark Connect URL."""
-    remedy = "give a Spark Connect URL such as sc://spark.example.org:15002 or sc://host:443/;use_ssl=true;token=…, or unset it"
-    if not _SPARK_URL.fullmatch(text):
-        raise ValueError(remedy)
-    try:
-        parts = urlsplit(text)
-        known = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        # Python's own text would quote the URL, and with it the token.
-        known = False
-    if not known:
-        raise ValueError(remedy)
-    return text
-
-
-def memory(text: str) -> str:
-    """A heap size that Spark starts with, such as 1500m."""
-    if not _MEMORY.match(text):
-        raise ValueError("give a whole number and m or g, such as 1500m or 4g")
-    megabytes = int(text[:-1]) * (1024 if text.endswith("g") else 1)
-    if megabytes < _LOWEST_MEMORY_MB:
-        raise ValueError(f"Spark does not start with less than {_LOWEST_MEMORY_MB}m")
-    return text
-
-
-def port(text: str) -> int:
-    """A port, or 0 for a free one."""
-    if not _NUMBER.fullmatch(text) or not (int(text) == 0 or int(text) in _PORTS):
-        raise ValueError("give a port from 1024 to 65535, or 0 for a free one")
-    return int(text)
-
-
-def chunk(text: str) -> Chunk:
-    """Days per run, or `all` for one run."""
-    if text == "all":
-        return "all"
-    if not _NUMBER.fullmatch(text) or int(text) == 0:
-        raise ValueError("give a number of days from 1 on, or `all` for one run over the whole range")
-    return int(text)

@@ -18,14 +18,14 @@ from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaign.validation import METRIC_CHANGE, ROW_CHANGE, SHORT_SPELLING
 from backfill_assets.core.errors import ContractError, DatasetError
 from backfill_assets.core.expected_change import Change, row_change
-from backfill_assets.core.text import format_duration, without_secrets
+from backfill_assets.core.text import format_duration
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.load import schema_as_text, schema_of
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.yaml import (
     MOST_FAULTS,
     Document,
+    FileFault,
     KeyPath,
     content_of,
     decoded,
@@ -41,21 +41,6 @@ _Placed = tuple[KeyPath, int | None, str]
 
 
 @dataclass(frozen=True)
-class SpecificationFault:
-    """One thing that is wrong with a specification; `line` counts from 1, `key` is the key's path with dots."""
-
-    file: Path
-    line: int | None
-    key: str
-    message: str
-
-    def __str__(self) -> str:
-        """One line for people: file, line, what is wrong and what to do."""
-        place = shown_path(self.file) + (f":{self.line}" if self.line else "")
-        return f"{place}: {without_secrets(self.message)}"
-
-
-@dataclass(frozen=True)
 class LoadedSpecification:
     """A specification, the file that it was read from, its text, and the line of every key."""
 
@@ -64,28 +49,26 @@ class LoadedSpecification:
     text: str
     lines: Mapping[KeyPath, int]
 
-    def fault(self, path: KeyPath, message: str) -> SpecificationFault:
+    def fault(self, path: KeyPath, message: str) -> FileFault:
         """A fault of this file at a key, or at the nearest key above it that is there."""
-        return SpecificationFault(self.file, line_of(path, self.lines), shown_key(path), message)
+        return FileFault(self.file, message, line_of(path, self.lines), shown_key(path))
 
 
-def load_specification(file: Path) -> LoadedSpecification | tuple[SpecificationFault, ...]:
+def load_specification(file: Path) -> LoadedSpecification | tuple[FileFault, ...]:
     """Load one specification, or say everything that is wrong with it by itself; `misfits` looks at the catalog."""
     try:
         text = decoded(content_of(file))
     except DatasetError as error:
-        message, line = error.args
-        return (SpecificationFault(file, line, "", message),)
+        return (FileFault(file, *error.args),)
     return read_specification(text, file)
 
 
-def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[SpecificationFault, ...]:
+def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[FileFault, ...]:
     """Load a specification from its text; `file` is the place that faults name."""
     try:
         document = read_yaml(text)
     except DatasetError as error:
-        message, line = error.args
-        return (SpecificationFault(file, line, "", message),)
+        return (FileFault(file, *error.args),)
     placed: list[_Placed] = [(path, line, message) for line, path, message in document.faults]
     specification, lines = None, document.lines
     if isinstance(document.value, dict):
@@ -94,9 +77,8 @@ def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[Spe
     else:
         placed.append(((), 1, "the file has no mapping of key: value lines; see docs/backfill-yaml.md"))
     if specification is None or placed:
-        ordered = sorted(placed, key=lambda fault: fault[1] or 0)
-        told = ordered[:MOST_FAULTS]
-        return tuple(SpecificationFault(file, line, shown_key(path), message) for path, line, message in told)
+        told = sorted(placed, key=lambda fault: fault[1] or 0)[:MOST_FAULTS]
+        return tuple(FileFault(file, message, line, shown_key(path)) for path, line, message in told)
     return LoadedSpecification(specification, file, text, lines)
 
 
@@ -114,7 +96,7 @@ def misfits(
     *,
     now: dt.datetime | None = None,
     computes: Collection[str] | None = None,
-) -> tuple[SpecificationFault, ...]:
+) -> tuple[FileFault, ...]:
     """Everything in a specification that the catalog does not bear out, in the order of the lines.
 
     `now` (aware) tells which partitions a growing dataset has, `computes` are the names that `execution.compute` may
@@ -137,9 +119,7 @@ def misfits(
     return tuple(sorted(islice(faults, MOST_FAULTS), key=lambda fault: fault.line or 0))
 
 
-def _range_faults(
-    loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None
-) -> Iterator[SpecificationFault]:
+def _range_faults(loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None) -> Iterator[FileFault]:
     days, last = loaded.specification.source_range, target.end if now is None else target.newest_day(now)
     for key, day in (("start", days.start), ("end", days.end)):
         where = f"source_range.{key} = {day}"
@@ -151,14 +131,14 @@ def _range_faults(
             yield loaded.fault(("source_range", key), text)
 
 
-def _target_faults(loaded: LoadedSpecification, target: Dataset) -> Iterator[SpecificationFault]:
+def _target_faults(loaded: LoadedSpecification, target: Dataset) -> Iterator[FileFault]:
     key = loaded.specification.target.partition_key
     if key != target.partition_column:
         text = f"target.partition_key = {key!r}: {target.name} is partitioned by {target.partition_column}; write that"
         yield loaded.fault(("target", "partition_key"), text)
 
 
-def _scope_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
+def _scope_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileFault]:
     target, named = loaded.specification.target.dataset, loaded.specification.scope.downstream
     below = catalog.downstream_of([target])
     for i, name in enumerate(named if isinstance(named, tuple) else ()):
@@ -173,7 +153,7 @@ def _scope_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[Spe
             )
 
 
-def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
+def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileFault]:
     specification = loaded.specification
     target, scope = specification.target.dataset, scoped(specification, catalog)
     for key in (METRIC_CHANGE, ROW_CHANGE):
@@ -194,7 +174,7 @@ def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[Sp
 
 def _unknown_fault(
     loaded: LoadedSpecification, place: tuple[str, str, str], known: Sequence[str]
-) -> Iterator[SpecificationFault]:
+) -> Iterator[FileFault]:
     key, dataset, subject = place
     if subject in known:
         return
@@ -207,7 +187,7 @@ def _unknown_fault(
 
 def _band_fault(
     loaded: LoadedSpecification, place: tuple[str, str, str], dataset: Dataset, change: Change
-) -> Iterator[SpecificationFault]:
+) -> Iterator[FileFault]:
     path, column = _written(loaded, place), place[2]
     if column in dataset.promisable:
         try:
@@ -224,7 +204,7 @@ def _written(loaded: LoadedSpecification, place: tuple[str, str, str]) -> KeyPat
     return ("validation", key, subject) if flat else ("validation", key, dataset, subject)
 
 
-def _retention_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[SpecificationFault]:
+def _retention_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileFault]:
     wanted = loaded.specification.rollback.keep_for
     for name in scoped(loaded.specification, catalog):
         kept = catalog.datasets[name].dataset.retention.keep_for if name in catalog.datasets else wanted
@@ -234,7 +214,7 @@ def _retention_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator
             yield loaded.fault(("rollback", "keep_for"), f"{text}; {remedy}")
 
 
-def _compute_faults(loaded: LoadedSpecification, computes: Collection[str]) -> Iterator[SpecificationFault]:
+def _compute_faults(loaded: LoadedSpecification, computes: Collection[str]) -> Iterator[FileFault]:
     compute = loaded.specification.execution.compute
     if compute and compute not in computes:
         known = f"one of {', '.join(sorted(computes))}" if computes else "none, for no such variable is set"
@@ -326,13 +306,3 @@ def uncompared(campaign: Campaign) -> str:
     if not campaign.file or file.is_file():
         return ""
     return f"its file {shown_path(file)} is not there: not compared with the plan"
-
-
-def specification_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a backfill specification, made from the model that loads it."""
-    return schema_of(Specification, "backfill specification")
-
-
-def specification_schema_text() -> str:
-    """The schema as it is stored in docs/backfill.schema.json."""
-    return schema_as_text(specification_schema())

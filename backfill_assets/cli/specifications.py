@@ -16,7 +16,6 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.draft import Draft, draft_text
 from backfill_assets.campaign.load import (
     LoadedSpecification,
-    SpecificationFault,
     load_specification,
     misfits,
     read_specification,
@@ -32,13 +31,13 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.yaml import shown_path
+from backfill_assets.dataset.yaml import FileFault, shown_path
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:
     """Check specifications by themselves and against the datasets; tells every fault of all of them with its line."""
     application = Application.from_env()
-    faults: list[SpecificationFault] = []
+    faults: list[FileFault] = []
     good: list[LoadedSpecification] = []
     for file in dict.fromkeys(files):
         loaded = load_specification(file)
@@ -59,13 +58,13 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, s
         raise typer.Exit(1)
 
 
-def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[SpecificationFault, ...]:
+def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[FileFault, ...]:
     """What the datasets, the clock and the environment of this process do not bear out of a specification."""
     now, computes = application.clock.now(), application.settings.computes
     return misfits(loaded, application.catalog, now=now, computes=computes)
 
 
-def _namesakes(loaded: LoadedSpecification, others: Sequence[LoadedSpecification]) -> Iterator[SpecificationFault]:
+def _namesakes(loaded: LoadedSpecification, others: Sequence[LoadedSpecification]) -> Iterator[FileFault]:
     own = loaded.specification.backfill_id
     for other in others:
         if other.specification.backfill_id == own:

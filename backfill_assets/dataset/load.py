@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
@@ -30,8 +30,8 @@ from backfill_assets.dataset.loaded import (
 from backfill_assets.dataset.models import find_model, sql_faults
 from backfill_assets.dataset.yaml import (
     MOST_FAULTS,
-    DatasetFault,
     Document,
+    FileFault,
     KeyPath,
     content_of,
     decoded,
@@ -42,12 +42,12 @@ from backfill_assets.dataset.yaml import (
 )
 
 
-def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[DatasetFault, ...]]:
+def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[FileFault, ...]]:
     """The datasets whose upstreams are all there and fit, and what is wrong with the others.
 
     A dataset that is refused takes with it everything that is built from it.
     """
-    good, faults = dict(datasets), list[DatasetFault]()
+    good, faults = dict(datasets), list[FileFault]()
     while found := [*_cycle(good), *(fault for loaded in good.values() for fault in _faults(loaded, good))]:
         faults += found
         for fault in found:
@@ -55,7 +55,7 @@ def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDatas
     return good, tuple(faults)
 
 
-def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[DatasetFault]:
+def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileFault]:
     known = {name: [u for u in loaded.dataset.upstream if u in datasets] for name, loaded in datasets.items()}
     cycle = cycle_in(known)
     for name in sorted(set(cycle)):
@@ -63,7 +63,7 @@ def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[DatasetFault]:
         yield _fault(datasets[name], "upstream", text)
 
 
-def _faults(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[DatasetFault]:
+def _faults(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[FileFault]:
     for name in loaded.dataset.upstream:
         if name not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
@@ -74,8 +74,8 @@ def _faults(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Ite
             yield _fault(loaded, key, f"{text}; datasets that are released together must agree")
 
 
-def _fault(loaded: LoadedDataset, key: str, text: str) -> DatasetFault:
-    return DatasetFault(loaded.name, loaded.folder / FILE, text, None, key)
+def _fault(loaded: LoadedDataset, key: str, text: str) -> FileFault:
+    return FileFault(loaded.folder / FILE, text, None, key, loaded.name)
 
 
 def load_folder(folder: Path) -> Catalog:
@@ -91,33 +91,36 @@ def load_folder(folder: Path) -> Catalog:
             f"{shown_path(folder)}: the folder of datasets cannot be read ({error.strerror}); "
             "create it or set BACKFILL_ASSETS_DATASETS to another"
         ) from error
-    loaded = [(path.name, load_dataset(path)) for path in found]
-    datasets = {name: result for name, result in loaded if isinstance(result, LoadedDataset)}
-    faults = [fault for _, result in loaded if not isinstance(result, LoadedDataset) for fault in result]
+    datasets: dict[str, LoadedDataset] = {}
+    faults: list[FileFault] = []
+    for path in found:
+        result = load_dataset(path)
+        if isinstance(result, LoadedDataset):
+            datasets[path.name] = result
+        else:
+            faults += (replace(fault, dataset=path.name) for fault in result)
     datasets, link_faults = linked(datasets)
     return Catalog(datasets, (*faults, *link_faults))
 
 
-def load_dataset(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
+def load_dataset(folder: Path) -> LoadedDataset | tuple[FileFault, ...]:
     """Load one dataset folder, or say everything that is wrong with it."""
     try:
         return _loaded(folder)
     except OSError as error:
         text = f"cannot be read ({error.strerror}: {error.filename}); let this user read the folder, or move it away"
-        return (DatasetFault(folder.name, folder, text),)
+        return (FileFault(folder, text),)
 
 
-def _loaded(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
+def _loaded(folder: Path) -> LoadedDataset | tuple[FileFault, ...]:
     file = folder / FILE
     if not file.is_file():
-        text = f"the folder has no {FILE}; write one, or move the folder away"
-        return (DatasetFault(folder.name, folder, text),)
+        return (FileFault(folder, f"the folder has no {FILE}; write one, or move the folder away"),)
     try:
         content = content_of(file)
         document = read_yaml(decoded(content))
     except DatasetError as error:
-        message, line = error.args
-        return (DatasetFault(folder.name, file, message, line),)
+        return (FileFault(file, *error.args),)
     dataset, faults = _dataset(document, file)
     if not isinstance(document.value, dict):
         return tuple(faults[:MOST_FAULTS])
@@ -128,86 +131,68 @@ def _loaded(folder: Path) -> LoadedDataset | tuple[DatasetFault, ...]:
     try:
         code = _code_files(folder, content) | _hashed(models.values())
     except DatasetError as error:
-        return (DatasetFault(folder.name, folder, str(error.args[0])),)
+        return (FileFault(folder, str(error.args[0])),)
     version = code_version(code, project_version())
     return LoadedDataset(
         dataset, folder, models.get(ModelLayer.staging), models[ModelLayer.fact], version, _cases(folder)
     )
 
 
-def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[DatasetFault]]:
-    folder = file.parent.name
-    faults = [DatasetFault(folder, file, text, line, shown_key(at)) for line, at, text in document.faults]
-    if not isinstance(document.value, dict):
-        text = "the file has no mapping of key: value lines; see docs/dataset-yaml.md"
-        return None, [*faults, DatasetFault(folder, file, text, 1)]
+def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[FileFault]]:
+    placed: list[tuple[KeyPath, int | None, str]] = [(path, line, text) for line, path, text in document.faults]
     dataset: Dataset | None = None
-    placed: Iterable[tuple[KeyPath, int | None, str]] = ()
-    try:
-        # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
-        dataset = Dataset.model_validate_json(json.dumps(document.value), strict=True)
-    except ValidationError as error:
-        placed = validation_faults(error, Dataset, document.lines)
-    faults += [DatasetFault(folder, file, text, line, shown_key(path)) for path, line, text in placed]
-    named = [(key, text) for key, text in _naming_faults(document.value.get("name"), folder)]
-    named += _collisions(dataset) if dataset else []
-    faults += [DatasetFault(folder, file, text, document.lines.get((key,)), key) for key, text in named]
-    queries = [*_consumer_faults(dataset), *_golden_faults(dataset)] if dataset else []
-    faults += [DatasetFault(folder, file, text, document.lines.get(path), shown_key(path)) for path, text in queries]
-    return dataset, faults
+    if isinstance(document.value, dict):
+        try:
+            # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
+            dataset = Dataset.model_validate_json(json.dumps(document.value), strict=True)
+        except ValidationError as error:
+            placed += validation_faults(error, Dataset, document.lines)
+        found = [*_naming_faults(document.value.get("name"), file.parent.name)]
+        if dataset is not None:
+            found += (*_collisions(dataset), *_consumer_faults(dataset), *_golden_faults(dataset))
+        placed += ((path, document.lines.get(path), text) for path, text in found)
+    else:
+        placed.append(((), 1, "the file has no mapping of key: value lines; see docs/dataset-yaml.md"))
+    return dataset, [FileFault(file, text, line, shown_key(path)) for path, line, text in placed]
 
 
-def _naming_faults(name: object, folder: str) -> list[tuple[str, str]]:
+def _naming_faults(name: object, folder: str) -> Iterator[tuple[KeyPath, str]]:
     try:
         checked_name(folder, "the folder's name")
     except InvalidNameError as error:
-        return [("name", str(error))]
+        yield ("name",), str(error)
+        return
     if isinstance(name, str) and name != folder and NAME_PATTERN.fullmatch(name):
-        return [("name", f"name = {name!r}: the folder is called {folder!r}; give both the same name")]
-    return []
+        yield ("name",), f"name = {name!r}: the folder is called {folder!r}; give both the same name"
 
 
-def _collisions(dataset: Dataset) -> list[tuple[str, str]]:
+def _collisions(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
     metrics = [name for name, n in Counter(metric_names(dataset)).items() if n > 1]
-    faults = [("measures", f"measures: two metrics are called {name!r}; rename a measure") for name in metrics]
-    checks = [name for name, n in Counter(c.name for c in checks_of(dataset)).items() if n > 1]
+    for name in metrics:
+        yield ("measures",), f"measures: two metrics are called {name!r}; rename a measure"
     told = {f"{name}_change" for name in metrics}
-    faults += [
-        ("checks", f"checks: two checks are called {name!r}; rename one or name it only once")
-        for name in checks
-        if name not in told
-    ]
-    return faults
+    for name, n in Counter(c.name for c in checks_of(dataset)).items():
+        if n > 1 and name not in told:
+            yield ("checks",), f"checks: two checks are called {name!r}; rename one or name it only once"
 
 
-def _consumer_faults(dataset: Dataset) -> list[tuple[KeyPath, str]]:
+def _consumer_faults(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
+    for name, consumer in dataset.consumers.items():
+        for _, text in sql_faults(consumer.sql, "a consumer's query"):
+            yield ("consumers", name, "sql"), f"consumers.{name}.sql: {text}"
     # The view always shows the newest version, whichever one is asked about.
     view = re.compile(rf"\bpublished`?\s*\.\s*`?{dataset.name}\b", re.IGNORECASE)
-    faults = [
-        (name, text)
-        for name, consumer in dataset.consumers.items()
-        for _, text in sql_faults(consumer.sql, "a consumer's query")
-    ]
-    faults += [
-        (name, f"it names the view {found[0]}; write {dataset.name} alone, which can be the table as it was")
-        for name, consumer in dataset.consumers.items()
-        if (found := view.search(consumer.sql))
-    ]
-    return [(("consumers", name, "sql"), f"consumers.{name}.sql: {text}") for name, text in faults]
+    for name, consumer in dataset.consumers.items():
+        if found := view.search(consumer.sql):
+            text = f"it names the view {found[0]}; write {dataset.name} alone, which can be the table as it was"
+            yield ("consumers", name, "sql"), f"consumers.{name}.sql: {text}"
 
 
-def _golden_faults(dataset: Dataset) -> list[tuple[KeyPath, str]]:
-    queries = [
-        (("golden", name, key), text)
-        for name, golden in dataset.golden.items()
-        for key, text in (("sql", golden.sql), ("ours", golden.ours))
-        if text is not None
-    ]
-    return [
-        (path, f"{'.'.join(path)}: {fault}")
-        for path, text in queries
-        for _, fault in sql_faults(text, "a golden source's query")
-    ]
+def _golden_faults(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
+    for name, golden in dataset.golden.items():
+        for key, query in (("sql", golden.sql), ("ours", golden.ours)):
+            for _, text in sql_faults(query, "a golden source's query") if query is not None else ():
+                yield ("golden", name, key), f"golden.{name}.{key}: {text}"
 
 
 def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
@@ -215,19 +200,19 @@ def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
     return tuple(part) if isinstance(part, dict) else ()
 
 
-def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[DatasetFault]]:
+def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[FileFault]]:
     references, upstreams = _names_under(value, "references"), _names_under(value, "upstream")
     # Without either, the contract is refused anyway; a missing staging model is then worth a word as well.
     staged = "source" in value or not upstreams
     tables = {ModelLayer.staging: ("raw",), ModelLayer.fact: (*(("staging",) if staged else ()), *upstreams)}
     models: dict[ModelLayer, Model] = {}
-    faults: list[DatasetFault] = []
+    faults: list[FileFault] = []
     for layer in ModelLayer if staged else (ModelLayer.fact,):
         result = find_model(folder, layer, (*tables[layer], *references))
         if isinstance(result, Model):
             models[layer] = result
         else:
-            faults += [DatasetFault(folder.name, f.file, f.message, f.line) for f in result]
+            faults += result
     return models, faults
 
 
@@ -261,38 +246,3 @@ def _cases(folder: Path) -> tuple[Case, ...]:
         return ()
     found = sorted(path for path in cases.iterdir() if path.is_dir() and path.name[0] not in "._")
     return tuple(Case(path.name, path) for path in found)
-
-
-def dataset_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of dataset.yaml, made from the model that loads it."""
-    return schema_of(Dataset, "dataset.yaml")
-
-
-def schema_text() -> str:
-    """The schema as it is stored in docs/dataset.schema.json."""
-    return schema_as_text(dataset_schema())
-
-
-def schema_of(model: type[BaseModel], title: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a model."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tight(model.model_json_schema())}
-    return {**schema, "title": title}
-
-
-def schema_as_text(schema: Mapping[str, Any]) -> str:
-    """A schema as it is stored in docs/."""
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _tight(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_tight(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    tight = {key: _tight(value) for key, value in node.items() if key != "title" or not isinstance(value, str)}
-    # Keys that do not match the pattern of a name would pass for an editor and fail at load.
-    if "patternProperties" in tight:
-        tight["additionalProperties"] = False
-    if {"const": 0} in tight.get("anyOf", []):
-        tight["default"] = "0%"
-    return tight

@@ -14,7 +14,7 @@ from pathlib import Path
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.yaml import DatasetFault
+from backfill_assets.dataset.yaml import FileFault
 
 Upstreams = Mapping[str, Collection[str]]
 """For each dataset those that it is built from."""
@@ -101,7 +101,7 @@ FILE = "dataset.yaml"
 
 
 class ModelLayer(StrEnum):
-    """The two steps of the road that a dataset describes with a model."""
+    """The two steps of the pipeline that a dataset describes with a model."""
 
     staging = "staging"
     fact = "fact"
@@ -188,7 +188,7 @@ class Catalog:
     """All datasets of a folder that can be used, by name, and what is wrong with the others."""
 
     datasets: Mapping[str, LoadedDataset]
-    faults: tuple[DatasetFault, ...] = ()
+    faults: tuple[FileFault, ...] = ()
 
     def dataset(self, name: str) -> LoadedDataset:
         """The dataset of that name.

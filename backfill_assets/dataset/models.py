@@ -20,7 +20,7 @@ from typing import Final
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
 from backfill_assets.dataset.loaded import Language, Model, ModelLayer, ModuleSource, normal
-from backfill_assets.dataset.yaml import content_of, decoded
+from backfill_assets.dataset.yaml import FileFault, content_of, decoded
 
 OWN: Final = __name__.partition(".")[0]
 _LONGEST_NAME: Final = 200
@@ -33,16 +33,6 @@ _BY_NAME: Final = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"
 _MAY: Final = "a model may import pyspark, the standard library and modules of its own project"
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _LIBRARY: Final = Path(sysconfig.get_path("stdlib")).resolve()
-
-
-@dataclass(frozen=True)
-class ForeignImport:
-    """An import of something that could change without any evidence becoming stale: where it stands, its name, and why."""
-
-    file: Path
-    line: int
-    name: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -64,10 +54,13 @@ class _Module:
 
 @dataclass(frozen=True)
 class Imports:
-    """What a model imports, directly or through others: the project's modules by name, and what it must not."""
+    """What a model imports, directly or through others: the project's modules by name.
+
+    `foreign` are imports that it must not have: what they bring could change without any evidence becoming stale.
+    """
 
     modules: Mapping[str, ModuleSource]
-    foreign: tuple[ForeignImport, ...]
+    foreign: tuple[FileFault, ...]
 
 
 def imports_of(tree: ast.Module, file: Path) -> Imports:
@@ -80,7 +73,7 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
         DatasetError: a module cannot be read; `args` are the message and no line.
     """
     modules: dict[str, ModuleSource] = {}
-    foreign: list[ForeignImport] = []
+    foreign: list[FileFault] = []
     left = [_Reading(tree, file, None, whole=True)]
     seen: set[tuple[str, bool]] = set()
     chains: dict[str, tuple[_Module, ...]] = {}
@@ -92,7 +85,7 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
             chain = chains[name]
             if not _is_project(chain):
                 if sure and (why := reading.minds(name)):
-                    foreign.append(ForeignImport(reading.file, line, name, why))
+                    foreign.append(FileFault(reading.file, f"imports {name}; {why}", line))
                 continue
             for module in chain:
                 whole = module is chain[-1]
@@ -263,37 +256,27 @@ _LONGEST_OF = {Language.sql: _LONGEST, Language.python: 64 * 1024}
 _WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
 
 
-@dataclass(frozen=True)
-class ModelFault:
-    """What is wrong with a model: its file (or the dataset's folder), the line if any, and what to do."""
-
-    file: Path
-    message: str
-    line: int | None = None
-
-
-def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Model | tuple[ModelFault, ...]:
+def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Model | tuple[FileFault, ...]:
     """The model of a layer, or what is wrong with it; `tables` are the names that it may ask for."""
     candidates = [(folder / f"{layer}.{language}", language) for language in Language]
     present = [(path, language) for path, language in candidates if path.is_file()]
     if not present:
-        return (ModelFault(folder, f"there is no {layer} model; write {layer}.sql or {layer}.py"),)
+        return (FileFault(folder, f"there is no {layer} model; write {layer}.sql or {layer}.py"),)
     if len(present) > 1:
-        return (ModelFault(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
+        return (FileFault(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
     path, language = present[0]
     try:
         text = decoded(content_of(path, _LONGEST_OF[language]))
     except DatasetError as error:
-        message, line = error.args
-        return (ModelFault(path, message, line),)
+        return (FileFault(path, *error.args),)
     if hidden := hidden_in(text):
         at, name = hidden
         message = f"this line holds {name}, which one cannot see; remove it"
-        return (ModelFault(path, message, text.count("\n", 0, at) + 1),)
+        return (FileFault(path, message, text.count("\n", 0, at) + 1),)
     # As it is hashed: a line end in the text of a query is data.
     text = normal(text.encode()).decode()
     if language is Language.sql:
-        faults = tuple(ModelFault(path, message, line) for line, message in sql_faults(text))
+        faults = tuple(FileFault(path, message, line) for line, message in sql_faults(text))
         return faults or Model(layer, path, language, text)
     return _python_model(Model(layer, path, language, text), tables)
 
@@ -335,39 +318,32 @@ def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
     return tuple(writing[:1]) if first == "WITH" else ()
 
 
-def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[ModelFault, ...]:
+def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[FileFault, ...]:
     try:
         tree = ast.parse(model.text, filename=str(model.path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
-        return (ModelFault(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
+        return (FileFault(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
     try:
         imports = imports_of(tree, model.path)
     except DatasetError as error:
-        return (ModelFault(model.path, str(error.args[0])),)
-    faults = [_import_fault(found) for found in imports.foreign]
+        return (FileFault(model.path, str(error.args[0])),)
+    faults = [*imports.foreign]
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == model.layer), None)
     if function is None:
         text = f"there is no function {model.layer}; write def {model.layer}({', '.join(sorted(tables))})"
-        return (*faults, ModelFault(model.path, text))
+        return (*faults, FileFault(model.path, text))
     arguments = function.args
     parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
     unknown = [name for name in parameters if name not in tables]
     known = ", ".join(sorted(tables))
     faults += [
-        ModelFault(model.path, f"{model.layer} asks for the table {name!r}; there are: {known}", function.lineno)
+        FileFault(model.path, f"{model.layer} asks for the table {name!r}; there are: {known}", function.lineno)
         for name in unknown
     ]
     if arguments.vararg or arguments.kwarg:
         text = f"{model.layer} takes * or **; name the tables that it wants: {known}"
-        faults.append(ModelFault(model.path, text, function.lineno))
+        faults.append(FileFault(model.path, text, function.lineno))
     if not parameters and not faults:
-        faults.append(
-            ModelFault(model.path, f"{model.layer} asks for no table; name some of: {known}", function.lineno)
-        )
+        faults.append(FileFault(model.path, f"{model.layer} asks for no table; name some of: {known}", function.lineno))
     return tuple(faults) or replace(model, parameters=parameters, modules=imports.modules)
-
-
-def _import_fault(found: ForeignImport) -> ModelFault:
-    """An import outside the code version: what it brings could change without any evidence becoming stale."""
-    return ModelFault(found.file, f"imports {found.name}; {found.why}", found.line)

@@ -23,6 +23,7 @@ from backfill_assets.core.text import NOT_SHOWN, hidden_in, may_hold_secret, sho
 MOST_FAULTS = 100
 """Nobody reads more of them."""
 _LONGEST_KEY = 200
+_LONGEST_VALUE = 60
 _LONGEST_PATH = 1_000
 _REMEDIES: Final = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
@@ -44,17 +45,17 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class DatasetFault:
-    """One thing that is wrong with a dataset folder.
+class FileFault:
+    """One thing that is wrong with a file or folder that people write.
 
-    `file` is the file or folder that it is about, `line` counts from 1, `key` is the key's path with dots.
+    `line` counts from 1, `key` is the key's path with dots; `dataset` is the one that cannot be used because of it, if any.
     """
 
-    dataset: str
     file: Path
     message: str
     line: int | None = None
     key: str = ""
+    dataset: str = ""
 
     def __str__(self) -> str:
         """One line for people: file, line, what is wrong and what to do."""
@@ -114,7 +115,7 @@ def _message(detail: Any, path: KeyPath, root: type[BaseModel]) -> str:
     if path[:1] == ("notify",) and path[1:2] != ("on",):
         # Where a webhook is expected, any text may be one.
         return f"{key}: {remedy}"
-    return f"{key} = {shown_value(detail['input'])}: {remedy}" if key else remedy
+    return f"{key} = {_shown_value(detail['input'])}: {remedy}" if key else remedy
 
 
 def _remedy(detail: Any) -> str:
@@ -127,7 +128,7 @@ def _remedy(detail: Any) -> str:
     return remedy.format_map(context) if remedy else str(detail["msg"]).removeprefix("Input ")
 
 
-def shown_value(value: object, most: int = 60) -> str:
+def _shown_value(value: object) -> str:
     """A value as it may stand in a message: as in YAML, and short."""
     match value:
         case None:
@@ -141,7 +142,7 @@ def shown_value(value: object, most: int = 60) -> str:
         case str() if may_hold_secret(value):
             return NOT_SHOWN
         case _:
-            return shortened(repr(value), most)
+            return shortened(repr(value), _LONGEST_VALUE)
 
 
 def _suggestion(key: str, known: Sequence[str]) -> str:
@@ -275,6 +276,9 @@ class _Reader:
     faults: list[tuple[int, KeyPath, str]] = field(default_factory=list)
     read: int = 0
 
+    def fault(self, event: Any, path: KeyPath, text: str) -> None:
+        self.faults.append((_line(event), path, text))
+
     def document(self) -> object:
         value: object = None
         documents = 0
@@ -283,7 +287,7 @@ class _Reader:
                 continue
             documents += 1
             if documents > 1:
-                self.faults.append((_line(event), (), "a second document begins here; remove all after ---"))
+                self.fault(event, (), "a second document begins here; remove all after ---")
                 break
             value = self.value(next(self.events), ())
         return value
@@ -296,14 +300,12 @@ class _Reader:
             )
         self.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
-            self.faults.append(
-                (_line(event), path, f"*{shown_key((str(event.anchor),))} is an alias; write the value out")
-            )
+            self.fault(event, path, f"*{shown_key((str(event.anchor),))} is an alias; write the value out")
             return None
         if event.anchor:
-            self.faults.append((_line(event), path, f"&{shown_key((event.anchor,))} is an anchor; remove it"))
+            self.fault(event, path, f"&{shown_key((event.anchor,))} is an anchor; remove it")
         if event.tag:
-            self.faults.append((_line(event), path, f"{shown_key((event.tag,))} is a tag; remove it"))
+            self.fault(event, path, f"{shown_key((event.tag,))} is a tag; remove it")
         if len(path) >= MAX_DEPTH:
             raise DatasetError(f"the values are nested deeper than {MAX_DEPTH} levels", _line(event))
         if isinstance(event, yaml.MappingStartEvent):
@@ -312,9 +314,7 @@ class _Reader:
             return self.sequence(path)
         # The text itself was looked at as a whole; what is left are escapes, such as "\u202e".
         if hidden := hidden_in(event.value):
-            self.faults.append(
-                (_line(event), path, f"{shown_key(path)} holds {hidden[1]}, which one cannot see; remove it")
-            )
+            self.fault(event, path, f"{shown_key(path)} holds {hidden[1]}, which one cannot see; remove it")
         return event.value if event.style else _plain(event.value)
 
     def mapping(self, path: KeyPath) -> dict[str, object]:
@@ -325,13 +325,10 @@ class _Reader:
             key = str(event.value)
             here = (*path, key)
             if event.anchor or event.tag:
-                self.faults.append(
-                    (_line(event), here, f"the key {shown_key((key,))!r} has an anchor or a tag; remove it")
-                )
+                self.fault(event, here, f"the key {shown_key((key,))!r} has an anchor or a tag; remove it")
             if key in found:
-                first = self.lines[here]
-                text = f"{shown_key(here)} stands here again; it is already set in line {first}"
-                self.faults.append((_line(event), here, f"{text}; keep one of them"))
+                text = f"{shown_key(here)} stands here again; it is already set in line {self.lines[here]}"
+                self.fault(event, here, f"{text}; keep one of them")
             self.lines.setdefault(here, _line(event))
             value = self.value(next(self.events), here)
             found.setdefault(key, value)

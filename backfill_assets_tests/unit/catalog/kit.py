@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.yaml import DatasetFault
+from backfill_assets.dataset.yaml import FileFault
 
 YAML = """\
 name: trips
@@ -64,7 +64,7 @@ def loaded(folder: Path) -> LoadedDataset:
     return result
 
 
-def faults(folder: Path) -> tuple[DatasetFault, ...]:
+def faults(folder: Path) -> tuple[FileFault, ...]:
     result = load_dataset(folder)
     assert not isinstance(result, LoadedDataset), "the folder was accepted"
     return result

@@ -20,8 +20,8 @@ def modules(text: str) -> set[str]:
     return {name for name, module in found.items() if module.file is not None}
 
 
-def foreign(text: str) -> list[tuple[str, int, str]]:
-    return [(f.file.name, f.line, f.name) for f in imports_of(ast.parse(text), Path("fact.py")).foreign]
+def foreign(text: str) -> list[str]:
+    return [str(fault) for fault in imports_of(ast.parse(text), Path("fact.py")).foreign]
 
 
 def test_the_text_of_an_imported_helper_is_part_of_the_code_version(tmp_path: Path, project: Project) -> None:

@@ -6,17 +6,16 @@ import re
 from pathlib import Path
 
 from backfill_assets.campaign.execution import OF_SPEED, PINNED, is_of_speed
-from backfill_assets.campaign.load import specification_schema, specification_schema_text
 from backfill_assets.campaign.specification import Specification
 from backfill_assets_tests.unit.catalog.test_specifications import YAML
+from tools.schemas import as_text, specification_schema
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-REFRESH = """python -c "from backfill_assets.dataset.load import specification_schema_text as t; print(t(), end='')\""""
 
 
 def test_the_schema_in_docs_is_up_to_date() -> None:
     stored = (DOCS / "backfill.schema.json").read_text(encoding="utf-8")
-    assert stored == specification_schema_text(), f"write it again: {REFRESH} > docs/backfill.schema.json"
+    assert stored == as_text(specification_schema()), "write it again: python -m tools.schemas"
 
 
 def test_the_schema_refuses_unknown_keys_everywhere() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import backfill_assets
 from backfill_assets.campaign.load import (
     LoadedSpecification,
-    SpecificationFault,
     load_specification,
     misfits,
     read_specification,
@@ -23,7 +22,7 @@ from backfill_assets.campaign.load import (
 from backfill_assets.core.days import EARLIEST, LATEST, MOST_DAYS
 from backfill_assets.core.text import NAME_PATTERN, hidden_in
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.dataset.yaml import MOST_FAULTS
+from backfill_assets.dataset.yaml import MOST_FAULTS, FileFault
 from backfill_assets_tests.unit.catalog.test_specifications import YAML
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, spoiled
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
@@ -40,7 +39,7 @@ GOOD = json.loads(json.dumps(yaml.safe_load(PROMISED), default=str))
 FILE = Path("fix.yaml")
 
 
-def judged(found: LoadedSpecification | tuple[SpecificationFault, ...], file: str = "fix.yaml") -> None:
+def judged(found: LoadedSpecification | tuple[FileFault, ...], file: str = "fix.yaml") -> None:
     faults = misfits(found, CATALOG) if isinstance(found, LoadedSpecification) else found
     assert len(faults) <= MOST_FAULTS
     for fault in faults:

@@ -12,9 +12,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -24,7 +22,7 @@ from pydantic import (
 )
 
 from backfill_assets.core.errors import MisfitError
-from backfill_assets.core.fields import Period
+from backfill_assets.core.fields import Part, Period
 from backfill_assets.core.text import (
     NAME_PATTERN,
     SIZE_PATTERN,
@@ -110,12 +108,8 @@ def covers_the_day(windows: Iterable[TimeWindow]) -> bool:
 
 def _until(clock: dt.time, edge: dt.time) -> dt.timedelta:
     """How long a clock that nobody sets takes to show `edge` again; above zero."""
-    ahead = _since_midnight(edge) - _since_midnight(clock)
+    ahead = dt.datetime.combine(dt.date.min, edge) - dt.datetime.combine(dt.date.min, clock)
     return ahead if ahead > dt.timedelta(0) else ahead + _DAY
-
-
-def _since_midnight(clock: dt.time) -> dt.timedelta:
-    return dt.timedelta(hours=clock.hour, minutes=clock.minute, seconds=clock.second, microseconds=clock.microsecond)
 
 
 def _change_of_offset(first: dt.datetime, last: dt.datetime, zone: ZoneInfo) -> dt.datetime | None:
@@ -288,17 +282,13 @@ Pace = Annotated[
 """A pace as text."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Canary(_Part):
+class Canary(Part):
     """The days that go first, alone."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)]
 
 
-class Budget(_Part):
+class Budget(Part):
     """What a campaign may use up before it stops; what is not named has no limit."""
 
     bytes_read_per_day: Size | None = Field(
@@ -307,7 +297,7 @@ class Budget(_Part):
     wall_time: Period | None = Field(default=None, description="Time of all batches, added up.")
 
 
-class Execution(_Part):
+class Execution(Part):
     """How the days are worked through."""
 
     partitions_per_batch: Annotated[int, Field(ge=1, le=MOST_IN_A_BATCH)] = Field(

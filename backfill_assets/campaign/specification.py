@@ -12,9 +12,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -29,7 +27,7 @@ from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import MOST_DAYS, day_range
 from backfill_assets.core.errors import MisfitError
 from backfill_assets.core.expected_change import Clause, Contract
-from backfill_assets.core.fields import Day, Line, Name, Period, TimeZone, Who
+from backfill_assets.core.fields import Day, Line, Name, Part, Period, TimeZone, Who
 from backfill_assets.core.text import NAME_PATTERN
 
 ID_PATTERN = r"[a-z][a-z0-9-]{2,62}"
@@ -68,12 +66,8 @@ def _webhook(value: object) -> object:
     return value
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class Layer(StrEnum):
-    """Where on the road a campaign begins; a dataset without that layer begins at its first one after it."""
+    """Where in the pipeline a campaign begins; a dataset without that layer begins at its first one after it."""
 
     raw = "raw"
     staging = "staging"
@@ -92,7 +86,7 @@ class Notice(StrEnum):
     drifted = "drifted"
 
 
-class SourceRange(_Part):
+class SourceRange(Part):
     """The days to recompute, both ends included."""
 
     start: Day
@@ -119,21 +113,21 @@ class SourceRange(_Part):
         return day_range(self.start, self.end)
 
 
-class Target(_Part):
+class Target(Part):
     """The dataset whose history is recomputed, and the column that its days are in."""
 
     dataset: Name
     partition_key: Name
 
 
-class Reason(_Part):
+class Reason(Part):
     """Why: the change in one line, and the issue that asked for it."""
 
     issue: Annotated[str, Field(max_length=100), AfterValidator(_reference)] = ""
     change: Line
 
 
-class Scope(_Part):
+class Scope(Part):
     """What is recomputed beside the target's shadow: earlier layers, and datasets that are built from it."""
 
     from_: Layer = Field(default=Layer.raw, alias="from", description="The first layer that is run again.")
@@ -145,7 +139,7 @@ class Scope(_Part):
     ] = Field(default="all", description="none, all, or the datasets built from the target that go with it.")
 
 
-class ApprovalRule(_Part):
+class ApprovalRule(Part):
     """Who has to approve the evidence before anything is published."""
 
     required: bool
@@ -163,13 +157,13 @@ class ApprovalRule(_Part):
         return by
 
 
-class RollbackRule(_Part):
+class RollbackRule(Part):
     """How long the release has to stay restorable."""
 
     keep_for: Period = Field(default=dt.timedelta(days=30), json_schema_extra={"default": "30d"})
 
 
-class Notify(_Part):
+class Notify(Part):
     """Whom to tell of what."""
 
     webhook: Annotated[
@@ -187,7 +181,7 @@ class Notify(_Part):
         return notice in self.on or (notice is Notice.drifted and Notice.published in self.on)
 
 
-class Specification(_Part):
+class Specification(Part):
     """A reviewed correction of history."""
 
     backfill_id: Annotated[str, AfterValidator(_id), WithJsonSchema({"type": "string", "pattern": f"^{ID_PATTERN}$"})]

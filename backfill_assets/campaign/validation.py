@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -22,7 +21,7 @@ from pydantic.config import JsonDict
 
 from backfill_assets.core.errors import ContractError, MisfitError
 from backfill_assets.core.expected_change import Change, parse_change
-from backfill_assets.core.fields import format_percent, parse_percent
+from backfill_assets.core.fields import Part, format_percent, parse_percent
 from backfill_assets.core.measured import ROW_COUNT
 from backfill_assets.core.text import NAME_PATTERN
 
@@ -67,11 +66,11 @@ def _expectations(value: object, info: ValidationInfo) -> Expectations:
         if strange := _strange(name, entry):
             faults.append(((), f"{key}: {strange} is the name of no {what} and no dataset; use a-z, 0-9 and _"))
         elif isinstance(entry, Mapping):
-            found[name] = {metric: _change((name, metric), text, (key, faults)) for metric, text in entry.items()}
+            found[name] = {metric: _change((name, metric), text, key, faults) for metric, text in entry.items()}
             if not entry:
                 faults.append(((name,), f"{key}.{name} names no {what}; name one, or drop it"))
         else:
-            found[name] = _change((name,), entry, (key, faults))
+            found[name] = _change((name,), entry, key, faults)
     if faults:
         raise MisfitError(faults)
     return found
@@ -83,8 +82,7 @@ def _strange(name: object, entry: object) -> str:
     return next((repr(str(one)[:_SHOWN]) for one in names if not _WORD.fullmatch(str(one))), "")
 
 
-def _change(path: tuple[str, ...], value: object, place: tuple[str, list[_Fault]]) -> Change:
-    key, faults = place
+def _change(path: tuple[str, ...], value: object, key: str, faults: list[_Fault]) -> Change:
     if isinstance(value, Change):
         return value
     try:
@@ -99,6 +97,11 @@ def _texts(value: Expectations) -> dict[str, object]:
         name: str(entry) if isinstance(entry, Change) else {metric: str(change) for metric, change in entry.items()}
         for name, entry in value.items()
     }
+
+
+_Expected = Annotated[
+    Expectations, PlainValidator(_expectations), PlainSerializer(_texts), WithJsonSchema(_CHANGES_SCHEMA)
+]
 
 
 class Certification(StrEnum):
@@ -117,13 +120,11 @@ def _own(expected: Expectations, dataset: str) -> dict[str, Change]:
     return {} if isinstance(entry, Change) else dict(entry)
 
 
-class Validation(BaseModel):
+class Validation(Part):
     """How much may change; metrics that are not named keep the tolerances of their dataset.yaml."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={"patternProperties": {rf"^[a-z][a-z0-9_]*{SHORT_SPELLING}$": _CHANGE_SCHEMA}},
+        json_schema_extra={"patternProperties": {rf"^[a-z][a-z0-9_]*{SHORT_SPELLING}$": _CHANGE_SCHEMA}}
     )
 
     row_count_tolerance: (
@@ -137,25 +138,16 @@ class Validation(BaseModel):
         ]
         | None
     ) = Field(default=None, description="Percent by which the target's row count may move either way; 0 is unchanged.")
-    expected_change: Annotated[
-        Expectations,
-        PlainValidator(_expectations),
-        PlainSerializer(_texts),
-        WithJsonSchema(_CHANGES_SCHEMA),
-    ] = Field(default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric.")
-
+    expected_change: _Expected = Field(
+        default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric."
+    )
     certificate: Certification = Field(
         default=Certification.none,
         # So that a specification that says nothing of it keeps the hash that plans and approvals name.
         exclude_if=lambda value: value is Certification.none,
         description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
     )
-    expected_row_change: Annotated[
-        Expectations,
-        PlainValidator(_expectations),
-        PlainSerializer(_texts),
-        WithJsonSchema(_CHANGES_SCHEMA),
-    ] = Field(
+    expected_row_change: _Expected = Field(
         default_factory=dict,
         description="Change of each row by column of the target, or by downstream dataset and column.",
     )

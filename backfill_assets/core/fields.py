@@ -1,4 +1,4 @@
-"""Field types of the YAML models: names, lines, days, percentages, time zones, paths of source files."""
+"""Parts of the YAML models, and the types of their fields: names, days, percentages, time zones, paths of source files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 from zoneinfo import available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from backfill_assets.core.days import checked_day
 from backfill_assets.core.errors import InvalidNameError
@@ -31,6 +31,12 @@ _LONGEST_LINE = 300
 _SCRIPTS = {"LATIN", "CYRILLIC", "GREEK"}
 """Scripts with letters that look the same."""
 _CONTROLS = {"Cc", "Zl", "Zp"}
+
+
+class Part(BaseModel):
+    """A part of a YAML file: frozen, and without keys that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _name(value: str) -> str:

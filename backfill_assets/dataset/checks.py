@@ -5,16 +5,14 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from backfill_assets.core.evidence import Severity
-from backfill_assets.core.fields import Duration, Name, Percent
+from backfill_assets.core.fields import Duration, Name, Part, Percent
 
 
-class CheckConfig(BaseModel):
+class CheckConfig(Part):
     """What every check has: a severity, and whether its failure keeps the unit from being released."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     severity: Severity = Severity.error
     blocking: bool = True
@@ -79,10 +77,8 @@ class Freshness(CheckConfig):
     max_delay: Duration | None = None
 
 
-class Total(BaseModel):
+class Total(Part):
     """An aggregate over the rows that an upstream has of the same day."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     upstream: Name
     sql: Annotated[str, Field(min_length=1)]
@@ -127,10 +123,8 @@ class NullShare(CheckConfig):
     )
 
 
-class Checks(BaseModel):
+class Checks(Part):
     """All checks of a dataset; those not named keep their strict defaults."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     unique_key: CheckConfig = CheckConfig()
     not_null: CheckConfig = CheckConfig()

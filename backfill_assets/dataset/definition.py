@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.core.expected_change import KEY_CHANGES, OF_ROWS
-from backfill_assets.core.fields import Day, Distance, Duration, Name, TimeZone
+from backfill_assets.core.fields import Day, Distance, Duration, Name, Part, TimeZone
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
 from backfill_assets.dataset.consistency import golden_misfits, misfits
-from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Part, Reference, Source, Upstream
+from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Reference, Source, Upstream
 
 
 class Publication(StrEnum):
@@ -74,7 +74,7 @@ class Retention(Part):
 
 
 class Dataset(Part):
-    """A daily-partitioned table and everything the road needs to know of it."""
+    """A daily-partitioned table and everything the pipeline needs to know of it."""
 
     name: Name
     description: str = ""

@@ -8,10 +8,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.fields import Distance, Name, Percent, RelativePath, checked_pattern
+from backfill_assets.core.fields import Distance, Name, Part, Percent, RelativePath, checked_pattern
 from backfill_assets.dataset.checks import CheckConfig
 
 _WIDEST_DECIMAL = 38
@@ -36,12 +36,6 @@ def _column_type(value: str) -> str:
 ColumnType = Annotated[
     str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
 ]
-
-
-class Part(BaseModel):
-    """A part of `dataset.yaml`: frozen, and without keys that nobody knows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Format(StrEnum):
@@ -113,10 +107,8 @@ Figures = Mapping[str, Decimal | None]
 """Figures by column; null for nothing."""
 
 
-class Consumer(BaseModel):
+class Consumer(Part):
     """A consumer of the published table: the query that stands for it, and how far its figures may drift."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sql: Annotated[str, Field(min_length=1)] = Field(
         description="One SELECT that returns one row of numbers; the table has the dataset's name."

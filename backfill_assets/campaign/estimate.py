@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from statistics import linear_regression
 from typing import Final
 
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset
@@ -137,7 +138,5 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     rows = [x for x, _ in points]
     if len(points) < _ENOUGH or max(rows) < _SPREAD * max(min(rows), 1):
         return None
-    mean_rows, mean_seconds = sum(rows) / len(rows), sum(y for _, y in points) / len(rows)
-    slope = sum((x - mean_rows) * (y - mean_seconds) for x, y in points) / sum((x - mean_rows) ** 2 for x in rows)
-    fixed = mean_seconds - slope * mean_rows
+    slope, fixed = linear_regression(rows, [y for _, y in points])
     return (fixed, slope) if slope >= 0 and fixed >= 0 else None

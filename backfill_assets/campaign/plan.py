@@ -110,12 +110,6 @@ class Plan:
         """Every day of the plan, in order."""
         return tuple(sorted({day for dataset in self.datasets for day in dataset.days}))
 
-    @cached_property
-    def rest(self) -> Days:
-        """The days that are no canary, in order."""
-        canaries = frozenset(self.canaries)
-        return tuple(day for day in self.days if day not in canaries)
-
     def to_json(self) -> str:
         """Canonical JSON; gapless days are written as [first, last]."""
         return canonical_json(
@@ -243,7 +237,7 @@ def _steps(
     for kind, some in ((StepKind.canary, tuple(sorted(canaries))), (StepKind.rest, rest)):
         if some:
             count = len(datasets) * len(batches(some, size, chunk_days))
-            yield kind, _building(kind, specification, datasets, (some, count)), some
+            yield kind, _building(kind, specification, datasets, some, count), some
     if specification.approval.required:
         who = " or ".join(specification.approval.by) or "anybody"
         yield StepKind.approve, f"wait until {who} has approved exactly the evidence of all days", days
@@ -257,9 +251,9 @@ def _steps(
 
 
 def _building(
-    kind: StepKind, specification: Specification, datasets: Sequence[PlannedDataset], work: tuple[Days, int]
+    kind: StepKind, specification: Specification, datasets: Sequence[PlannedDataset], days: Days, count: int
 ) -> str:
-    (days, count), execution = work, specification.execution
+    execution = specification.execution
     layers = "; ".join(f"{', '.join(d.layers)} of {d.name}" for d in datasets)
     canary = kind is StepKind.canary
     which = (

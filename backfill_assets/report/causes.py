@@ -12,7 +12,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import TimeTravelError
 from backfill_assets.core.measured import DayComparison
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, layout_digest
-from backfill_assets.core.text import number_of
+from backfill_assets.core.text import in_words, number_of
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Survey
@@ -63,10 +63,9 @@ class Attribution:
         first = self.causes[0]
         named, rest = first.values[:_NAMED], len(first.values) - _NAMED
         parts = [*named, f"{rest} more"] if rest > 0 else [*named]
-        where = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
         has = "which has" if len(parts) == 1 else "which have"
         return (
-            f"{_percent(first.explained)} of the {self.measure} change is in {first.dimension} {where}, "
+            f"{_percent(first.explained)} of the {self.measure} change is in {first.dimension} {in_words(parts)}, "
             f"{has} {_percent(first.of_rows)} of the rows"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,6 @@ from typing import Final
 from backfill_assets.campaign.estimate import Price
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import Campaign
-from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
@@ -29,7 +28,6 @@ from backfill_assets.report.records import (
     GoldenDay,
     Largest,
     Made,
-    Proof,
     ReviewedDay,
     ReviewSubject,
     RowTotals,
@@ -57,35 +55,33 @@ def subject_of(unit: Unit, campaign: Campaign | None) -> ReviewSubject:
     )
 
 
-@dataclass(frozen=True)
-class UnitDays:
-    """How the days of a unit stand: faults while it is open; afterwards what became of its days; and live days."""
-
-    unit: Unit
-    faults: Sequence[DayFault]
-    changed: Mapping[DatasetDay, DayState]
-    live: frozenset[DatasetDay]
-
-
-def day_states(standing: UnitDays, evidence: _Known) -> tuple[ReviewedDay, ...]:
-    """Every day of a unit, in order."""
+def day_states(
+    unit: Unit,
+    evidence: _Known,
+    faults: Sequence[DayFault],
+    changed: Mapping[DatasetDay, DayState],
+    live: frozenset[DatasetDay],
+) -> tuple[ReviewedDay, ...]:
+    """Every day of a unit, in order; `changed` is what became of days once they were published."""
     why: dict[DatasetDay, list[DayFault]] = defaultdict(list)
-    for fault in standing.faults:
+    for fault in faults:
         why[fault.dataset, fault.day].append(fault)
-    return tuple(_day(key, evidence.get(key), why[key], standing) for key in standing.unit.days)
-
-
-def _day(key: DatasetDay, evidence: DayEvidence | None, faults: Sequence[DayFault], standing: UnitDays) -> ReviewedDay:
-    verdicts = evidence.verdicts if evidence is not None else ()
-    return ReviewedDay(
-        *key,
-        state=standing.changed.get(key) or _state(evidence, {fault.fault.state for fault in faults}),
-        passed=sum(verdict.passed for verdict in verdicts),
-        checks=len(verdicts),
-        evidence=evidence.hash if evidence is not None else "",
-        why=tuple(fault.words for fault in faults),
-        live=key in standing.live,
-    )
+    found = []
+    for key in unit.days:
+        one = evidence.get(key)
+        verdicts = one.verdicts if one is not None else ()
+        found.append(
+            ReviewedDay(
+                *key,
+                state=changed.get(key) or _state(one, {fault.fault.state for fault in why[key]}),
+                passed=sum(verdict.passed for verdict in verdicts),
+                checks=len(verdicts),
+                evidence=one.hash if one is not None else "",
+                why=tuple(fault.words for fault in why[key]),
+                live=key in live,
+            )
+        )
+    return tuple(found)
 
 
 def _state(evidence: DayEvidence | None, faults: set[str]) -> DayState:
@@ -117,11 +113,6 @@ def _total(counts: Sequence[RowCounts]) -> RowCounts:
     return RowCounts(columns=dict(columns), beyond=dict(beyond), **totals)
 
 
-def current(comparisons: Mapping[DatasetDay, DayComparison], evidence: _Known) -> tuple[DayComparison, ...]:
-    """The comparisons of the rows that the evidence speaks of."""
-    return tuple(c for key, c in sorted(comparisons.items()) if key in evidence and evidence[key].attempt == c.attempt)
-
-
 def largest_changes(comparisons: Iterable[DayComparison]) -> tuple[Largest, ...]:
     """The largest changes of each measure over all days, those first that are no number."""
     found: dict[tuple[str, str], list[RowChange]] = defaultdict(list)
@@ -137,12 +128,6 @@ def largest_changes(comparisons: Iterable[DayComparison]) -> tuple[Largest, ...]
 def _by_size(change: RowChange) -> tuple[bool, Decimal, dt.date]:
     number = not change.delta.is_nan()
     return number, -abs(change.delta) if number else Decimal(0), change.day
-
-
-def proofs_of(certificates: Sequence[Certificate], evidence: _Known) -> tuple[Proof, ...]:
-    """Of the certificates of a unit, newest first, that of each dataset that counts for its evidence."""
-    found = standing_certificates(certificates, evidence).values()
-    return tuple(Proof(one, one.hash, one.passed) for one in found)
 
 
 def judged_seams(evidence: _Known) -> Mapping[_Place, Seam]:

@@ -11,9 +11,10 @@ from backfill_assets.campaign.estimate import Price
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.campaign.validation import Certification
 from backfill_assets.control.approve import approved, current_evidence
+from backfill_assets.core.certificate import standing_certificates
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
-from backfill_assets.core.measured import DayComparison, Seam
+from backfill_assets.core.measured import Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.check_list import checks_of
@@ -32,10 +33,8 @@ from backfill_assets.report.concerns import (
     of_verdicts,
 )
 from backfill_assets.report.facts import (
-    UnitDays,
     agreements,
     all_seams,
-    current,
     day_states,
     effort_of,
     judged_seams,
@@ -43,12 +42,11 @@ from backfill_assets.report.facts import (
     made_releases,
     of_reaches,
     place_of,
-    proofs_of,
     row_totals,
     subject_of,
 )
 from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import Agreement, Made, Proof, Review, ReviewedDay, RowTotals, Series
+from backfill_assets.report.records import Proof, Review, ReviewedDay, Series
 from backfill_assets.report.series import PublishedBeside, series_of
 from backfill_assets.system import Clock
 
@@ -100,8 +98,7 @@ class Reviews:
             CampaignError: the campaign has not been launched.
             UnitError: there is nothing of that name.
         """
-        unit = self.ledger.unit(self.unit_of(target))
-        return _Reviewing(self, unit).review()
+        return _Reviewing(self, self.ledger.unit(self.unit_of(target))).review()
 
 
 @dataclass(frozen=True)
@@ -114,12 +111,18 @@ class _Reviewing:
     def review(self) -> Review:
         """All of it."""
         unit, ledger, now = self.unit, self.reviews.ledger, self.reviews.clock.now()
-        campaign, attempts = self.campaign, ledger.attempts(unit.id)
+        campaign, attempts, made = self.campaign, ledger.attempts(unit.id), made_releases(self.records)
+        rows, golden = row_totals(self.evidence), agreements(self.evidence)
+        compared = [
+            comparison
+            for key, comparison in sorted(ledger.comparisons(unit.id).items())
+            if key in self.evidence and self.evidence[key].attempt == comparison.attempt
+        ]
         judgement = judge_unit(
             Grounds(
-                unit.state, self.days, self.concerns, self.series, self.reaches, self.made, self.rows, self.pending,
+                unit.state, self.days, self.concerns, self.series, self.reaches, made, rows, self.pending,
                 {p.certificate.dataset: len(p.certificate.days) for p in self.proofs if p.passed},
-                sum(not one.counts.mismatches for one in self.agreements),
+                sum(not one.counts.mismatches for one in golden),
                 self.obstacles.refusals, self.obstacles.later,
             )
         )  # fmt: skip
@@ -135,16 +138,16 @@ class _Reviewing:
             series=self.series,
             seams=self.seams,
             days=self.days,
-            rows=self.rows,
-            largest=largest_changes(self.comparisons),
-            attributions=attribute(self.comparisons),
+            rows=rows,
+            largest=largest_changes(compared),
+            attributions=attribute(compared),
             certificates=self.proofs,
-            golden=self.agreements,
+            golden=golden,
             effort=effort_of(campaign, attempts, now, self.reviews.price),
             batches=attempts,
             journal=ledger.journal(campaign.id) if campaign is not None else (),
             reaches=self.reaches,
-            releases=self.made,
+            releases=made,
             commands=commands_for(
                 unit, (self._whole, self.pending), self._undoable, refused=bool(self.obstacles.refusals)
             ),
@@ -182,18 +185,13 @@ class _Reviewing:
         return self.reviews.ledger.releases(unit=self.unit.id)
 
     @cached_property
-    def made(self) -> tuple[Made, ...]:
-        """Those of them that are true."""
-        return made_releases(self.records)
-
-    @cached_property
     def days(self) -> tuple[ReviewedDay, ...]:
         """Every day of the unit."""
         faults = self.survey.faults if self.survey is not None and self.unit.state is UnitState.open else ()
         ended = self.unit.state in {UnitState.published, UnitState.rolled_back}
         changed = {key: state for one in self.shown.values() for key, state in one.became().items()} if ended else {}
         live = frozenset((name, day) for name, one in self.shown.items() for day in one.live)
-        return day_states(UnitDays(self.unit, faults, changed, live), self.evidence)
+        return day_states(self.unit, self.evidence, faults, changed, live)
 
     @cached_property
     def series(self) -> tuple[Series, ...]:
@@ -220,19 +218,10 @@ class _Reviewing:
         return tuple(reach for record in true if (reach := reaches.made(record)) is not None)
 
     @cached_property
-    def comparisons(self) -> tuple[DayComparison, ...]:
-        """The rows behind the differences, of the rows that the evidence speaks of."""
-        return current(self.reviews.ledger.comparisons(self.unit.id), self.evidence)
-
-    @cached_property
-    def rows(self) -> tuple[RowTotals, ...]:
-        """What happened to the rows."""
-        return row_totals(self.evidence)
-
-    @cached_property
     def proofs(self) -> tuple[Proof, ...]:
         """The certificate of each dataset that speaks of this evidence."""
-        return proofs_of(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
+        found = standing_certificates(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
+        return tuple(Proof(one, one.hash, one.passed) for one in found.values())
 
     @cached_property
     def concerns(self) -> tuple[Concern, ...]:
@@ -259,11 +248,6 @@ class _Reviewing:
         if not self._whole or not self.unit.campaign:
             return ""
         return approved(self.reviews.ledger, self.unit, self.evidence).pending if self._approval_needed else ""
-
-    @cached_property
-    def agreements(self) -> tuple[Agreement, ...]:
-        """How the days agree with golden sources."""
-        return agreements(self.evidence)
 
     @cached_property
     def campaign(self) -> Campaign | None:

@@ -84,12 +84,8 @@ class NeighbouringDays:
     live: frozenset[dt.date]
 
 
-NOWHERE = NeighbouringDays({}, frozenset())
-"""Nothing is known of other days."""
-
-
 def series_of(
-    dataset: Dataset, evidence: Mapping[dt.date, DayEvidence], contract: Contract, around: NeighbouringDays = NOWHERE
+    dataset: Dataset, evidence: Mapping[dt.date, DayEvidence], contract: Contract, around: NeighbouringDays
 ) -> tuple[Series, ...]:
     """The series of every metric of a dataset, in the order of its metrics; `contract` is what was promised of it."""
     measured = {day: one for day, one in sorted(evidence.items()) if one.verdicts}
@@ -125,15 +121,6 @@ def _points(
         passed = next((v.passed for v in one.verdicts if v.check == metric + ENDING), None)
         low, high = band or (None, None)
         yield Point(day, old, new, source, low, high, relative(old, new), passed, live=day in around.live)
-
-
-def moved(series: Sequence[Series]) -> tuple[Series, ...]:
-    """The series with a day on which something changed."""
-    return tuple(one for one in series if any(point.change or _came_or_went(point) for point in one.points))
-
-
-def _came_or_went(point: Point) -> bool:
-    return point.inside and (point.old is None) is not (point.new is None)
 
 
 CONTEXT: Final = dt.timedelta(days=60)

@@ -276,11 +276,6 @@ def lasting(seconds: float) -> str:
     return str(dt.timedelta(seconds=round(seconds)))
 
 
-def size(value: int) -> str:
-    """Bytes for people."""
-    return shown_bytes(value)
-
-
 def days(value: Iterable[dt.date]) -> str:
     """Days in ranges."""
     return format_days(value, most=4)
@@ -322,5 +317,5 @@ def name(value: object) -> Markup:
 
 FILTERS: Final = {
     "figure": figure, "signed": signed, "percent": percent, "share": share, "moment": moment, "lasting": lasting,
-    "size": size, "days": days, "text": text, "name": name, "key_of": key_of, "score": score,
+    "size": shown_bytes, "days": days, "text": text, "name": name, "key_of": key_of, "score": score,
 }  # fmt: skip

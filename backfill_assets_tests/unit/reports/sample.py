@@ -37,7 +37,6 @@ from backfill_assets.pipeline.judge import judge
 from backfill_assets.report.causes import Reach, attribute
 from backfill_assets.report.concerns import of_certificate, of_seams, of_verdicts
 from backfill_assets.report.facts import (
-    UnitDays,
     agreements,
     all_seams,
     day_states,
@@ -119,7 +118,7 @@ def _review(wish: Wish, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence]) 
     )
     seams, proof = all_seams(series, {}), _proof(wish, days[:3])
     undone = dict.fromkeys(evidence, DayState.rolled_back) if unit.state is UnitState.rolled_back else {}
-    states = day_states(UnitDays(unit, (), undone, frozenset({("daily_sales", days[len(days) // 2])})), evidence)
+    states = day_states(unit, evidence, (), undone, frozenset({("daily_sales", days[len(days) // 2])}))
     concerns = (
         *of_verdicts(evidence, {"daily_sales": checks_of(SALES)}),
         *of_seams(seams),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -194,9 +194,9 @@ class Prover:
         before, inputs = watch.look(name, engine), self._inputs(subject)
         ways = ways_for(subject.execution)
         try:
-            prints, disagreements = self._recomputed(subject, engine, f"_shadow/{certificate}", (ways, inputs))
+            prints, disagreements = self._recomputed(subject, engine, f"_shadow/{certificate}", ways, inputs)
         finally:
-            self._remove(name, f"_shadow/{certificate}/")
+            remove_scratch(self.tables[name], f"_shadow/{certificate}")
         if moved := [day for day, found in self._inputs(subject).items() if found != inputs[day]]:
             raise ProofError(
                 f"{name} {format_days(moved)}: deliveries, references or upstreams moved while the days were recomputed; "
@@ -224,9 +224,9 @@ class Prover:
         subject: RecomputedDays,
         engine: Recomputations,
         scratch: str,
-        how: tuple[tuple[Recomputation, ...], Mapping[dt.date, str]],
+        ways: Sequence[Recomputation],
+        inputs: Mapping[dt.date, str],
     ) -> tuple[AllPrints, tuple[Disagreement, ...]]:
-        ways, inputs = how
         sampled, prints = self._sampled(subject), AllPrints()
         for number, way in enumerate(ways, 1):
             engine.recompute(sampled, f"{scratch}/{number}", way)
@@ -274,9 +274,10 @@ class Prover:
             if day in same and content.inputs and origin_of(content.inputs, content.upstream) == inputs[day]
         }
 
-    def _remove(self, name: str, scratch: str) -> None:
-        table = self.tables[name]
-        table.delete(file.path for file in table.stored_files() if file.path.startswith(scratch))
+
+def remove_scratch(table: PublishedTable, folder: str) -> None:
+    """Remove the scratch shadows in a folder below a published table."""
+    table.delete(file.path for file in table.stored_files() if file.path.startswith(f"{folder}/"))
 
 
 def ways_for(execution: Execution | None) -> tuple[Recomputation, ...]:

@@ -21,7 +21,7 @@ from backfill_assets.evidence.basis import effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.judge_rows import schema_change
-from backfill_assets.proof.certificate import Recomputations, Sampled
+from backfill_assets.proof.certificate import Recomputations, Sampled, remove_scratch
 from backfill_assets.proof.subjects import Days, Subjects
 from backfill_assets.system import Ids
 
@@ -310,7 +310,9 @@ class HistoryDiffs:
                 when = " on these days" if days else ""
                 raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
         found = [
-            self._diff(catalog, tables, name, _named(published[name], days)) for name in published if published[name]
+            self._diff(catalog, tables, name, tuple(day for day in days if day in own))
+            for name, own in published.items()
+            if own
         ]
         left = {name: tuple(d for d in days if d not in own) for name, own in published.items() if there[name]}
         same = tuple(name for name in sorted(catalog.datasets) if there[name] and name not in {*names, *changed})
@@ -323,19 +325,16 @@ class HistoryDiffs:
         published = {manifest.code_version for manifest in effective(self.ledger.releases(name)).values()}
         return self.code.get(name, code) != code or bool(published - {code})
 
-    def _chosen(self, catalog: Catalog, tables: Mapping[str, PublishedTable], name: str) -> Days:
-        datasets = {n: loaded.dataset for n, loaded in catalog.datasets.items()}
-        return Subjects(self.ledger, datasets, tables).of_dataset(name).days
-
     def _diff(self, catalog: Catalog, tables: Mapping[str, PublishedTable], name: str, asked: Days) -> DatasetDiff:
         table = tables[name]
+        datasets = {n: loaded.dataset for n, loaded in catalog.datasets.items()}
         try:
-            days = asked or self._chosen(catalog, tables, name)
+            days = asked or Subjects(self.ledger, datasets, tables).of_dataset(name).days
         except ProofError as error:
             return DatasetDiff(name, fault=str(error))
         scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(self.ledger, catalog.datasets).of(None, name, days)
-        dataset = catalog.datasets[name].dataset
+        dataset = datasets[name]
         force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
         sampled = Sampled(name, days, {one.loaded.name: one.places for one in found}, force)
         try:
@@ -344,14 +343,6 @@ class HistoryDiffs:
         except (ModelError, SourceError) as error:
             return DatasetDiff(name, fault=str(error))
         finally:
-            table.delete(_below(table, scratch))
+            remove_scratch(table, scratch)
         schema = schema_change(dataset, table.types())
         return DatasetDiff(name, differences, largest, schema, catalog.downstream_of([name]))
-
-
-def _named(published: Collection[dt.date], days: Days) -> Days:
-    return tuple(day for day in days if day in published)
-
-
-def _below(table: PublishedTable, folder: str) -> Iterator[str]:
-    return (file.path for file in table.stored_files() if file.path.startswith(f"{folder}/"))

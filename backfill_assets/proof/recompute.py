@@ -56,33 +56,6 @@ from backfill_assets.proof.history_diff import DayDifference
 from backfill_assets.storage.layout import Layout
 
 
-def history_differences(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], folder: str
-) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
-    """What a shadow makes of published days: figures and rows by day, and of each measure the rows that move it most.
-
-    Rows cannot be matched where the key has another type now.
-    """
-    dataset = loaded.dataset
-    old = read_days(spark, layout.published_path(loaded.name), dataset.partition_column, days)
-    new = read_days(spark, shadow_path(loaded, layout, folder), dataset.partition_column, days)
-    before, after = figures_by_day(old, dataset), figures_by_day(new, dataset)
-    pair = Pair(dataset, old, new)
-    rows, largest = _rows(pair) if pair.comparable else ({}, ())
-    counts = {day: RowCounts(unchanged=int(before.get(day, NOTHING.metrics)[ROW_COUNT] or 0)) for day in days}
-    counts |= {day: counts_of(tally, counts[day].unchanged) for day, tally in rows.items()}
-    found = tuple(
-        DayDifference(
-            day,
-            before.get(day, NOTHING.metrics),
-            after.get(day, NOTHING.metrics),
-            counts[day] if pair.comparable else None,
-        )
-        for day in sorted(days)
-    )
-    return found, largest
-
-
 def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
     # Numbered: of a key that occurs twice each row is compared with one.
     rows = differing(pair.old, pair.new, pair.shape, numbered=True).persist()
@@ -152,9 +125,30 @@ class SparkRecomputations(OnSpark):
     def differences(
         self, dataset: str, days: Collection[dt.date], folder: str
     ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
-        """What a shadow makes of published days; see `history_differences`."""
+        """What a shadow makes of published days: figures and rows by day, and of each measure the rows that move it most.
+
+        Rows cannot be matched where the key has another type now.
+        """
+        loaded = self.datasets[dataset]
+        partition = loaded.dataset.partition_column
         with self.opened(f"differences {dataset}") as spark:
-            return history_differences(spark, self.datasets[dataset], self.layout, days, folder)
+            old = read_days(spark, self.layout.published_path(dataset), partition, days)
+            new = read_days(spark, shadow_path(loaded, self.layout, folder), partition, days)
+            before, after = figures_by_day(old, loaded.dataset), figures_by_day(new, loaded.dataset)
+            pair = Pair(loaded.dataset, old, new)
+            rows, largest = _rows(pair) if pair.comparable else ({}, ())
+            counts = {day: RowCounts(unchanged=int(before.get(day, NOTHING.metrics)[ROW_COUNT] or 0)) for day in days}
+            counts |= {day: counts_of(tally, counts[day].unchanged) for day, tally in rows.items()}
+            found = tuple(
+                DayDifference(
+                    day,
+                    before.get(day, NOTHING.metrics),
+                    after.get(day, NOTHING.metrics),
+                    counts[day] if pair.comparable else None,
+                )
+                for day in sorted(days)
+            )
+        return found, largest
 
     def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
         """Digests of the files of raw and staging, by table and then day."""

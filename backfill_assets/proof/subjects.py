@@ -46,9 +46,9 @@ class Subjects:
     datasets: Mapping[str, Dataset]
     tables: Mapping[str, PublishedTable]
 
-    def of_dataset(self, name: str, days: Days = ()) -> RecomputedDays:
+    def of_dataset(self, name: str) -> RecomputedDays:
         """The subject of a dataset alone, whatever else goes by its name; raises like `of`."""
-        return self._sampled(RecomputedDays(name, self._published(name)), name, days)
+        return self._sampled(RecomputedDays(name, self._published(name)), name, ())
 
     def of(self, target: str, days: Days = ()) -> tuple[RecomputedDays, ...]:
         """The subjects of a campaign, a unit or a dataset, upstream first; without days, up to three of each are chosen.

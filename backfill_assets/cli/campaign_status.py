@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Ver
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.yaml import shown_path
-from backfill_assets.evidence.readiness import DayFault, explain_faults
+from backfill_assets.evidence.readiness import explain_faults
 from backfill_assets.report.records import MetricChange
 from backfill_assets.report.series import metric_changes
 
@@ -67,26 +67,24 @@ def checks_by_batch(known: Known) -> Mapping[int, Counter[bool]]:
 
 def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, object]]:
     """Each day of the campaign with its state and why, the hash of its evidence, and its verdicts."""
-    why: dict[DatasetDay, list[DayFault]] = defaultdict(list)
+    why: dict[DatasetDay, list[str]] = defaultdict(list)
     for fault in standing.faults:
-        why[fault.dataset, fault.day].append(fault)
+        why[fault.dataset, fault.day].append(fault.words)
     faulty, targets = standing.days, standing.campaign.plan.targets
-    keys = sorted((name, day) for name, days in targets.items() for day in days)
-    return [
-        {
-            "dataset": key[0],
-            "day": key[1],
-            "state": faulty.get(key) or _state(known.get(key)),
-            "why": [fault.words for fault in why[key]],
-            "evidence": known[key].hash if key in known else "",
-            "verdicts": [_plain(verdict) for verdict in _verdicts(known.get(key))],
-        }
-        for key in keys
-    ]
-
-
-def _verdicts(evidence: DayEvidence | None) -> Iterable[Verdict]:
-    return evidence.verdicts if evidence is not None else ()
+    found: list[dict[str, object]] = []
+    for key in sorted((name, day) for name, days in targets.items() for day in days):
+        one = known.get(key)
+        found.append(
+            {
+                "dataset": key[0],
+                "day": key[1],
+                "state": faulty.get(key) or _state(one),
+                "why": why[key],
+                "evidence": one.hash if one is not None else "",
+                "verdicts": [_plain(verdict) for verdict in one.verdicts] if one is not None else [],
+            }
+        )
+    return found
 
 
 def _state(evidence: DayEvidence | None) -> str:
@@ -150,6 +148,7 @@ def say_standing(application: Application, standing: CampaignStanding, *, detail
 def standing_as_json(application: Application, standing: CampaignStanding) -> None:
     """Print the same for programs, with the verdicts of every day."""
     known = known_of(application, standing)
+    checks = checks_by_batch(known)
     as_json(
         {
             "campaign": standing.campaign.id,
@@ -161,7 +160,10 @@ def standing_as_json(application: Application, standing: CampaignStanding) -> No
             "good": standing.good,
             "days": days_as_plain(standing, known),
             "changes": metric_changes(known.values()),
-            "batches": _batches(standing, known),
+            "batches": [
+                vars(batch) | {"checks": {"passed": checks[batch.number][True], "failed": checks[batch.number][False]}}
+                for batch in standing.batches
+            ],
             "estimate": {"planned": standing.campaign.plan.estimate, "left": _left(application, standing)},
             "budget": _budget(standing),
             "waits": standing.waits,
@@ -229,12 +231,6 @@ def _batch(batch: Attempt, checks: Counter[bool]) -> tuple[object, ...]:
         f"{batch.rows:,}", f"{batch.bytes_read / 1e6:,.1f}",
         f"{checks[True]:,} of {checks.total():,}" if checks else "-",
     )  # fmt: skip
-
-
-def _batches(standing: CampaignStanding, known: Known) -> list[dict[str, object]]:
-    checks = checks_by_batch(known)
-    found = [(batch, checks[batch.number]) for batch in standing.batches]
-    return [vars(batch) | {"checks": {"passed": its[True], "failed": its[False]}} for batch, its in found]
 
 
 def _budget(standing: CampaignStanding) -> dict[str, object]:

@@ -141,10 +141,9 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
 
     Neither holds a secret of `environ`.
     """
-    secrets = tuple(_secrets(environ))
     first = next(iter(str(error).strip().splitlines()), "")[:_LONGEST]
-    what = _without(secrets, f"{type(error).__name__}: {first}" if first else type(error).__name__)
-    trace = _without(secrets, "".join(traceback.format_exception(error)))
+    what = without_secrets_of(environ, f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    trace = without_secrets_of(environ, "".join(traceback.format_exception(error)))
     try:
         log = Settings.from_env(environ).state / _LOG
         _append(log, f"{SystemClock().now().isoformat()}\n{trace}\n")
@@ -155,7 +154,9 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
 
 def without_secrets_of(environ: Mapping[str, str], text: str) -> str:
     """The text without any secret of `environ`: drivers of databases quote the URL that they cannot use."""
-    return _without(tuple(_secrets(environ)), text)
+    for secret in _secrets(environ):
+        text = text.replace(secret, "***")
+    return text
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
@@ -170,7 +171,7 @@ def _append(log: Path, text: str) -> None:
         out.write(text)
 
 
-def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
+def _secrets(environ: Mapping[str, str]) -> list[str]:
     """The values of variables that may hold secrets, longest first, and of URLs their parts as well."""
     found: set[str] = set()
     for name, value in environ.items():
@@ -178,7 +179,7 @@ def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
             found.add(value)
             if "://" in value:
                 found |= set(_parts(value))
-    return iter(sorted(found, key=len, reverse=True))
+    return sorted(found, key=len, reverse=True)
 
 
 def _parts(url: str) -> Iterator[str]:
@@ -193,12 +194,6 @@ def _parts(url: str) -> Iterator[str]:
     pieces = [password, unquote(password), *_IN_URL.split(f"{parts.path};{parts.query};{parts.fragment}")]
     yield from (piece for piece in pieces if len(piece) >= 2 * _SHORTEST or piece == password != "")
     yield from (piece for piece in torn if len(piece) >= _SHORTEST and not piece.isdecimal())
-
-
-def _without(secrets: Sequence[str], text: str) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -15,7 +15,7 @@ class Delivery:
     """One source file landed in raw; the same path with other content is another delivery.
 
     `path` is relative to the sources folder, `fingerprint` the SHA-256 of its bytes, `size` in bytes; `rows` counts all
-    rows of the file, `corrupt_rows` those that could not be read as `reading` says (see `domain.reading`). `order` is the
+    rows of the file, `corrupt_rows` those that could not be read as `reading` says (see `reading_of`). `order` is the
     number that the ledger gave it when it came last: of two, the one with the higher number is the newer one; 0 if it never
     was the newest at its path. `withdrawn` says that a person has taken it out. `landings` counts how often it was read into
     raw; 0 where raw has lost it for good.

@@ -199,11 +199,11 @@ def parse_contract(
     if value in (None, {}, []):
         return Contract()
     entries = value if isinstance(value, list) else [value if _is_whole(value) else {"metrics": value}]
-    known = (tuple(metrics), columns or {})
+    known = tuple(metrics)
     clauses: list[Clause] = []
     taken: dict[_Subject, dict[dt.date | None, int]] = {}
     for i, entry in enumerate(entries):
-        clause = _clause(entry, known, f"{where}[{i}]")
+        clause = _clause(entry, known, columns or {}, f"{where}[{i}]")
         _refuse_overlap(clause, i, taken, where)
         clauses.append(replace(clause, dataset=dataset))
     return Contract(tuple(clauses))
@@ -232,8 +232,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, Mapping) and any(isinstance(value.get(key), Mapping) for key in ("metrics", "rows"))
 
 
-def _clause(entry: object, known: tuple[Sequence[str], Mapping[str, str]], where: str) -> Clause:
-    metrics, columns = known
+def _clause(entry: object, metrics: Sequence[str], columns: Mapping[str, str], where: str) -> Clause:
     keys = {"days", "metrics", "rows"}
     if not isinstance(entry, Mapping) or not set(entry) <= keys or not (entry.get("metrics") or entry.get("rows")):
         raise ContractError(f"{where}: write a mapping with metrics, rows or both, and, if not for every day, days")

@@ -310,7 +310,7 @@ class ReleaseRecord:
     """The ledger's row of a release; the Delta log is the truth, this is its projection.
 
     `number` grows with every release of the ledger: it says what came before what, whatever the clocks said. `corrected` stands
-    for a time that cannot be right (`domain.times`), and is none where it can.
+    for a time that cannot be right (see `release.corrected`), and is none where it can.
     """
 
     manifest: Manifest

@@ -35,157 +35,136 @@ _Fault = tuple[tuple[str, ...], str]
 def misfits(dataset: Dataset) -> tuple[_Fault, ...]:
     """Everything in a dataset contract that contradicts or refers to what is not there: (path of the key, message)."""
     return (
+        *_key_faults(dataset),
         *_column_faults(dataset),
+        *_history_faults(dataset),
         *_comparison_faults(dataset),
         *_measure_faults(dataset),
+        *_table_faults(dataset),
         *_reference_faults(dataset),
         *_reconciliation_faults(dataset),
         *_origin_faults(dataset),
     )
 
 
-def _column_faults(dataset: Dataset) -> list[_Fault]:
+def _key_faults(dataset: Dataset) -> Iterator[_Fault]:
     columns, partition = dataset.columns, dataset.partition_column
-    faults: list[_Fault] = [
-        (("key",), f"key names {c!r}, which columns does not declare; declare it, or name another")
-        for c in dataset.key
-        if c not in columns
-    ]
-    faults += [(("key",), f"key names {c!r} {n} times; name it once") for c, n in Counter(dataset.key).items() if n > 1]
+    for c in dataset.key:
+        if c not in columns:
+            yield ("key",), f"key names {c!r}, which columns does not declare; declare it, or name another"
+    for c, n in Counter(dataset.key).items():
+        if n > 1:
+            yield ("key",), f"key names {c!r} {n} times; name it once"
     if partition not in columns:
-        faults.append(
-            (
-                ("partition_column",),
-                f"partition_column {partition!r} is not declared in columns; declare it, or name another",
-            )
-        )
+        text = f"partition_column {partition!r} is not declared in columns; declare it, or name another"
+        yield ("partition_column",), text
     elif columns[partition].type != "date":
-        faults.append((("columns", partition), f"partition_column {partition!r} must have the type date"))
-    faults += [
-        (("columns", c), f"columns declares {c!r}, a name kept for audit columns; rename it")
-        for c in AUDIT_COLUMNS
-        if c in columns
-    ]
-    faults += [
-        (("dropped_columns",), f"dropped_columns names {c!r}, which columns declares; take it out of one of them")
-        for c in dataset.dropped_columns
-        if c in columns or c in AUDIT_COLUMNS
-    ]
+        yield ("columns", partition), f"partition_column {partition!r} must have the type date"
+
+
+def _column_faults(dataset: Dataset) -> Iterator[_Fault]:
+    columns = dataset.columns
+    for c in AUDIT_COLUMNS:
+        if c in columns:
+            yield ("columns", c), f"columns declares {c!r}, a name kept for audit columns; rename it"
+    for c in dataset.dropped_columns:
+        if c in columns or c in AUDIT_COLUMNS:
+            yield (
+                ("dropped_columns",),
+                f"dropped_columns names {c!r}, which columns declares; take it out of one of them",
+            )
+
+
+def _history_faults(dataset: Dataset) -> Iterator[_Fault]:
     if dataset.name == DATA_RELEASES:
-        faults.append((("name",), f"name {DATA_RELEASES!r} is taken by the table of releases; rename the dataset"))
+        yield ("name",), f"name {DATA_RELEASES!r} is taken by the table of releases; rename the dataset"
     if dataset.end is not None and dataset.end < dataset.start:
-        faults.append((("end",), f"end {dataset.end} is before start {dataset.start}; swap them or drop end"))
+        yield ("end",), f"end {dataset.end} is before start {dataset.start}; swap them or drop end"
     elif dataset.end is not None and (dataset.end - dataset.start).days >= MOST_DAYS:
-        faults.append((("end",), f"end {dataset.end}: the history would be longer than {MOST_DAYS:,} days; correct it"))
-    return faults
+        yield ("end",), f"end {dataset.end}: the history would be longer than {MOST_DAYS:,} days; correct it"
 
 
-def _comparison_faults(dataset: Dataset) -> list[_Fault]:
-    faults: list[_Fault] = [
-        (("columns", name, "tolerance"), f"columns.{name}.tolerance: {text}; drop it")
-        for name, column in dataset.columns.items()
-        if column.tolerance
-        for text in (
-            [f"a {column.type} holds no numbers"] * (not is_numeric(column.type))
-            + ["rows are matched by the key, which must be equal"] * (name in dataset.key)
-        )
-    ]
-    faults += [
-        (("dimensions",), f"dimensions names {name!r}, which columns does not declare; declare it, or name another")
-        for name in dataset.dimensions or ()
-        if name not in dataset.columns
-    ]
-    faults += [
-        (("dimensions",), f"dimensions names {name!r} {n} times; name it once")
-        for name, n in Counter(dataset.dimensions or ()).items()
-        if n > 1
-    ]
-    return faults
+def _comparison_faults(dataset: Dataset) -> Iterator[_Fault]:
+    for name, column in dataset.columns.items():
+        where, key = ("columns", name, "tolerance"), f"columns.{name}.tolerance"
+        if column.tolerance and not is_numeric(column.type):
+            yield where, f"{key}: a {column.type} holds no numbers; drop it"
+        if column.tolerance and name in dataset.key:
+            yield where, f"{key}: rows are matched by the key, which must be equal; drop it"
+    for name in dataset.dimensions or ():
+        if name not in dataset.columns:
+            text = f"dimensions names {name!r}, which columns does not declare; declare it, or name another"
+            yield ("dimensions",), text
+    for name, n in Counter(dataset.dimensions or ()).items():
+        if n > 1:
+            yield ("dimensions",), f"dimensions names {name!r} {n} times; name it once"
 
 
-def _measure_faults(dataset: Dataset) -> list[_Fault]:
-    faults: list[_Fault] = []
+def _measure_faults(dataset: Dataset) -> Iterator[_Fault]:
     for name, measure in dataset.measures.items():
         where = ("measures", name)
         if name == "row_count":
-            faults.append((where, "measures.row_count: row_count is measured anyway; rename the column"))
+            yield where, "measures.row_count: row_count is measured anyway; rename the column"
             continue
         if name not in dataset.columns:
-            faults.append(
-                (where, f"measures names {name!r}, which columns does not declare; declare it, or name another")
-            )
+            yield where, f"measures names {name!r}, which columns does not declare; declare it, or name another"
             continue
         declared = dataset.columns[name].type
         if measure.sum and not is_numeric(declared):
-            faults.append((where, f"measures.{name}: a {declared} cannot be summed; set sum: false"))
+            yield where, f"measures.{name}: a {declared} cannot be summed; set sum: false"
         if measure.percentiles and not is_numeric(declared):
-            faults.append((where, f"measures.{name}: a {declared} has no percentiles; drop percentiles"))
+            yield where, f"measures.{name}: a {declared} has no percentiles; drop percentiles"
         if not (measure.sum or measure.distinct or measure.percentiles):
-            faults.append((where, f"measures.{name} compares nothing; set sum, distinct or percentiles to true"))
-    return faults
+            yield where, f"measures.{name} compares nothing; set sum, distinct or percentiles to true"
 
 
-def _reference_faults(dataset: Dataset) -> list[_Fault]:
-    faults: list[_Fault] = [
-        (
-            ("references", name),
-            f"references.{name}: models know their own tables by that name, or golden queries do; rename it",
-        )
-        for name in (*RESERVED_TABLES, dataset.name)
-        if name in dataset.references
-    ]
-    faults += [
-        (("upstream", name), f"upstream.{name}: models know {taken} by that name; rename one")
-        for name in dataset.upstream
-        for taken in (["their own tables"] if name in RESERVED_TABLES else [])
-        + (["a reference"] if name in dataset.references else [])
-        + (["the dataset itself"] if name == dataset.name else [])
-    ]
+def _table_faults(dataset: Dataset) -> Iterator[_Fault]:
+    for name in (*RESERVED_TABLES, dataset.name):
+        if name in dataset.references:
+            text = f"references.{name}: models know their own tables by that name, or golden queries do; rename it"
+            yield ("references", name), text
+    for name in dataset.upstream:
+        taken = {
+            "their own tables": name in RESERVED_TABLES,
+            "a reference": name in dataset.references,
+            "the dataset itself": name == dataset.name,
+        }
+        for what, is_taken in taken.items():
+            if is_taken:
+                yield ("upstream", name), f"upstream.{name}: models know {what} by that name; rename one"
+
+
+def _reference_faults(dataset: Dataset) -> Iterator[_Fault]:
     for name, check in dataset.checks.references.items():
         where = ("checks", "references", name)
         key = ".".join(where)
         if check.reference not in dataset.references:
-            faults.append(
-                (
-                    (*where, "reference"),
-                    f"{key}.reference {check.reference!r} is not declared in references; declare it, or name another",
-                )
-            )
+            text = f"{key}.reference {check.reference!r} is not declared in references; declare it, or name another"
+            yield (*where, "reference"), text
             continue
         known = dataset.references[check.reference].columns
-        faults += [
-            (where, f"{key}: no column {c!r} in columns; declare it, or name another")
-            for c in check.columns
-            if c not in dataset.columns
-        ]
-        faults += [
-            (where, f"{key}: {check.reference} has no column {c!r}; there are {', '.join(known)}")
-            for c in check.to
-            if c not in known
-        ]
-    return faults
+        for c in check.columns:
+            if c not in dataset.columns:
+                yield where, f"{key}: no column {c!r} in columns; declare it, or name another"
+        for c in check.to:
+            if c not in known:
+                yield where, f"{key}: {check.reference} has no column {c!r}; there are {', '.join(known)}"
 
 
-def _reconciliation_faults(dataset: Dataset) -> list[_Fault]:
+def _reconciliation_faults(dataset: Dataset) -> Iterator[_Fault]:
     where = ("checks", "reconciliation")
     summed = {m for m, measure in dataset.measures.items() if measure.sum} | {"row_count"}
-    faults: list[_Fault] = [
-        ((*where, "metrics"), f"checks.reconciliation.metrics names {m!r}; use row_count or a summed measure")
-        for m in dataset.reconciled
-        if m not in summed
-    ]
+    for m in dataset.reconciled:
+        if m not in summed:
+            text = f"checks.reconciliation.metrics names {m!r}; use row_count or a summed measure"
+            yield (*where, "metrics"), text
     for metric, total in dataset.checks.reconciliation.totals.items():
         at, key = (*where, "totals", metric), f"checks.reconciliation.totals.{metric}"
         if metric not in summed:
-            faults.append((at, f"{key}: use row_count or a summed measure"))
+            yield at, f"{key}: use row_count or a summed measure"
         if total.upstream not in dataset.upstream:
-            faults.append(
-                (
-                    (*at, "upstream"),
-                    f"{key}.upstream {total.upstream!r} is not declared in upstream; declare it, or name another",
-                )
-            )
-    return faults
+            text = f"{key}.upstream {total.upstream!r} is not declared in upstream; declare it, or name another"
+            yield (*at, "upstream"), text
 
 
 def _several_files(source: Source) -> str:
@@ -195,27 +174,25 @@ def _several_files(source: Source) -> str:
     return "source.late_days lets files of several days bring rows of a day" if source.late_days else ""
 
 
-def _origin_faults(dataset: Dataset) -> list[_Fault]:
+def _origin_faults(dataset: Dataset) -> Iterator[_Fault]:
     """What a dataset without a source cannot say, and what it needs instead."""
-    faults: list[_Fault] = []
     given, checks = dataset.model_fields_set, dataset.checks.model_fields_set
     if dataset.source is None:
         if not dataset.upstream:
-            faults.append((("source",), "there is neither source nor upstream; say what the days are built from"))
+            yield ("source",), "there is neither source nor upstream; say what the days are built from"
         texts = "needs a source, which this dataset has not; drop it or add source"
-        faults += [((key,), f"{key} {texts}") for key in ("staging", "lookback_days") if key in given]
-        faults += [
-            (("checks", key), f"checks.{key} {texts}")
-            for key in ("source_present", "corrupt_rows", "source_freshness")
-            if key in checks
-        ]
+        for key in ("staging", "lookback_days"):
+            if key in given:
+                yield (key,), f"{key} {texts}"
+        for key in ("source_present", "corrupt_rows", "source_freshness"):
+            if key in checks:
+                yield ("checks", key), f"checks.{key} {texts}"
         if dataset.reconciled:
-            faults.append((("checks", "reconciliation", "metrics"), f"checks.reconciliation.metrics {texts}"))
+            yield ("checks", "reconciliation", "metrics"), f"checks.reconciliation.metrics {texts}"
     elif "deduplicate" not in dataset.staging.model_fields_set and (why := _several_files(dataset.source)):
-        faults.append((("staging",), f"{why}; {_SAY_WHICH_COUNT}"))
+        yield ("staging",), f"{why}; {_SAY_WHICH_COUNT}"
     if not dataset.upstream and "upstream_present" in checks:
-        faults.append((("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"))
-    return faults
+        yield ("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"
 
 
 def golden_misfits(dataset: Dataset) -> tuple[_Fault, ...]:

@@ -128,14 +128,13 @@ def standings(
     dataset: Dataset, known: Sequence[Delivery], journal: Iterable[DeliveryEntry] = ()
 ) -> tuple[DeliveryStanding, ...]:
     """How each delivery stands, by delivery day and path, the newest content of a path first."""
-    last, force = heads(known), {id(one) for one in in_force(dataset, known)}
-    told: dict[tuple[dt.date, str, str, bool], str] = {}
-    for entry in journal:
-        told[entry.day, entry.path, entry.fingerprint, entry.deed is Deed.withdrawn] = str(entry)
-    newest = {one.day: one for one in in_force(dataset, known)}
+    last, standing = heads(known), in_force(dataset, known)
+    force, newest = {id(one) for one in standing}, {one.day: one for one in standing}
+    told = {(e.day, e.path, e.fingerprint, e.deed is Deed.withdrawn): str(e) for e in journal}
     found = []
     for one in sorted(known, key=lambda d: (d.day, d.path, -d.order)):
-        head, out = last.get(place_of(one)), one.withdrawn and last.get(place_of(one)) is one
+        head = last.get(place_of(one))
+        out = one.withdrawn and head is one
         happened = told.get((*place_of(one), one.fingerprint, out), "")
         if id(one) in force:
             why = happened

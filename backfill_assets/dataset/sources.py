@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Final, Self
@@ -101,10 +100,6 @@ class Reference(Files):
     """A small table that models join and checks refer to, read from one file."""
 
     path: RelativePath
-
-
-Figures = Mapping[str, Decimal | None]
-"""Figures by column; null for nothing."""
 
 
 class Consumer(Part):

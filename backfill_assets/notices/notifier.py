@@ -13,6 +13,7 @@ from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, NoticeError
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
+from backfill_assets.core.text import shortened
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
@@ -71,7 +72,7 @@ class Notifier:
 def _short(notice: Notice, text: str) -> str:
     """What fits into a message: a failed run's reason may be a whole stack of errors, and the journal has all of it."""
     told = next((line for line in text.splitlines() if line.strip()), "") if notice is Notice.stopped else text
-    return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
+    return shortened(told, _LONGEST)
 
 
 _RELEASES: Final = "releases"

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import Figures
 from backfill_assets.delta.reading import is_table
 from backfill_assets.pipeline.build import shadow_path
 from backfill_assets.pipeline.tables import (

@@ -13,10 +13,11 @@ from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
 from backfill_assets.core.expected_change import ROUNDING, UNCHANGED, Contract
+from backfill_assets.core.measured import Figures
 from backfill_assets.core.release import ReleaseKind, restorable_until
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import Consumer, Figures
+from backfill_assets.dataset.sources import Consumer
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.system import Clock

@@ -67,13 +67,16 @@ class Reviews:
     price: Price | None = None
     obstacles: Callable[[Campaign, Survey], Obstacles] = lambda _campaign, _survey: Obstacles()
 
-    def unit_of(self, target: str) -> str:
-        """The unit that a campaign, a unit or a release is about.
+    def of(self, target: str) -> Review:
+        """The review of a campaign, a unit, or the unit of a release, as it stands now.
 
         Raises:
             CampaignError: the campaign has not been launched, so that there is nothing to review.
             UnitError: there is no campaign, no unit and no release of that name.
         """
+        return _Reviewing(self, self.ledger.unit(self._unit_of(target))).review()
+
+    def _unit_of(self, target: str) -> str:
         with suppress(UnitError):
             return self.ledger.unit(target).id
         with suppress(UnitError):
@@ -90,15 +93,6 @@ class Reviews:
         raise UnitError(
             f"there is no campaign, no unit and no release {target!r}; see: backfill list, backfill status, backfill releases"
         )
-
-    def of(self, target: str) -> Review:
-        """The review of a campaign, a unit, or the unit of a release, as it stands now.
-
-        Raises:
-            CampaignError: the campaign has not been launched.
-            UnitError: there is nothing of that name.
-        """
-        return _Reviewing(self, self.ledger.unit(self.unit_of(target))).review()
 
 
 @dataclass(frozen=True)

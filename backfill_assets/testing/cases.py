@@ -118,26 +118,19 @@ class CaseDelivery:
 
 
 @dataclass(frozen=True)
-class CaseUpstream:
-    """The facts of an upstream that a case is built from, as CSV with columns of that dataset."""
-
-    loaded: LoadedDataset
-    file: Path
-
-
-@dataclass(frozen=True)
 class GoldenCase:
     """A golden case, read and checked.
 
-    `days` are the business days that its deliveries may hold; `expected` are the fact's rows of these days and
-    `expected_staging` the staged ones, where the case says them.
+    `upstreams` are by file the datasets whose facts the file holds, as CSV with columns of that dataset; `days` are the
+    business days that its deliveries may hold; `expected` are the fact's rows of these days and `expected_staging` the
+    staged ones, where the case says them.
     """
 
     loaded: LoadedDataset
     name: str
     deliveries: tuple[CaseDelivery, ...]
     references: Mapping[str, Path]
-    upstreams: tuple[CaseUpstream, ...]
+    upstreams: Mapping[Path, LoadedDataset]
     days: tuple[dt.date, ...]
     expected: Table | None
     expected_staging: Table | None
@@ -177,16 +170,16 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
     if expected is None and staged is None:
         raise DatasetError(f"{folder}: there is no expected.csv; write the rows that the models must yield")
     deliveries = _deliveries(dataset, folder, expected or staged) if dataset.source is not None else ()
-    facts = tuple(CaseUpstream(u, folder / f"{u.name}.csv") for u in upstreams)
-    if absent := [fact.file for fact in facts if not fact.file.is_file()]:
+    facts = {folder / f"{u.name}.csv": u for u in upstreams}
+    if absent := [file for file in facts if not file.is_file()]:
         raise DatasetError(f"{absent[0]}: the case has no facts of this upstream; write the rows that it is built from")
     references = {
-        name: folder / f"{name}.{suffix_of(reference.format)}"
+        name: file
         for name, reference in dataset.references.items()
-        if (folder / f"{name}.{suffix_of(reference.format)}").is_file()
+        if (file := folder / f"{name}.{suffix_of(reference.format)}").is_file()
     }
     own = {"raw", f"raw.{suffix_of(dataset.source.format)}"} if dataset.source is not None else set()
-    known = {*_EXPECTED, *own, *(p.name for p in references.values()), *(fact.file.name for fact in facts)}
+    known = {*_EXPECTED, *own, *(p.name for p in references.values()), *(file.name for file in facts)}
     strange = sorted(path.name for path in folder.iterdir() if path.name not in known and path.name[0] != ".")
     if strange:
         raise DatasetError(f"{folder / strange[0]}: belongs to no part of the case; rename or remove it")
@@ -309,10 +302,10 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
 
 def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
     """Write the facts of a case's upstreams as their published tables."""
-    for upstream in case.upstreams:
-        dataset = upstream.loaded.dataset
+    for file, upstream in case.upstreams.items():
+        dataset = upstream.dataset
         columns = {name: column.type for name, column in dataset.columns.items()}
-        rows = _arrow(read_table(upstream.file, columns), columns)
+        rows = _arrow(read_table(file, columns), columns)
         write_deltalake(layout.published_path(dataset.name), rows, partition_by=[dataset.partition_column])
 
 

@@ -51,7 +51,7 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         assert not found, "\n".join(found)
     if case.expected:
         places = [
-            UpstreamDays(u.loaded, {PUBLISHED: dataset.upstream_days(u.loaded.name, case.days)}) for u in case.upstreams
+            UpstreamDays(u, {PUBLISHED: dataset.upstream_days(u.name, case.days)}) for u in case.upstreams.values()
         ]
         target = ShadowTarget(ATTEMPT, case.days, Audit(NOW, "golden", loaded.code_version))
         build_shadow(spark, loaded, layout, target, upstream_tables(spark, layout, places))

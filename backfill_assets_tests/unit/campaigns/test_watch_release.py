@@ -9,7 +9,8 @@ from decimal import Decimal
 import pytest
 
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
-from backfill_assets.dataset.sources import Consumer, Figures
+from backfill_assets.core.measured import Figures
+from backfill_assets.dataset.sources import Consumer
 from backfill_assets.release.watch import WatchRelease
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.specifications import DAYS, NAME

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError, UnitError
-from backfill_assets.core.evidence import Basis, DayEvidence, Row, Verdict
-from backfill_assets.core.measured import NOTHING, Alone, DayMeasurement, SourceState, UpstreamState
+from backfill_assets.core.evidence import Basis, DayEvidence
+from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import CurrentBasis, UpstreamDays
+from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Readiness
-from backfill_assets.pipeline.build import (
-    Audit,
-    ShadowTarget,
-    build_shadow,
-    measure_upstreams,
-    require_declared_columns,
-    upstream_tables,
-)
-from backfill_assets.pipeline.cross_checks import built_alone, compared_days, sampled_rows
+from backfill_assets.pipeline.build import Audit, build_shadow, built_alone
 from backfill_assets.pipeline.differences import Question, row_differences
-from backfill_assets.pipeline.golden import ShadowDays, golden_counts, golden_samples
+from backfill_assets.pipeline.frames import Frames, require_declared_columns
+from backfill_assets.pipeline.golden import golden_counts, golden_samples
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.judge_rows import days_to_build_alone, schema_change
 from backfill_assets.pipeline.land import Landing
-from backfill_assets.pipeline.measure import Neighbours, Sides, measure, week_around
-from backfill_assets.pipeline.samples import sample
+from backfill_assets.pipeline.measure import Neighbours, Sides, measure, measure_upstreams, week_around
+from backfill_assets.pipeline.samples import Samples, columns_behind, failed_days, sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, stage
 from backfill_assets.storage.files import gone_from_sources
 
@@ -139,9 +132,10 @@ class Road(Landing):
             deliveries = self.basis.deliveries(name, days)
             self.stage(spark, name, read)
             staged = self._staged_by_this_code(name, read)
-            target = ShadowTarget(attempt.folder, days, Audit(self.clock.now(), unit.id, loaded.code_version))
-            tables = self._upstream_tables(spark, unit, name, days)
-            build_shadow(spark, loaded, self.layout, target, tables)
+            frames = self._frames(spark, unit, attempt)
+            # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
+            require_declared_columns(self.layout, frames.upstreams)
+            build_shadow(frames, Audit(self.clock.now(), unit.id, loaded.code_version))
             # File names never repeat: the same files before and after mean that nobody has replaced them in between.
             good = staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged
             # What comes and is rolled back before the release is stale to nobody, and may have been read.
@@ -171,11 +165,10 @@ class Road(Landing):
             for day, basis in bases.items()
         ]  # fmt: skip
 
-    def _upstream_tables(self, spark: SparkSession, unit: Unit, name: str, days: Days) -> Mapping[str, DataFrame]:
+    def _frames(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> Frames:
+        name, days = attempt.dataset, attempt.days
         upstreams = self.sources.of(unit, name, days)
-        # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
-        require_declared_columns(self.layout, upstreams)
-        return upstream_tables(spark, self.layout, upstreams)
+        return Frames(spark, self.datasets[name], self.layout, attempt.folder, days, upstreams)
 
     def _upstream_written(self, name: str, days: Days, versions: Mapping[str, int]) -> bool:
         """Whether upstream days behind these had other files in any version of their table since the given ones."""
@@ -229,54 +222,50 @@ class Road(Landing):
             self.stage(spark, name, own)
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
         active = self.tables[name].active({near for day in days for near in week_around(day)})
-        sides = measure(spark, loaded, self.layout, days, attempt.folder)
-        shadow = ShadowDays(attempt.folder, days, self.sources.of(unit, name, days))
-        upstreams = self._upstreams(spark, name, days, shadow.upstreams)
-        golden = golden_counts(spark, loaded, self.layout, shadow)
-        alone = self._alone(spark, unit, attempt, sides)
+        frames = self._frames(spark, unit, attempt)
+        sides = measure(frames)
+        upstreams = self._upstreams(frames)
+        golden = golden_counts(frames)
+        alone = self._alone(frames, unit, attempt, sides)
         source, contract = self._source(spark, name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
-        neighbours = Neighbours(self.ledger, self.datasets, self.layout)
-        seams = neighbours.seams(spark, unit, name, sides)
-        nulls = neighbours.null_rises(unit, name, {day: one.shadow_files for day, one in pending.items()}, active)
+        neighbours = Neighbours(self.ledger, unit, frames)
+        seams = neighbours.seams(sides)
+        nulls = neighbours.null_rises({day: one.shadow_files for day, one in pending.items()}, active)
         came, went = self.basis.came_and_went(name, [day for day in days if sides[day].published.rows])
-        question = Question(attempt.folder, attempt.number, sides, contract, came, went)
-        with row_differences(spark, loaded, self.layout, question) as rows:
+        question = Question(frames, attempt.number, sides, contract, came, went)
+        with row_differences(question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
-            compared = compared_days(schema, rows, golden, seams, moved, nulls, alone)
             evidence = []
             for day in days:
-                side = sides[day]
+                side, counts = sides[day], rows.counts.get(day)
                 measured = DayMeasurement(day, side.shadow, side.published, side.staging, source[day], upstreams[day])
+                rises = nulls.get(day, ())
+                compared = Compared(counts, schema, golden[day], seams.get(day, ()), day in moved, rises, alone)
                 published = layout_digest(active.get(day, ()))
                 basis = replace(pending[day].basis, published=published, contract=contract.hash)
-                verdicts = judge(loaded.dataset, measured, contract, compared[day])
+                verdicts = judge(loaded.dataset, measured, contract, compared)
                 judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
-                evidence.append(replace(judged, compared=compared[day]))
-            samples = sampled_rows(loaded.dataset, contract, rows, evidence)
+                evidence.append(replace(judged, compared=compared))
+            samples = rows.sample(columns_behind(loaded.dataset, contract, evidence))
         self._require_staged(name, own)
-        apart = golden_samples(spark, loaded, self.layout, shadow, _failed(evidence))
-        done = self._with_samples(spark, attempt, evidence, {**samples, **apart})
+        if failed := failed_days(evidence):
+            samples |= golden_samples(frames, failed)
+            samples |= sample(frames, failed, self.basis.in_force(name, days))
+        done = tuple(_with_samples(one, samples) for one in evidence)
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
         self.ledger.add_evidence(attempt.number, done)
         return done
 
-    def _upstreams(
-        self, spark: SparkSession, name: str, days: Days, upstreams: Sequence[UpstreamDays]
-    ) -> Mapping[dt.date, UpstreamState]:
-        loaded = self.datasets[name]
-        measured = measure_upstreams(spark, loaded, self.layout, days, upstreams)
-        absent = absent_before(self.ledger, self.tables, loaded.dataset, days, upstreams)
+    def _upstreams(self, frames: Frames) -> Mapping[dt.date, UpstreamState]:
+        measured = measure_upstreams(frames)
+        absent = absent_before(self.ledger, self.tables, frames.dataset, frames.days, frames.upstreams)
         return {day: replace(one, absent=absent[day]) for day, one in measured.items()}
 
-    def _alone(
-        self, spark: SparkSession, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]
-    ) -> tuple[Alone, ...]:
+    def _alone(self, frames: Frames, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]) -> tuple[Alone, ...]:
         """Days of an attempt, built alone as well; see `same_alone`."""
-        name, loaded = attempt.dataset, self.datasets[attempt.dataset]
-        chosen = days_to_build_alone(loaded.dataset, attempt.days, f"{unit.id} {attempt.number}")
-        places = {day: self.sources.of(unit, name, (day,)) for day in chosen}
-        return built_alone(spark, loaded, self.layout, attempt.folder, places, sides)
+        chosen = days_to_build_alone(frames.dataset, attempt.days, f"{unit.id} {attempt.number}")
+        return built_alone(frames, {day: self.sources.of(unit, attempt.dataset, (day,)) for day in chosen}, sides)
 
     def _source(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, SourceState]:
         loaded = self.datasets[name]
@@ -302,24 +291,6 @@ class Road(Landing):
             )
         return built
 
-    def _with_samples(
-        self,
-        spark: SparkSession,
-        attempt: Attempt,
-        evidence: Sequence[DayEvidence],
-        known: Mapping[tuple[str, dt.date], tuple[Row, ...]],
-    ) -> tuple[DayEvidence, ...]:
-        failed = _failed(evidence)
-        if not failed:
-            return tuple(evidence)
-        loaded, force = self.datasets[attempt.dataset], self.basis.in_force(attempt.dataset, attempt.days)
-        found = sample(spark, loaded, self.layout, attempt.folder, failed, force)
-        rows = {**found, **known}
-        return tuple(
-            replace(e, verdicts=tuple(replace(v, sample=rows.get((v.check, v.day), ())) for v in e.verdicts))
-            for e in evidence
-        )
 
-
-def _failed(evidence: Sequence[DayEvidence]) -> tuple[Verdict, ...]:
-    return tuple(v for e in evidence for v in e.verdicts if not v.passed)
+def _with_samples(one: DayEvidence, samples: Samples) -> DayEvidence:
+    return replace(one, verdicts=tuple(replace(v, sample=samples.get((v.check, v.day), ())) for v in one.verdicts))

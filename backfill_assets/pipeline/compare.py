@@ -214,15 +214,19 @@ def differs_in(name: str) -> Column:
     return F.array_contains(F.col(COLUMNS), name)
 
 
-def tallies_of(pair: Pair, bands: Bands) -> list[Column]:
-    """Aggregates over differing rows from which `counts_of` counts those of a group."""
+def tallies_of(
+    rows: DataFrame, pair: Pair, bands: Bands | None = None, more: Sequence[Column] = ()
+) -> Mapping[dt.date, Row]:
+    """By day the aggregates over differing rows from which `counts_of` counts them, and those that are asked for besides."""
     tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
     tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
-    return tallies + [
+    tallies += [
         F.count_if(differs_in(name) & pair.outside(name, bands)).alias(_BEYOND + name)
         for name in pair.shape.columns
-        if name in bands
+        if bands and name in bands
     ]
+    partition = pair.shape.partition
+    return {row[partition]: row for row in rows.groupBy(partition).agg(*tallies, *more).collect()}
 
 
 def counts_of(tally: Row, published: int) -> RowCounts:

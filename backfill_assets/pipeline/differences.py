@@ -7,19 +7,17 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import DayComparison, RowChange, RowCounts
-from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
-from backfill_assets.pipeline.build import shadow_path
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
@@ -35,20 +33,15 @@ from backfill_assets.pipeline.compare import (
     old_column,
     tallies_of,
 )
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
-from backfill_assets.pipeline.samples import Samples, plain_value
+from backfill_assets.pipeline.samples import CHECK, Broken, Samples, plain_value, samples_of
 from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Shadow, Slices, lone_files, shares_of
-from backfill_assets.pipeline.stage import read_staged, staged_rows
-from backfill_assets.pipeline.tables import equal_keys, figure, first_of_each, in_days, is_numeric, read_days
-from backfill_assets.storage.layout import Layout
-
-Broken = Mapping[tuple[str, str], tuple[dt.date, ...]]
-"""Days by check and column: which changed rows are wanted as samples."""
+from backfill_assets.pipeline.stage import staged_rows
+from backfill_assets.pipeline.tables import equal_keys, figure, in_days, is_numeric
 
 _LARGEST: Final = 100
-_SAMPLED: Final = 5
-_CHECK: Final = "_check"
 _SUBJECT: Final = "_subject"
 _OLD: Final = "_old"
 _NEW: Final = "_new"
@@ -78,27 +71,12 @@ def largest_of(rows: DataFrame, pair: Pair) -> Mapping[dt.date, tuple[RowChange,
     return {day: tuple(changes) for day, changes in found.items()}
 
 
-def sampled(rows: DataFrame, pair: Pair, bands: Bands, wanted: Broken) -> Samples:
-    """Up to five changed rows per check and day, those first that moved most: day, key, column, old and new value.
-
-    Of a column that is promised something only rows that break the promise.
-    """
-    match, day = pair.shape.match, pair.shape.partition
-    tagged = rows.select(*match, F.inline(F.array_compact(F.array(*_tags(pair, bands, wanted)))))
-    order = [F.desc_nulls_last(_SIZE), *(F.col(name) for name in match), F.col(_SUBJECT)]
-    first = first_of_each(tagged, [_CHECK, day], order, _SAMPLED).orderBy(_CHECK, day, *order)
-    found: dict[tuple[str, dt.date], list[dict[str, object]]] = {}
-    for row in first.collect():
-        found.setdefault((row[_CHECK], row[day]), []).append(_sample(row, match))
-    return {key: tuple(own) for key, own in found.items()}
-
-
 def _tags(pair: Pair, bands: Bands, wanted: Broken) -> list[Column]:
     tags = []
     for (check, name), days in wanted.items():
         size = F.abs(pair.delta(name)).cast("double") if is_numeric(pair.types[name]) else F.lit(None).cast("double")
         tag = F.struct(
-            F.lit(check).alias(_CHECK),
+            F.lit(check).alias(CHECK),
             F.lit(name).alias(_SUBJECT),
             F.col(old_column(name)).cast("string").alias(_OLD),
             F.col(new_column(name)).cast("string").alias(_NEW),
@@ -109,7 +87,7 @@ def _tags(pair: Pair, bands: Bands, wanted: Broken) -> list[Column]:
     return tags
 
 
-def _sample(row: Row, match: tuple[str, ...]) -> dict[str, object]:
+def _sample(match: tuple[str, ...], row: Mapping[str, Any]) -> Mapping[str, object]:
     shown = {"column": row[_SUBJECT], "old": plain_value(row[_OLD]), "new": plain_value(row[_NEW])}
     return {name: plain_value(row[name]) for name in match} | shown
 
@@ -130,7 +108,7 @@ class Question:
     `newer` are the deliveries that the published days were not built from, `older` those that they were and that count no more.
     """
 
-    folder: str
+    frames: Frames
     attempt: int
     measured: Mapping[dt.date, Sides]
     contract: Contract
@@ -168,29 +146,32 @@ class RowDifferences:
     joined: _Joined | None = None
 
     def sample(self, wanted: Broken) -> Samples:
-        """Changed rows of some checks, columns and days as `sampled` takes them; only while the context is open."""
+        """Up to five changed rows per check and day, those first that moved most: day, key, column, old and new value.
+
+        Of a column that is promised something only rows that break the promise. Only while the context is open.
+        """
         if self.joined is None or not wanted:
             return {}
-        return sampled(self.joined.rows, self.joined.pair, self.joined.bands, wanted)
+        pair, match = self.joined.pair, self.joined.pair.shape.match
+        tags = F.array_compact(F.array(*_tags(pair, self.joined.bands, wanted)))
+        order = [F.desc_nulls_last(_SIZE), *(F.col(name) for name in match), F.col(_SUBJECT)]
+        tagged = self.joined.rows.select(*match, F.inline(tags))
+        return samples_of(tagged, pair.shape.partition, order, partial(_sample, match))
 
 
 @contextmanager
-def row_differences(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
-) -> Iterator[RowDifferences]:
+def row_differences(question: Question) -> Iterator[RowDifferences]:
     """Compare the days that moved by one join, which is kept until the context ends.
 
     Days of equal fingerprints are unchanged without a look at their rows, and days of which nothing is published have no
     comparison at all.
     """
-    dataset, days, measured = loaded.dataset, question.moved, question.measured
+    frames, days, measured = question.frames, question.moved, question.measured
     counts = {day: RowCounts(unchanged=measured[day].published.rows) for day in question.replaced}
     if not days:
         yield RowDifferences(counts)
         return
-    old = read_days(spark, layout.published_path(dataset.name), dataset.partition_column, days)
-    new = read_days(spark, shadow_path(loaded, layout, question.folder), dataset.partition_column, days)
-    pair = Pair(dataset, old, new)
+    pair = Pair(frames.dataset, frames.published(days), frames.shadow(days))
     if not pair.comparable:
         yield RowDifferences({day: found for day, found in counts.items() if day not in days})
         return
@@ -198,7 +179,7 @@ def row_differences(
     with ExitStack() as kept:
         rows, tallies = _matched(pair, question, bands, kept)
         joined = _Joined(rows, pair, bands)
-        explained = _explained(spark, loaded, layout, joined, question)
+        explained = _explained(joined, question)
         counts |= {
             day: replace(
                 counts_of(tally, measured[day].published.rows),
@@ -207,17 +188,14 @@ def row_differences(
             )
             for day, tally in tallies.items()
         }
-        slices = _slices(spark, loaded, layout, pair, tallies) if tallies else None
-        comparisons = _comparisons(joined, question, tallies, slices) if slices else ()
+        comparisons = _comparisons(joined, question, tallies) if tallies else ()
         yield RowDifferences(counts, comparisons, joined)
 
 
-def _explained(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, joined: _Joined, question: Question
-) -> Mapping[tuple[dt.date, str], int]:
+def _explained(joined: _Joined, question: Question) -> Mapping[tuple[dt.date, str], int]:
     """By day and status the added and removed rows whose key came with a newer delivery, or went with an older one."""
     match, day = joined.pair.shape.match, joined.pair.shape.partition
-    found = [*_keys_that_came(spark, loaded, layout, question), *_keys_that_went(spark, loaded, layout, question)]
+    found = [*_keys_that_came(question), *_keys_that_went(question)]
     if not found:
         return {}
     keys = reduce(DataFrame.unionByName, [frame.select(*match) for frame in found]).distinct()
@@ -228,24 +206,21 @@ def _explained(
     return {(own, status): count for own, status, count in counted}
 
 
-def _keys_that_came(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
-) -> Iterator[DataFrame]:
+def _keys_that_came(question: Question) -> Iterator[DataFrame]:
+    frames = question.frames
     came = [(own, d.path) for own in question.moved for d in question.newer.get(own, ())]
     if came:
-        files = spark.createDataFrame(came, f"{loaded.dataset.partition_column} date, {_FILE} string")
-        staged = read_staged(spark, loaded, layout, {own for own, _ in came})
+        files = frames.spark.createDataFrame(came, f"{frames.dataset.partition_column} date, {_FILE} string")
+        staged = frames.staging({own for own, _ in came})
         yield staged.join(F.broadcast(files), files.columns, "left_semi")
 
 
-def _keys_that_went(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, question: Question
-) -> Iterator[DataFrame]:
+def _keys_that_went(question: Question) -> Iterator[DataFrame]:
     """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw.
 
     They only explain: what raw does not keep whole, or as it is read now, is left out, and a column that they lack is null.
     """
-    source = loaded.dataset.source
+    loaded, layout, source = question.frames.loaded, question.frames.layout, question.frames.dataset.source
     if source is None:
         return
     form = form_of(reading_of(source))
@@ -261,7 +236,7 @@ def _keys_that_went(
         # Where raw keeps cells, what is optional is a part of how.
         optional = tuple(source.columns) if form.startswith("lines") else source.optional
         lenient = loaded.dataset.model_copy(update={"source": source.model_copy(update={"optional": optional})})
-        yield staged_rows(spark, replace(loaded, dataset=lenient), layout, days, force)
+        yield staged_rows(question.frames.spark, replace(loaded, dataset=lenient), layout, days, force)
 
 
 def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> tuple[DataFrame, Mapping[dt.date, Row]]:
@@ -303,16 +278,12 @@ def _kept(rows: DataFrame, kept: ExitStack) -> DataFrame:
 
 
 def _tallies(rows: DataFrame, pair: Pair, bands: Bands) -> Mapping[dt.date, Row]:
-    partition = pair.shape.partition
-    tallies = tallies_of(pair, bands)
-    tallies += [F.sum(F.abs(pair.delta(name))).alias(MOVED + name) for name in pair.measures]
-    return {row[partition]: row for row in rows.groupBy(partition).agg(*tallies).collect()}
+    moves = [F.sum(F.abs(pair.delta(name))).alias(MOVED + name) for name in pair.measures]
+    return tallies_of(rows, pair, bands, moves)
 
 
-def _comparisons(
-    joined: _Joined, question: Question, tallies: Mapping[dt.date, Row], slices: Slices
-) -> tuple[DayComparison, ...]:
-    pair = joined.pair
+def _comparisons(joined: _Joined, question: Question, tallies: Mapping[dt.date, Row]) -> tuple[DayComparison, ...]:
+    pair, slices = joined.pair, _slices(question.frames, joined.pair, tallies)
     largest = largest_of(joined.rows, pair)
     partly = [
         day for day, tally in tallies.items() if tally[ADDED] + tally[CHANGED] < question.measured[day].shadow.rows
@@ -334,15 +305,13 @@ def _comparisons(
     )
 
 
-def _slices(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, pair: Pair, tallies: Mapping[dt.date, Row]
-) -> Slices:
-    dataset, match = loaded.dataset, pair.shape.match
+def _slices(frames: Frames, pair: Pair, tallies: Mapping[dt.date, Row]) -> Slices:
+    dataset, match = frames.dataset, pair.shape.match
     there = {*match, *pair.shape.columns}
     columns = tuple(name for name in dataset.told_apart_by if name in there)
     if dataset.source is None:
         return Slices(match, columns, {}, None)
-    staged = read_staged(spark, loaded, layout, tuple(tallies))
+    staged = frames.staging(tallies)
     files: dict[dt.date, dict[str, int]] = {day: {} for day in tallies}
     for day, file, rows in staged.groupBy(match[0], _FILE).count().collect():
         files[day][file] = rows

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.errors import DatasetError, SourceError
-from backfill_assets.core.evidence import Row as SampleRow
-from backfill_assets.core.evidence import Verdict
+from backfill_assets.core.evidence import Row
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Golden, golden_check
-from backfill_assets.evidence.basis import UpstreamDays
 from backfill_assets.evidence.inputs import golden_key, golden_place
-from backfill_assets.pipeline.build import shadow_path, upstream_tables
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
@@ -32,98 +29,70 @@ from backfill_assets.pipeline.compare import (
     new_column,
     old_column,
 )
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.reads import undeclared
-from backfill_assets.pipeline.run_models import read_file, reference_tables, run_query
-from backfill_assets.pipeline.samples import plain_value
-from backfill_assets.pipeline.tables import declared_type, first_of_each, in_days, read_days, read_table, renamed
-from backfill_assets.storage.layout import Layout
+from backfill_assets.pipeline.run_models import read_file, run_query
+from backfill_assets.pipeline.samples import CHECK, Failed, Samples, plain_value, samples_of
+from backfill_assets.pipeline.tables import declared_type, in_days, read_table, renamed
 
-_MOST: Final = 5
 _KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
 _WHOLE: Final = T.DecimalType(20, 0)
 _WIDEST: Final = 38
 
 
-@dataclass(frozen=True)
-class ShadowDays:
-    """Days of a shadow, in its folder below the published table, and the upstream days that they were built from."""
-
-    folder: str
-    days: tuple[dt.date, ...]
-    upstreams: Sequence[UpstreamDays] = ()
-
-
-def golden_counts(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays
-) -> Mapping[dt.date, Mapping[str, GoldenCounts]]:
+def golden_counts(frames: Frames) -> Mapping[dt.date, Mapping[str, GoldenCounts]]:
     """By day and golden source how many rows agree and how many do not; one join per golden source.
 
     Raises:
         SourceError: a file or table is missing or does not fit what `dataset.yaml` declares.
         DatasetError: a query of `dataset.yaml` cannot be evaluated, or returns other columns than it must.
     """
-    found: dict[dt.date, dict[str, GoldenCounts]] = {day: {} for day in shadow.days}
-    tables = _tables(spark, loaded, layout, shadow) if loaded.dataset.golden else {}
-    partition = loaded.dataset.partition_column
+    loaded, partition = frames.loaded, frames.dataset.partition_column
+    found: dict[dt.date, dict[str, GoldenCounts]] = {day: {} for day in frames.days}
+    tables = _tables(frames) if loaded.dataset.golden else {}
     for name in loaded.dataset.golden:
         with renamed(SourceError, golden_key(loaded, name), also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
-            theirs, ours = _sides(spark, loaded, layout, name, (tables, shadow.days))
+            theirs, ours = _sides(frames, name, tables, frames.days)
             # As on the other side: of a key that occurs twice here and once there, one row is missing there.
             rows = matched(theirs, ours, _shape(loaded, name), numbered=True)
             grouped = rows.groupBy(partition).agg(*_kinds_of_rows()).collect()
         counted = {row.pop(partition): GoldenCounts(**row) for row in (found_row.asDict() for found_row in grouped)}
-        for day in shadow.days:
+        for day in frames.days:
             found[day][name] = counted.get(day, GoldenCounts())
     return found
 
 
-def golden_samples(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays, failed: Collection[Verdict]
-) -> Mapping[tuple[str, dt.date], tuple[SampleRow, ...]]:
-    """Up to five rows per failed (check, day) on which a golden source does not agree: kind, key, ours and theirs."""
-    names = {golden_check(name): name for name in loaded.dataset.golden}
-    days: dict[str, list[dt.date]] = {}
-    for verdict in failed:
-        if verdict.check in names:
-            days.setdefault(verdict.check, []).append(verdict.day)
-    tables = _tables(spark, loaded, layout, shadow) if days else {}
-    found: dict[tuple[str, dt.date], list[SampleRow]] = {}
-    for check, wanted in days.items():
-        name, shape = names[check], _shape(loaded, names[check])
-        theirs, ours = _sides(spark, loaded, layout, name, (tables, wanted))
-        apart = differing(theirs, ours, shape, numbered=True)
+def golden_samples(frames: Frames, failed: Failed) -> Samples:
+    """Up to five rows per failed check and day on which a golden source does not agree: kind, key, ours and theirs."""
+    wanted = {name: failed[golden_check(name)] for name in frames.dataset.golden if golden_check(name) in failed}
+    tables = _tables(frames) if wanted else {}
+    found: Samples = {}
+    for name, days in wanted.items():
+        theirs, ours = _sides(frames, name, tables, days)
+        shape = _shape(frames.loaded, name)
+        apart = differing(theirs, ours, shape, numbered=True).withColumn(CHECK, F.lit(golden_check(name)))
         order = [F.col(STATUS), *(F.col(column) for column in shape.match)]
-        for row in first_of_each(apart, [shape.partition], order, _MOST).orderBy(*order).collect():
-            found.setdefault((check, row[shape.partition]), []).append(_sample(row, shape))
-    return {key: tuple(rows) for key, rows in found.items()}
+        found |= samples_of(apart, shape.partition, order, partial(_sample, shape))
+    return found
 
 
-def _tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout, shadow: ShadowDays) -> Mapping[str, DataFrame]:
-    dataset = loaded.dataset
-    rows = read_days(spark, shadow_path(loaded, layout, shadow.folder), dataset.partition_column, shadow.days)
-    return {
-        dataset.name: rows.select(*dataset.columns),
-        **upstream_tables(spark, layout, shadow.upstreams),
-        **reference_tables(spark, loaded, layout),
-    }
+def _tables(frames: Frames) -> Mapping[str, DataFrame]:
+    own = frames.shadow(frames.days).select(*frames.dataset.columns)
+    return {frames.loaded.name: own, **frames.upstream, **frames.references}
 
 
 def _sides(
-    spark: SparkSession,
-    loaded: LoadedDataset,
-    layout: Layout,
-    name: str,
-    shown: tuple[Mapping[str, DataFrame], Collection[dt.date]],
+    frames: Frames, name: str, tables: Mapping[str, DataFrame], days: Collection[dt.date]
 ) -> tuple[DataFrame, DataFrame]:
     """Their rows and ours of some days, with the columns that are compared, in types that can be."""
-    golden, (tables, days) = loaded.dataset.golden[name], shown
+    spark, loaded, golden = frames.spark, frames.loaded, frames.dataset.golden[name]
     others = {table: frame for table, frame in tables.items() if table != loaded.name}
     own: dict[str, DataFrame] = {}
     if golden.file is not None:
-        relative = golden.file.path
-        own[name] = read_file(spark, golden.file, golden_place(loaded, layout, name), f"golden.{name}.file: {relative}")
+        place, shown = golden_place(loaded, frames.layout, name), f"golden.{name}.file: {golden.file.path}"
+        own[name] = read_file(spark, golden.file, place, shown)
     elif golden.table is not None:
-        own[name] = read_table(spark, golden_place(loaded, layout, name))
+        own[name] = read_table(spark, golden_place(loaded, frames.layout, name))
     known = {**others, **own}
     theirs = own[name] if golden.sql is None else _queried(spark, golden.sql, known, golden_key(loaded, name, "sql"))
     ours = tables[loaded.name]
@@ -207,7 +176,7 @@ def _decimal(kind: T.NumericType) -> T.DecimalType | None:
     return None if isinstance(kind, T.FractionalType) else _WHOLE
 
 
-def _sample(row: Row, shape: Shape) -> SampleRow:
+def _sample(shape: Shape, row: Mapping[str, Any]) -> Row:
     status, shown = row[STATUS], row[COLUMNS] or tuple(shape.columns)
     sides = {"ours": (new_column, REMOVED), "theirs": (old_column, ADDED)}
     return {

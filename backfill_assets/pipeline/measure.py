@@ -5,39 +5,36 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError
-from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, NullRise, Seam, Side
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, NullRise, Seam, Side, UpstreamState
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import is_table
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.pipeline.build import shadow_path
-from backfill_assets.pipeline.run_models import reference_tables
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.seams import SPAN, Files, null_rises, places, seams
-from backfill_assets.pipeline.stage import read_staged
 from backfill_assets.pipeline.tables import (
     figures_of,
     fingerprint_columns,
     fingerprint_of,
     is_numeric,
     is_true,
-    read_days,
     renamed,
     with_declared_columns,
 )
-from backfill_assets.storage.layout import Layout
 
 
 def with_matches(frame: DataFrame, dataset: Dataset, references: Mapping[str, DataFrame]) -> DataFrame:
@@ -68,6 +65,7 @@ def _mark(name: str) -> str:
 _METRIC: Final = "metric:"
 _COUNT: Final = "count:"
 _PERCENTILES: Final = "percentiles:"
+_ROWS: Final = "rows"
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,7 @@ class Sides:
     staging: Side
 
 
-def measure(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
-) -> Mapping[dt.date, Sides]:
+def measure(frames: Frames) -> Mapping[dt.date, Sides]:
     """Measure the shadow of an attempt, what is published and what is staged; a side without rows is `NOTHING`.
 
     A column that the published table lacks has no metrics there, and counts as all null in its fingerprint.
@@ -90,63 +86,48 @@ def measure(
         DatasetError: a rule or a reference check of `dataset.yaml` cannot be evaluated.
         SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
     """
-    if not days:
+    if not frames.days:
         return {}
-    shadow = _shadow(spark, loaded, layout, days, attempt_folder)
-    published = _published(spark, loaded, layout, days)
-    staging = _staging(spark, loaded, layout, days)
-    sides = (shadow, published, staging)
-    return {day: Sides(*(side.get(day, NOTHING) for side in sides)) for day in days}
+    sides = (_shadow(frames), _published(frames), _staging(frames))
+    return {day: Sides(*(side.get(day, NOTHING) for side in sides)) for day in frames.days}
 
 
-def published_figures(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
-) -> Mapping[dt.date, Figures]:
+def published_figures(frames: Frames, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:
     """Row counts and sums of what is published, by day, in one grouped pass; days without a row lack.
 
     Percentiles and distinct counts, which cost more than all else, are left out.
     """
-    dataset, path = loaded.dataset, layout.published_path(loaded.name)
-    if not days or not is_table(path):
+    if not days or not frames.is_published:
         return {}
-    frame = read_days(spark, path, dataset.partition_column, days)
-    return {day: side.metrics for day, side in _sides(dataset, (frame, _sums(frame, dataset))).items()}
+    frame = frames.published(days)
+    sides = _sides(frames.dataset, (frame, _sums(frame, frames.dataset)))
+    return {day: side.metrics for day, side in sides.items()}
 
 
-def _shadow(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], attempt_folder: str
-) -> dict[dt.date, Side]:
-    dataset = loaded.dataset
-    frame = read_days(spark, shadow_path(loaded, layout, attempt_folder), dataset.partition_column, days)
-    check_rules(frame, loaded)
-    where = f"{loaded.folder / 'dataset.yaml'}: checks"
-    with renamed(DatasetError, where):
-        matched = with_matches(frame, dataset, reference_tables(spark, loaded, layout))
+def _shadow(frames: Frames) -> dict[dt.date, Side]:
+    dataset, frame = frames.dataset, frames.shadow(frames.days)
+    check_rules(frame, frames.loaded)
+    with renamed(DatasetError, f"{frames.loaded.folder / 'dataset.yaml'}: checks"):
+        matched = with_matches(frame, dataset, frames.references)
         columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset)]
         distinct = [*_distinct(frame, dataset), _duplicate_keys(dataset)]
         return _sides(dataset, (matched, columns), (frame, distinct))
 
 
-def _published(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
-) -> dict[dt.date, Side]:
-    dataset, path = loaded.dataset, layout.published_path(loaded.name)
-    if not is_table(path):
+def _published(frames: Frames) -> dict[dt.date, Side]:
+    if not frames.is_published:
         return {}
-    frame = read_days(spark, path, dataset.partition_column, days)
+    dataset, frame = frames.dataset, frames.published(frames.days)
     columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset)]
     whole = with_declared_columns(frame, dataset)
     return _sides(dataset, (whole, columns), (frame, list(_distinct(frame, dataset))))
 
 
-def _staging(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
-) -> dict[dt.date, Side]:
-    dataset = loaded.dataset
-    if dataset.source is None:
+def _staging(frames: Frames) -> dict[dt.date, Side]:
+    if frames.dataset.source is None:
         return {}
-    frame = read_staged(spark, loaded, layout, days)
-    return _sides(dataset, (frame, _sums(frame, dataset)))
+    frame = frames.staging(frames.days)
+    return _sides(frames.dataset, (frame, _sums(frame, frames.dataset)))
 
 
 def figures_by_day(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Figures]:
@@ -254,6 +235,37 @@ def _side(values: Mapping[str, Any], dataset: Dataset) -> Side:
     )
 
 
+def measure_upstreams(frames: Frames) -> Mapping[dt.date, UpstreamState]:
+    """Rows of each upstream on each day, and the totals that the day must equal; one pass per upstream.
+
+    Raises:
+        DatasetError: a total of `dataset.yaml` cannot be evaluated.
+    """
+    days = frames.days
+    rows: dict[str, dict[dt.date, int]] = {}
+    totals: dict[dt.date, dict[str, Decimal | None]] = {day: {} for day in days}
+    floating: dict[dt.date, list[str]] = {day: [] for day in days}
+    for upstream in frames.upstreams:
+        name, partition = upstream.loaded.name, upstream.loaded.dataset.partition_column
+        wanted = {m: t for m, t in frames.dataset.checks.reconciliation.totals.items() if t.upstream == name}
+        grouped = frames.upstream[name].groupBy(partition)
+        with renamed(DatasetError, f"{frames.loaded.folder / 'dataset.yaml'}: checks.reconciliation.totals"):
+            columns = [F.expr(total.sql).alias(_METRIC + metric) for metric, total in wanted.items()]
+            measured = {row[partition]: row for row in grouped.agg(F.count("*").alias(_ROWS), *columns).collect()}
+        rows[name] = {day: int(row[_ROWS]) for day, row in measured.items()}
+        for day in days:
+            values = {m: measured[day][_METRIC + m] if day in measured else None for m in wanted}
+            figures, rounded = figures_of(values)
+            totals[day] |= figures
+            floating[day] += rounded
+    return {day: UpstreamState(rows_on(day, rows), totals[day], tuple(sorted(floating[day]))) for day in days}
+
+
+def rows_on(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
+    """The rows of each upstream on the day itself: those that it looks back at are there even if its own has not come."""
+    return {name: found.get(day, 0) for name, found in rows.items()}
+
+
 _SPAN: Final = 28
 """How many days on either side tell which steps are usual: four weeks."""
 
@@ -265,64 +277,62 @@ class Neighbours:
     """Finds seams and risen shares of nulls between the days of a batch and those around it."""
 
     ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    layout: Layout
+    unit: Unit
+    frames: Frames
 
-    def seams(
-        self, spark: SparkSession, unit: Unit, name: str, batch: Mapping[dt.date, Sides]
-    ) -> Mapping[dt.date, tuple[Seam, ...]]:
+    def seams(self, batch: Mapping[dt.date, Sides]) -> Mapping[dt.date, tuple[Seam, ...]]:
         """The steps at the places of the unit that the batch has part in, by the day of the batch that has to answer for them.
 
         Only steps into or out of days whose published content changes are looked at; where there is none, no table is read.
         Days that the unit holds count as they have been built; those that have not been yet are left out. Of other days
         only row counts and sums are known, so percentiles and distinct counts have steps among the unit's days alone.
         """
-        at = self._places(unit, name, batch)
+        at = self._places(batch)
         if not at:
             return {}
-        old, new = self._series(spark, unit, name, (at, batch))
+        old, new = self._series(at, batch)
         found: dict[dt.date, list[Seam]] = {}
-        for seam in seams(name, old, new, at):
+        for seam in seams(self.frames.loaded.name, old, new, at):
             found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
         return {day: tuple(own) for day, own in found.items()}
 
-    def null_rises(
-        self, unit: Unit, name: str, built: Files, published: Files
-    ) -> Mapping[dt.date, tuple[NullRise, ...]]:
+    def null_rises(self, built: Files, published: Files) -> Mapping[dt.date, tuple[NullRise, ...]]:
         """The columns of the batch's days that are null more often than before; `published` are those days and a week around."""
-        dataset = self.datasets[name].dataset
+        dataset = self.frames.dataset
         around = {day for one in built for day in week_around(one)}
-        held = sorted((around - built.keys()) & set(unit.targets[name]))
-        evidence = self.ledger.evidence(unit.id, name, held) if held else {}
+        beside = {day: one.shadow_files for day, one in self._evidence(around - built.keys()).items()}
         columns = dataset.columns.keys() - set(dataset.required_columns)
-        return null_rises(sorted(columns), built, published, {day: e.shadow_files for (_, day), e in evidence.items()})
+        return null_rises(sorted(columns), built, published, beside)
 
-    def _places(self, unit: Unit, name: str, batch: Mapping[dt.date, Sides]) -> Days:
-        held = unit.targets[name]
-        own = {place: {place, place - ONE_DAY} for place in places(held)}
+    def _evidence(self, days: Collection[dt.date]) -> Mapping[dt.date, DayEvidence]:
+        """What the unit has built of these days."""
+        name = self.frames.loaded.name
+        held = sorted(set(days) & set(self.unit.targets[name]))
+        found = self.ledger.evidence(self.unit.id, name, held) if held else {}
+        return {day: evidence for (_, day), evidence in found.items()}
+
+    def _places(self, batch: Mapping[dt.date, Sides]) -> Days:
+        own = {place: {place, place - ONE_DAY} for place in places(self.unit.targets[self.frames.loaded.name])}
         own = {place: both for place, both in own.items() if both & set(batch)}
         # Whichever side of a step is built last has to answer for it, though it stays as it was itself.
-        beside = sorted({day for both in own.values() for day in both} & set(held) - set(batch))
-        built = self.ledger.evidence(unit.id, name, beside) if beside else {}
+        built = self._evidence({day for both in own.values() for day in both} - set(batch))
         changed = {day for day, sides in batch.items() if _is_changed(sides.published, sides.shadow)}
         changed |= {
-            day for (_, day), e in built.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
+            day for day, e in built.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
         }
         return tuple(place for place, both in own.items() if both & changed)
 
     def _series(
-        self, spark: SparkSession, unit: Unit, name: str, wanted: tuple[Days, Mapping[dt.date, Sides]]
+        self, at: Days, batch: Mapping[dt.date, Sides]
     ) -> tuple[dict[dt.date, Figures], dict[dt.date, Figures]]:
-        at, batch = wanted
         window = {day for place in at for day in day_range(place - ONE_DAY * _SPAN, place + ONE_DAY * (_SPAN - 1))}
         others = window - set(batch)
-        held = others & set(unit.targets[name])
-        around = published_figures(spark, self.datasets[name], self.layout, sorted(others - held))
+        around = published_figures(self.frames, sorted(others - set(self.unit.targets[self.frames.loaded.name])))
         old, new = {**around}, {**around}
-        for (_, day), evidence in self.ledger.evidence(unit.id, name, sorted(held)).items() if held else ():
-            if evidence.verdicts:
-                _add(day, evidence.measured.published, old)
-                _add(day, evidence.measured.shadow, new)
+        for day, one in self._evidence(others).items():
+            if one.verdicts:
+                _add(day, one.measured.published, old)
+                _add(day, one.measured.shadow, new)
         for day, sides in batch.items():
             _add(day, sides.published, old)
             _add(day, sides.shadow, new)

@@ -26,7 +26,7 @@ from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
 from backfill_assets.pipeline.run_models import empty_tables, reference_tables, run_model
-from backfill_assets.pipeline.tables import declared_type, in_days, is_true, read_days, renamed, struct_of, write_days
+from backfill_assets.pipeline.tables import declared_type, in_days, is_true, read_table, renamed, struct_of, write_days
 from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 
@@ -140,24 +140,18 @@ def outside_rows(
     return _model_rows(spark, loaded, layout, days, force).where(_is_outside(loaded.dataset))
 
 
-def read_staged(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
-    """The staged rows of some days.
-
-    Raises:
-        SourceError: nothing was ever staged under the columns that the staging model returns now.
-    """
-    path = staged_path(spark, loaded, layout)
-    if not is_table(path):
-        raise SourceError(f"{loaded.name}: nothing is staged in {path}; materialize staging for these days first")
-    return read_days(spark, path, loaded.dataset.partition_column, days)
-
-
-def staged_path(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> Path:
-    """Folder of the staging table that fits what the staging model returns now; runs no Spark job.
+def staged_table(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> DataFrame:
+    """The staging table that fits what the staging model returns now; runs no Spark job.
 
     Each set of columns and types has a folder of its own, so that a changed model never meets rows of another shape.
+
+    Raises:
+        SourceError: nothing was ever staged under these columns.
     """
-    return _folder(layout, loaded, run_model(spark, loaded.staging_model, _empty_tables(spark, loaded)).schema)
+    path = _folder(layout, loaded, run_model(spark, loaded.staging_model, _empty_tables(spark, loaded)).schema)
+    if not is_table(path):
+        raise SourceError(f"{loaded.name}: nothing is staged in {path}; materialize staging for these days first")
+    return read_table(spark, path)
 
 
 def aggregates_deliveries(spark: SparkSession, loaded: LoadedDataset) -> bool:

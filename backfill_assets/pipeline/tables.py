@@ -8,7 +8,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -43,6 +43,7 @@ _TYPES: Final[Mapping[str, T.DataType]] = {
 _NAMES: Final = {spark.simpleString(): name for name, spark in _TYPES.items()}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PREFIX: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_RANK: Final = "_rank"
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 
 
@@ -94,10 +95,18 @@ def is_numeric(found: T.DataType) -> bool:
     return isinstance(found, T.NumericType)
 
 
-def first_of_each(frame: DataFrame, group: list[str], order: list[Column], most: int) -> DataFrame:
-    """Keep the first `most` rows of each group."""
+def first_rows(
+    frame: DataFrame, group: Sequence[str], order: Sequence[Column], most: int
+) -> Mapping[tuple[Any, ...], list[dict[str, Any]]]:
+    """The first rows of each group in this order, by the values of the group's columns, none of which is ever null."""
     rank = F.row_number().over(Window.partitionBy(*group).orderBy(*order))
-    return frame.withColumn("_rank", rank).where(F.col("_rank") <= most).drop("_rank")
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    # Sorted here: Spark would sort all of it once more, in a job of its own.
+    ranked = frame.withColumn(_RANK, rank).where(F.col(_RANK) <= most).collect()
+    for row in sorted(ranked, key=lambda row: (*(row[name] for name in group), row[_RANK])):
+        values = {name: value for name, value in row.asDict().items() if name != _RANK}
+        found.setdefault(tuple(row[name] for name in group), []).append(values)
+    return found
 
 
 def condition_of(error: PySparkException) -> str:

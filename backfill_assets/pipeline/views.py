@@ -16,7 +16,7 @@ from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import is_table
-from backfill_assets.pipeline.build import shadow_path
+from backfill_assets.pipeline.frames import shadow_path
 from backfill_assets.pipeline.tables import (
     OnSpark,
     condition_of,

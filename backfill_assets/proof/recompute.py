@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -20,7 +20,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import add_actions, is_table
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.build import Audit, ShadowTarget, compute_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.build import Audit, compute_shadow
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
@@ -36,6 +36,7 @@ from backfill_assets.pipeline.compare import (
     tallies_of,
 )
 from backfill_assets.pipeline.differences import largest_of
+from backfill_assets.pipeline.frames import Frames, shadow_path, upstream_tables
 from backfill_assets.pipeline.measure import figures_by_day
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.pipeline.run_models import reference_tables
@@ -45,7 +46,7 @@ from backfill_assets.pipeline.tables import (
     OnSpark,
     fingerprint_columns,
     fingerprint_of,
-    first_of_each,
+    first_rows,
     hash_of,
     is_numeric,
     read_days,
@@ -60,8 +61,7 @@ def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
     # Numbered: of a key that occurs twice each row is compared with one.
     rows = differing(pair.old, pair.new, pair.shape, numbered=True).persist()
     try:
-        partition = pair.shape.partition
-        counted = {row[partition]: row for row in rows.groupBy(partition).agg(*tallies_of(pair, {})).collect()}
+        counted = tallies_of(rows, pair)
         largest = largest_of(rows, pair) if counted else {}
     finally:
         rows.unpersist()
@@ -100,8 +100,8 @@ class SparkRecomputations(OnSpark):
                 tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
             # Nobody reads the audit columns of a scratch shadow.
-            target = ShadowTarget(folder, sampled.days, Audit(_EPOCH, "", loaded.code_version))
-            compute_shadow(spark, loaded, self.layout, target, arranged)
+            audit = Audit(_EPOCH, "", loaded.code_version)
+            compute_shadow(Frames(spark, loaded, self.layout, folder, sampled.days), arranged, audit)
 
     def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
         """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
@@ -130,10 +130,9 @@ class SparkRecomputations(OnSpark):
         Rows cannot be matched where the key has another type now.
         """
         loaded = self.datasets[dataset]
-        partition = loaded.dataset.partition_column
         with self.opened(f"differences {dataset}") as spark:
-            old = read_days(spark, self.layout.published_path(dataset), partition, days)
-            new = read_days(spark, shadow_path(loaded, self.layout, folder), partition, days)
+            frames = Frames(spark, loaded, self.layout, folder, tuple(days))
+            old, new = frames.published(days), frames.shadow(days)
             before, after = figures_by_day(old, loaded.dataset), figures_by_day(new, loaded.dataset)
             pair = Pair(loaded.dataset, old, new)
             rows, largest = _rows(pair) if pair.comparable else ({}, ())
@@ -185,10 +184,8 @@ def differing_rows(
     # Numbered: of a key that occurs twice each row is compared with one.
     found = differing(old, new, shape, numbered=True)
     order = [F.col(name) for name in (*shape.match, STATUS)]
-    rows: dict[dt.date, list[Mapping[str, Value]]] = {}
-    for row in first_of_each(found, [partition], order, _MOST_ROWS).orderBy(*order).collect():
-        rows.setdefault(row[partition], []).append(_difference(row, shape.match, tuple(others)))
-    return {day: tuple(members) for day, members in rows.items()}
+    first = first_rows(found, [partition], order, _MOST_ROWS)
+    return {day: tuple(_difference(row, shape.match, tuple(others)) for row in rows) for (day,), rows in first.items()}
 
 
 def _read(
@@ -247,7 +244,7 @@ def _column_print(values: Mapping[str, object], name: str) -> str:
     return f"{values[_BARE + name]}" if keyed is None else f"{values[_BARE + name]}:{keyed}"
 
 
-def _difference(row: Row, key: tuple[str, ...], others: tuple[str, ...]) -> Mapping[str, Value]:
+def _difference(row: Mapping[str, Any], key: tuple[str, ...], others: tuple[str, ...]) -> Mapping[str, Value]:
     status = row[STATUS]
     shown = row[COLUMNS] if status == CHANGED else others
     sides = {

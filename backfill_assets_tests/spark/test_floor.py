@@ -13,7 +13,8 @@ import backfill_assets
 from backfill_assets.core.days import day_range
 from backfill_assets.dataset.deliveries import received
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow, shadow_path
+from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets.pipeline.frames import Frames, shadow_path
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
@@ -41,7 +42,7 @@ def test_the_bare_job_makes_the_rows_of_the_road(spark: SparkSession, layout: La
     loaded = load_folder(DATASETS).datasets[DATASET]
     landed = received((), land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW))
     stage(spark, loaded, layout, DAYS, landed)
-    build_shadow(spark, loaded, layout, ShadowTarget(ATTEMPT, DAYS, Audit(NOW, "floor", loaded.code_version)), {})
+    build_shadow(Frames(spark, loaded, layout, ATTEMPT, DAYS), Audit(NOW, "floor", loaded.code_version))
     road = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).select(*loaded.dataset.columns)
 
     target = layout.warehouse / "floor"

@@ -12,9 +12,10 @@ import backfill_assets
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow, shadow_path, upstream_tables
+from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets.pipeline.frames import Frames, shadow_path
 from backfill_assets.pipeline.land import land
-from backfill_assets.pipeline.stage import read_staged, stage
+from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
 from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
@@ -45,16 +46,14 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         force = received((), in_order(dataset, deliveries))
         counts = stage(spark, loaded, layout, dataset.with_lookback(case.days), force)
         assert sum(c.outside_rows for c in counts.values()) == 0
+    places = [UpstreamDays(u, {PUBLISHED: dataset.upstream_days(u.name, case.days)}) for u in case.upstreams.values()]
+    frames = Frames(spark, loaded, layout, ATTEMPT, case.days, places)
     if case.expected_staging:
-        staged = read_staged(spark, loaded, layout, case.days).collect()
+        staged = frames.staging(case.days).collect()
         found = differences(case.expected_staging, (row.asDict() for row in staged), dataset.key)
         assert not found, "\n".join(found)
     if case.expected:
-        places = [
-            UpstreamDays(u, {PUBLISHED: dataset.upstream_days(u.name, case.days)}) for u in case.upstreams.values()
-        ]
-        target = ShadowTarget(ATTEMPT, case.days, Audit(NOW, "golden", loaded.code_version))
-        build_shadow(spark, loaded, layout, target, upstream_tables(spark, layout, places))
+        build_shadow(frames, Audit(NOW, "golden", loaded.code_version))
         built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)
         assert not found, "\n".join(found)

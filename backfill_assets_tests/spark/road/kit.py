@@ -16,7 +16,9 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_force, in_order, received
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow
+from backfill_assets.evidence.basis import UpstreamDays
+from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.measure import Sides, measure
 from backfill_assets.pipeline.raw_table import read_raw
@@ -140,10 +142,15 @@ class Kit:
     def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
         self.stage(loaded, *loaded.dataset.with_lookback(days))
         audit = Audit(NOW, "u_1", loaded.code_version)
-        build_shadow(self.spark, loaded, self.layout, ShadowTarget(folder, days, audit), {})
+        build_shadow(self.frames(loaded, *days, folder=folder), audit)
+
+    def frames(
+        self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER, upstreams: Sequence[UpstreamDays] = ()
+    ) -> Frames:
+        return Frames(self.spark, loaded, self.layout, folder, days, upstreams)
 
     def measure(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> Mapping[dt.date, Sides]:
-        return measure(self.spark, loaded, self.layout, days, folder)
+        return measure(self.frames(loaded, *days, folder=folder))
 
     def table(self, path: Path) -> DataFrame:
         return self.spark.read.format("delta").load(str(path))

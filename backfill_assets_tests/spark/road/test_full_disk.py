@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.errors import StorageError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import is_table
-from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow
+from backfill_assets.pipeline.build import Audit, build_shadow
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.full_disk import TMPFS, full, small_disk
-from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, Kit, commits, values
+from backfill_assets_tests.spark.road.kit import D1, D2, NOW, Kit, commits, values
 from backfill_assets_tests.told import Told
 
 pytestmark = pytest.mark.faults
@@ -33,7 +33,7 @@ def steps(kit: Kit, loaded: LoadedDataset) -> dict[str, Step]:
     return {
         "raw": lambda day: kit.land(loaded, day),
         "staging": lambda day: stage(kit.spark, loaded, kit.layout, (day,), kit.in_force(loaded)),
-        "shadow": lambda day: build_shadow(kit.spark, loaded, kit.layout, ShadowTarget(FOLDER, (day,), audit), {}),
+        "shadow": lambda day: build_shadow(kit.frames(loaded, day), audit),
     }
 
 

@@ -13,12 +13,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.errors import BackfillError, DatasetError, SourceError
-from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.inputs import golden_fingerprints
-from backfill_assets.pipeline.golden import ShadowDays, golden_counts, golden_samples
+from backfill_assets.pipeline.golden import golden_counts, golden_samples
 from backfill_assets.pipeline.tables import struct_of
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, FOLDER, Kit
 
@@ -73,8 +72,7 @@ def book(kit: Kit, *rows: str) -> None:
 
 
 def counts(kit: Kit, loaded: LoadedDataset, *days: dt.date) -> dict[dt.date, GoldenCounts]:
-    shown = ShadowDays(FOLDER, days or (D1, D2, D3))
-    found = golden_counts(kit.spark, loaded, kit.layout, shown)
+    found = golden_counts(kit.frames(loaded, *(days or (D1, D2, D3))))
     assert all(set(by_name) == {"booked"} for by_name in found.values())
     return {day: by_name["booked"] for day, by_name in found.items()}
 
@@ -93,9 +91,8 @@ def test_each_kind_of_mismatch_is_counted_on_its_day(kit: Kit) -> None:
 def test_up_to_five_rows_of_a_failed_day_say_what_both_sides_have(kit: Kit) -> None:
     loaded = declared(kit, {"file": BOOKED} | GRAIN)
     book(kit, f"{D1},a,3.50", f"{D1},c,9.00", *(f"{D2},x{i},1" for i in range(9)), f"{D2},a,7", f"{D2},b,8")
-    failed = [Verdict("golden_booked", day, False, Severity.error, True, "", "") for day in (D1, D2)]
-    other = Verdict("unique_key", D1, False, Severity.error, True, "", "")
-    found = golden_samples(kit.spark, loaded, kit.layout, ShadowDays(FOLDER, (D1, D2, D3)), [*failed, other])
+    other = {"unique_key": (D1,)}
+    found = golden_samples(kit.frames(loaded, D1, D2, D3), {"golden_booked": (D1, D2), **other})
     assert set(found) == {("golden_booked", D1), ("golden_booked", D2)}
     assert found["golden_booked", D1] == (
         {"kind": "missing there", "key": f"day={D1}, kind=b", "ours": "fee=4.0", "theirs": "nothing"},
@@ -103,7 +100,7 @@ def test_up_to_five_rows_of_a_failed_day_say_what_both_sides_have(kit: Kit) -> N
         {"kind": "missing here", "key": f"day={D1}, kind=c", "ours": "nothing", "theirs": "fee=9.0"},
     )
     assert len(found["golden_booked", D2]) == 5
-    assert golden_samples(kit.spark, loaded, kit.layout, ShadowDays(FOLDER, (D1,)), [other]) == {}
+    assert golden_samples(kit.frames(loaded, D1), other) == {}
 
 
 def test_a_tolerance_is_absolute_and_ends_where_it_says(kit: Kit) -> None:
@@ -173,7 +170,7 @@ def test_a_query_alone_reads_upstreams_and_references_by_name(kit: Kit) -> None:
     query = "SELECT day, kind, sum(fee) AS fee FROM rides JOIN kinds USING (kind) GROUP BY ALL"
     loaded = declared(kit, {"sql": query} | GRAIN, upstream={"rides": {}})
     from_rides = (UpstreamDays(rides, {PUBLISHED: (D1,)}),)
-    found = golden_counts(kit.spark, loaded, kit.layout, ShadowDays(FOLDER, (D1,), from_rides))
+    found = golden_counts(kit.frames(loaded, D1, upstreams=from_rides))
     assert found == {D1: {"booked": GoldenCounts(missing_there=1, equal=1)}}
     assert golden_fingerprints(loaded, kit.layout, [D1]) == {D1: {}}
 
@@ -223,5 +220,5 @@ def test_a_file_that_cannot_be_read_as_declared_is_refused(kit: Kit) -> None:
 
 def test_a_dataset_without_golden_sources_is_compared_with_none(kit: Kit) -> None:
     loaded = kit.dataset()
-    assert golden_counts(kit.spark, loaded, kit.layout, ShadowDays(FOLDER, (D1, D2))) == {D1: {}, D2: {}}
+    assert golden_counts(kit.frames(loaded, D1, D2)) == {D1: {}, D2: {}}
     assert golden_fingerprints(loaded, kit.layout, [D1]) == {D1: {}}

@@ -86,9 +86,7 @@ def test_every_figure_of_a_day_comes_out_right(measured_days: MeasuredDays) -> N
 
 
 def test_of_neighbouring_days_only_row_counts_and_sums_are_read(measured_days: MeasuredDays) -> None:
-    found = published_figures(
-        measured_days.kit.spark, measured_days.loaded, measured_days.kit.layout, [NEIGHBOUR, NO_FEE]
-    )
+    found = published_figures(measured_days.kit.frames(measured_days.loaded), [NEIGHBOUR, NO_FEE])
     known = {name: value for name, value in found[NEIGHBOUR].items() if value is not None}
     assert known == {"row_count": 2, "amount": 3, "fee": Decimal("0.50"), "id": 3}
     assert set(found) == {NEIGHBOUR}

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from backfill_assets.core.errors import DatasetError, ModelError
 from backfill_assets.dataset.functions import Call, refusal
 from backfill_assets.dataset.loaded import Language, Model, ModelLayer
-from backfill_assets.pipeline.golden import ShadowDays, golden_counts
+from backfill_assets.pipeline.golden import golden_counts
 from backfill_assets.pipeline.run_models import run_model
-from backfill_assets_tests.spark.road.kit import D1, FOLDER, Kit
+from backfill_assets_tests.spark.road.kit import D1, Kit
 
 LOOKED_AT = Path(__file__).with_name("spark_functions.txt")
 
@@ -191,7 +191,7 @@ def test_a_query_of_a_golden_source_reads_what_is_declared(module_kit: Kit, tabl
     golden = {"sql": "SELECT day, id, fee FROM elsewhere.rows", "key": ["day", "id"], "columns": {"fee": {}}}
     loaded = module_kit.dataset(golden={"book": golden})
     with pytest.raises(DatasetError, match=r"golden\.book\.sql: reads elsewhere\.rows, which it is not handed"):
-        golden_counts(module_kit.spark, loaded, module_kit.layout, ShadowDays(FOLDER, (D1,)))
+        golden_counts(module_kit.frames(loaded, D1))
 
 
 def test_every_function_of_spark_was_looked_at(spark: SparkSession) -> None:

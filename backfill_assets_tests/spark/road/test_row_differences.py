@@ -97,8 +97,9 @@ class ComparedDays:
     by_kind: LoadedDataset
     measured: Mapping[dt.date, Sides]
 
-    def question(self, *days: dt.date, contract: Contract, folder: str = FOLDER) -> Question:
-        return Question(folder, ATTEMPT, {day: self.measured[day] for day in days}, contract)
+    def question(self, loaded: LoadedDataset, *days: dt.date, contract: Contract, folder: str = FOLDER) -> Question:
+        frames = self.kit.frames(loaded, *days, folder=folder)
+        return Question(frames, ATTEMPT, {day: self.measured[day] for day in days}, contract)
 
     def promised(self, *rows: tuple[tuple[dt.date, ...], Mapping[str, str]]) -> Contract:
         promises = [{"days": [str(day) for day in days], "rows": dict(bands)} for days, bands in rows]
@@ -158,8 +159,8 @@ def compared_days(module_kit: Kit) -> ComparedDays:
 def few(compared_days: ComparedDays) -> Iterator[RowDifferences]:
     """The differences of the days with few of them, told apart by delivery file."""
     contract = compared_days.promised(((PROMISED,), {"amount": "-11% to 5%", "kind": "unchanged"}))
-    question = compared_days.question(*FEW, VANISHED, contract=contract)
-    with row_differences(compared_days.kit.spark, compared_days.by_file, compared_days.kit.layout, question) as found:
+    question = compared_days.question(compared_days.by_file, *FEW, VANISHED, contract=contract)
+    with row_differences(question) as found:
         yield found
 
 
@@ -167,8 +168,8 @@ def few(compared_days: ComparedDays) -> Iterator[RowDifferences]:
 def many(compared_days: ComparedDays) -> Iterator[RowDifferences]:
     """The differences of the other days, told apart by kind, id and delivery file."""
     contract = compared_days.promised(*((ROUNDED[2 * i : 2 * i + 2], {"fee": band}) for i, band in enumerate(BANDS)))
-    question = compared_days.question(*MANY, contract=contract)
-    with row_differences(compared_days.kit.spark, compared_days.by_kind, compared_days.kit.layout, question) as found:
+    question = compared_days.question(compared_days.by_kind, *MANY, contract=contract)
+    with row_differences(question) as found:
         yield found
 
 
@@ -198,8 +199,9 @@ def test_a_day_that_vanishes_is_removed_whole(few: RowDifferences) -> None:
 
 
 def test_no_rows_are_looked_at_where_nothing_moved(compared_days: ComparedDays) -> None:
-    question = compared_days.question(SAME, UNPUBLISHED, contract=Contract(), folder="_shadow/nowhere")
-    with row_differences(compared_days.kit.spark, compared_days.by_file, compared_days.kit.layout, question) as found:
+    loaded, nowhere = compared_days.by_file, "_shadow/nowhere"
+    question = compared_days.question(loaded, SAME, UNPUBLISHED, contract=Contract(), folder=nowhere)
+    with row_differences(question) as found:
         assert (found.counts, found.comparisons) == ({SAME: RowCounts(unchanged=4)}, ())
         assert found.sample({("rows_change", "amount"): (SAME,)}) == {}
 
@@ -231,12 +233,12 @@ def test_columns_that_were_added_or_retyped_are_not_compared_and_tolerances_are_
     kit.put_shadow(loaded, kit.staged(loaded).select("day", "id", "kind", "amount", "fee"))
     shadow = kit.shadow(loaded).drop("kind").withColumn("fee", F.expr("cast(fee AS decimal(20,2)) + 1"))
     kit.publish(loaded, shadow.withColumn("amount", F.expr(f"amount + IF(day = '{D1}', 0.5, 0.75)")))
-    question = Question(FOLDER, ATTEMPT, kit.measure(loaded, D1, D2), Contract())
-    with row_differences(kit.spark, loaded, kit.layout, question) as found:
+    question = Question(kit.frames(loaded, D1, D2), ATTEMPT, kit.measure(loaded, D1, D2), Contract())
+    with row_differences(question) as found:
         assert found.counts == {D1: RowCounts(unchanged=4), D2: RowCounts(changed=4, columns={"amount": 4})}
     kit.publish(loaded, shadow.withColumn("id", F.col("id").cast("long")))
-    question = Question(FOLDER, ATTEMPT, kit.measure(loaded, D1, D2), Contract())
-    with row_differences(kit.spark, loaded, kit.layout, question) as found:
+    question = Question(kit.frames(loaded, D1, D2), ATTEMPT, kit.measure(loaded, D1, D2), Contract())
+    with row_differences(question) as found:
         assert (found.counts, found.comparisons) == ({}, ())
 
 

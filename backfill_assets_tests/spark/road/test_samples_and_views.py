@@ -10,7 +10,6 @@ import pytest
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -20,15 +19,14 @@ from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.views import ensure_views
 from backfill_assets.storage.files import sha256_of
 from backfill_assets_tests.harness.tables import manifest
-from backfill_assets_tests.spark.road.kit import D1, D2, FOLDER, NOW, TRIPS, Kit, values
-
-
-def failed(*pairs: tuple[str, dt.date]) -> list[Verdict]:
-    return [Verdict(check, day, False, Severity.error, True, "", "") for check, day in pairs]
+from backfill_assets_tests.spark.road.kit import D1, D2, NOW, TRIPS, Kit, values
 
 
 def sampled(kit: Kit, loaded: LoadedDataset, pairs: Iterable[tuple[str, dt.date]]) -> dict[str, object]:
-    rows = sample(kit.spark, loaded, kit.layout, FOLDER, failed(*pairs), kit.in_force(loaded))
+    failed: dict[str, list[dt.date]] = {}
+    for check, day in pairs:
+        failed.setdefault(check, []).append(day)
+    rows = sample(kit.frames(loaded), failed, kit.in_force(loaded))
     json.loads(canonical_json(list(rows.values())))
     return {f"{check} {day}": [dict(r) for r in found] for (check, day), found in rows.items()}
 

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.core.errors import ModelError, SourceError
-from backfill_assets.pipeline.build import Audit, ShadowTarget, build_shadow
-from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, FOLDER, NOW, Kit, Prepared, commits, values
+from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets_tests.spark.road.kit import D1, D2, D3, FACT, NOW, Kit, Prepared, commits, values
 
 
 @pytest.fixture(scope="module")
@@ -107,20 +107,19 @@ FAULTY = [
 
 
 def test_fact_models_with_wrong_columns_or_days_are_refused(kit: Kit) -> None:
-    target = ShadowTarget(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
+    audit = Audit(NOW, "u_1", "c")
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,a,1,1")
     kit.stage(kit.dataset(), D1)
     for fact, message in FAULTY:
         loaded = kit.dataset(fact=fact.replace("{fact}", FACT))
         with pytest.raises(ModelError, match=message):
-            build_shadow(kit.spark, loaded, kit.layout, target, {})
+            build_shadow(kit.frames(loaded, D1), audit)
     assert not list(kit.shadow_folder(loaded).glob("_delta_log/*.json"))
 
 
 def test_a_shadow_without_staging_is_refused(kit: Kit) -> None:
-    target = ShadowTarget(FOLDER, (D1,), Audit(NOW, "u_1", "c"))
     with pytest.raises(SourceError, match=r"nothing is staged.*materialize staging"):
-        build_shadow(kit.spark, kit.dataset(), kit.layout, target, {})
+        build_shadow(kit.frames(kit.dataset(), D1), Audit(NOW, "u_1", "c"))
 
 
 EVERY_TYPE = {

@@ -15,7 +15,7 @@ from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline import stage as staging_module
-from backfill_assets.pipeline.stage import StagedCounts, read_staged, stage, vacuum_staging
+from backfill_assets.pipeline.stage import StagedCounts, stage, vacuum_staging
 from backfill_assets_tests.spark.road.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
 
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
@@ -149,10 +149,10 @@ def test_a_model_with_other_columns_gets_a_staging_table_of_its_own(kit: Kit) ->
     text = "SELECT day, id, 'x' AS kind, CAST(amount AS decimal(9,1)) AS amount, fee, 1 AS more, _lineage FROM raw"
     changed = kit.dataset(staging=text)
     with pytest.raises(SourceError, match="nothing is staged"):
-        read_staged(kit.spark, changed, kit.layout, (D1,))
+        kit.frames(changed).staging((D1,))
     kit.stage(changed, D1)
-    assert read_staged(kit.spark, changed, kit.layout, (D1,)).columns[5] == "more"
-    assert values(read_staged(kit.spark, kit.dataset(), kit.layout, (D1,)), "kind", "amount") == [("a", 1.0)]
+    assert kit.frames(changed).staging((D1,)).columns[5] == "more"
+    assert values(kit.frames(kit.dataset()).staging((D1,)), "kind", "amount") == [("a", 1.0)]
 
 
 FAULTY = [

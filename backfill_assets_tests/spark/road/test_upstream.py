@@ -13,7 +13,7 @@ from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import UpstreamState
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.build import measure_upstreams
+from backfill_assets.pipeline.measure import measure_upstreams
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness import without_dagster
@@ -58,7 +58,7 @@ def trips(module_kit: Kit) -> Prepared:
 def test_rows_and_totals_of_each_day_are_those_of_the_place_where_it_stands(trips: Prepared) -> None:
     kit = trips.kit
     places = (UpstreamDays(trips.loaded, {PUBLISHED: (D1, D4), FOLDER: (D2,)}),)
-    assert measure_upstreams(kit.spark, totals(kit), kit.layout, (D1, D2, D4), places) == {
+    assert measure_upstreams(kit.frames(totals(kit), D1, D2, D4, upstreams=places)) == {
         D1: UpstreamState({"trips": 3}, {"fee": Decimal("3.25")}),
         D2: UpstreamState({"trips": 1}, {"fee": Decimal("8.50")}),
         D4: UpstreamState({"trips": 0}, {"fee": None}),
@@ -68,7 +68,7 @@ def test_rows_and_totals_of_each_day_are_those_of_the_place_where_it_stands(trip
 def test_a_total_that_cannot_be_evaluated_is_refused_by_its_key(trips: Prepared) -> None:
     kit, places = trips.kit, (UpstreamDays(trips.loaded, {PUBLISHED: (D1,)}),)
     with pytest.raises(DatasetError, match=r"dataset\.yaml: checks\.reconciliation\.totals: .*`fees`"):
-        measure_upstreams(kit.spark, totals(kit, "SUM(fees)"), kit.layout, (D1,), places)
+        measure_upstreams(kit.frames(totals(kit, "SUM(fees)"), D1, upstreams=places))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Seam, Side, SourceState
 from backfill_assets.core.unit import Unit
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.measure import Neighbours, Sides
 from backfill_assets_tests.harness.tables import layout, loaded
 from backfill_assets_tests.harness.world import LEASE, World
@@ -41,9 +42,9 @@ def usual(days: Sequence[dt.date]) -> dict[dt.date, Sides]:
 
 
 def found(world: World, unit: Unit, batch: Mapping[dt.date, Sides]) -> Mapping[dt.date, tuple[Seam, ...]]:
-    datasets = {name: loaded(dataset, world.folder) for name, dataset in world.datasets.items()}
-    neighbours = Neighbours(world.ledger, datasets, layout(world.folder))
-    return neighbours.seams(NO_SPARK, unit, "sales", batch)
+    sales = loaded(world.datasets["sales"], world.folder)
+    frames = Frames(NO_SPARK, sales, layout(world.folder), "", tuple(batch))
+    return Neighbours(world.ledger, unit, frames).seams(batch)
 
 
 def built(world: World, unit: Unit, batch: Mapping[dt.date, Sides], *, judged: bool = True) -> None:

@@ -17,7 +17,8 @@ from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.outdated import OutdatedDays, UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Fault
-from backfill_assets.pipeline.build import require_declared_columns, rows_on
+from backfill_assets.pipeline.frames import require_declared_columns
+from backfill_assets.pipeline.measure import rows_on
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded, rows_of
 from backfill_assets_tests.harness.world import World

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
-from backfill_assets.core.evidence import Severity
+from backfill_assets.core.evidence import Basis, DayEvidence, Severity
 from backfill_assets.core.expected_change import UNCHANGED, Contract, parse_change, parse_contract
 from backfill_assets.core.measured import NOTHING, Compared, RowCounts, SchemaChange, Side
 from backfill_assets.dataset.check_list import metric_names
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.judge_rows import promised_rows, schema_change
+from backfill_assets.pipeline.samples import columns_behind
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, PLAIN, dataset, verdict, with_checks
 
 COLUMNS = PLAIN["columns"] | {"tip": {"type": "decimal(9,2)", "tolerance": 0.01}, "seats": {"type": "integer"}}
@@ -152,6 +155,22 @@ def test_what_is_promised_of_rows_depends_on_the_day() -> None:
     one_day = contract([{"days": [str(DAY)], "rows": {"fare": "-8% to 0%"}, "metrics": {"tip": "any"}}])
     assert promised_rows(trips(), DAY, one_day) == {"fare": parse_change("-8% to 0%", "")}
     assert promised_rows(trips(), DAY.replace(day=1), one_day) == {"tip": UNCHANGED}
+
+
+def test_changed_rows_are_wanted_of_the_columns_behind_a_failure_on_the_days_that_fail() -> None:
+    def judged(day: dt.date, compared: Compared) -> DayEvidence:
+        measured = replace(GOOD, day=day)
+        verdicts = judge(trips(), measured, Contract(), compared)
+        at = dt.datetime(2024, 4, 1, tzinfo=dt.UTC)
+        return DayEvidence("u_1", 1, "trips", day, Basis("", "", "", ""), (), measured, verdicts, at, compared)
+
+    other, third = DAY + dt.timedelta(1), DAY + dt.timedelta(2)
+    evidence = [judged(DAY, changed(tip=2, seats=1)), judged(other, changed(tip=1)), judged(third, Compared())]
+    wanted = columns_behind(trips(), Contract(), evidence)
+    assert {key: tuple(days) for key, days in wanted.items()} == {
+        ("rows_change", "tip"): (DAY, other),
+        ("columns_change", "seats"): (DAY,),
+    }
 
 
 def test_every_check_can_be_told_to_warn() -> None:

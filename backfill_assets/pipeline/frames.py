@@ -1,0 +1,169 @@
+"""The tables that the steps after staging read, each opened once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.text import in_one_line
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import files_of_days, is_table
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
+from backfill_assets.pipeline.run_models import reference_tables
+from backfill_assets.pipeline.stage import staged_table
+from backfill_assets.pipeline.tables import in_days, read_days, read_table, struct_of, with_declared_columns
+from backfill_assets.storage.layout import Layout, below
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The tables behind days of a shadow, each opened when it is first asked for, and then kept.
+
+    `folder` is the shadow's, below the published table; `upstreams` are the upstream days that it was built from.
+    """
+
+    spark: SparkSession
+    loaded: LoadedDataset
+    layout: Layout
+    folder: str
+    days: tuple[dt.date, ...]
+    upstreams: Sequence[UpstreamDays] = ()
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset of the shadow."""
+        return self.loaded.dataset
+
+    def shadow(self, days: Collection[dt.date]) -> DataFrame:
+        """The shadow's rows of some days."""
+        return self._shadow.where(in_days(self.dataset.partition_column, days))
+
+    @property
+    def is_published(self) -> bool:
+        """Whether there is a published table."""
+        return is_table(self.layout.published_path(self.loaded.name))
+
+    def published(self, days: Collection[dt.date]) -> DataFrame:
+        """The published rows of some days, also of others than the shadow's."""
+        return self._published.where(in_days(self.dataset.partition_column, days))
+
+    def staging(self, days: Collection[dt.date]) -> DataFrame:
+        """The staged rows of some days, also of others than the shadow's.
+
+        Raises:
+            SourceError: nothing was ever staged under the columns that the staging model returns now.
+        """
+        return self._staging.where(in_days(self.dataset.partition_column, days))
+
+    @cached_property
+    def references(self) -> Mapping[str, DataFrame]:
+        """Every reference by name; see `reference_tables`."""
+        return reference_tables(self.spark, self.loaded, self.layout)
+
+    @cached_property
+    def upstream(self) -> Mapping[str, DataFrame]:
+        """The upstreams by name, as the shadow was built from them."""
+        return upstream_tables(self.spark, self.layout, self.upstreams)
+
+    def model_tables(self, days: tuple[dt.date, ...], upstream: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+        """What the fact model reads to build some days, by the names that it knows; `upstream` are its upstreams.
+
+        Raises:
+            SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
+        """
+        staged = {"staging": self.staging(self.dataset.with_lookback(days))} if self.dataset.source else {}
+        return {**staged, **upstream, **self.references}
+
+    @cached_property
+    def _shadow(self) -> DataFrame:
+        return read_table(self.spark, shadow_path(self.loaded, self.layout, self.folder))
+
+    @cached_property
+    def _published(self) -> DataFrame:
+        return read_table(self.spark, self.layout.published_path(self.loaded.name))
+
+    @cached_property
+    def _staging(self) -> DataFrame:
+        return staged_table(self.spark, self.loaded, self.layout)
+
+
+def shadow_path(loaded: LoadedDataset, layout: Layout, attempt_folder: str) -> Path:
+    """Folder of an attempt's shadow.
+
+    Raises:
+        LayoutError: it would lie outside the published table's folder.
+    """
+    return below(layout.published_path(loaded.name), attempt_folder)
+
+
+def upstream_tables(
+    spark: SparkSession, layout: Layout, upstreams: Collection[UpstreamDays]
+) -> Mapping[str, DataFrame]:
+    """The upstreams by the names under which models know them."""
+    return {upstream.loaded.name: _upstream_rows(spark, layout, upstream) for upstream in upstreams}
+
+
+def _upstream_rows(spark: SparkSession, layout: Layout, upstream: UpstreamDays) -> DataFrame:
+    """The business columns of these days; without a row where nothing stands."""
+    dataset = upstream.loaded.dataset
+    frames = [
+        with_declared_columns(read_days(spark, path, dataset.partition_column, days), dataset)
+        for path, days in _upstream_tables(layout, upstream)
+    ]
+    if not frames:
+        return spark.createDataFrame([], struct_of({name: column.type for name, column in dataset.columns.items()}))
+    return reduce(DataFrame.unionByName, (frame.select(*dataset.columns) for frame in frames))
+
+
+def require_declared_columns(layout: Layout, upstreams: Collection[UpstreamDays]) -> None:
+    """Refuse upstream days that were built without a column that is declared now: Delta would fill it with null.
+
+    A shadow writes every declared column, also one that is null in each row. Of each file of these days the footer is read.
+
+    Raises:
+        SourceError: files of some days lack a column, or cannot be read.
+    """
+    for upstream in upstreams:
+        lacking: dict[str, set[dt.date]] = {}
+        for path, days in _upstream_tables(layout, upstream):
+            for column, day in _lacking(path, days, upstream.loaded.dataset):
+                lacking.setdefault(column, set()).add(day)
+        if lacking:
+            name = upstream.loaded.name
+            found = ", ".join(f"{column} of {format_days(days)}" for column, days in sorted(lacking.items()))
+            raise SourceError(
+                f"{name} was built without columns that its dataset.yaml declares now, and that would be read as null: {found}; "
+                f"launch {name} for these days as well"
+            )
+
+
+def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[Path, tuple[dt.date, ...]]]:
+    """The tables that days of an upstream are read from, each with its days."""
+    loaded = upstream.loaded
+    for place, days in sorted(upstream.places.items()):
+        path = layout.published_path(loaded.name) if place == PUBLISHED else shadow_path(loaded, layout, place)
+        if days and is_table(path):
+            yield path, days
+
+
+def _lacking(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
+    """The declared columns that files of a table lack, each with the day of the file."""
+    # The day stands in the path of a file, and not in it.
+    declared = dataset.columns.keys() - {dataset.partition_column}
+    for file, day in files_of_days(DeltaTable(path), dataset.partition_column, days).items():
+        try:
+            schema = pq.read_schema(path / file)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{path / file}: cannot be read: {in_one_line(error)}; see: backfill doctor") from error
+        yield from ((column, day) for column in declared - set(schema.names))

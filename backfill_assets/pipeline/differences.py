@@ -37,7 +37,7 @@ from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
 from backfill_assets.pipeline.samples import CHECK, Broken, Samples, plain_value, samples_of
-from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Shadow, Slices, lone_files, shares_of
+from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Slices, lone_files, shares_of
 from backfill_assets.pipeline.stage import staged_rows
 from backfill_assets.pipeline.tables import equal_keys, figure, in_days, is_numeric
 
@@ -288,8 +288,8 @@ def _comparisons(joined: _Joined, question: Question, tallies: Mapping[dt.date, 
     partly = [
         day for day, tally in tallies.items() if tally[ADDED] + tally[CHANGED] < question.measured[day].shadow.rows
     ]
-    shadow = Shadow(pair.new.where(in_days(pair.shape.partition, partly)), partly)
-    shares = shares_of(_sliceable(joined, slices), shadow, pair.measures, slices)
+    shadow = pair.new.where(in_days(pair.shape.partition, partly))
+    shares = shares_of(_sliceable(joined, slices), shadow, partly, pair.measures, slices)
     return tuple(
         DayComparison(
             pair.dataset.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
@@ -50,19 +50,6 @@ class Slices:
     files: Mapping[dt.date, Mapping[str, int]]
     staged: DataFrame | None
 
-    @property
-    def none(self) -> bool:
-        """Whether there is nothing to tell rows apart by."""
-        return not self.columns and not self.files
-
-
-@dataclass(frozen=True)
-class Shadow:
-    """The rows that a shadow has on some days, `DataFrame` and days: those on which it also has rows that do not differ."""
-
-    rows: DataFrame
-    days: Collection[dt.date]
-
 
 def lone_files(files: Mapping[dt.date, Mapping[str, int]]) -> Mapping[dt.date, str]:
     """The file of each day that has but one: whatever the shadow holds of that day came in it."""
@@ -70,16 +57,17 @@ def lone_files(files: Mapping[dt.date, Mapping[str, int]]) -> Mapping[dt.date, s
 
 
 def shares_of(
-    rows: DataFrame, shadow: Shadow, measures: tuple[str, ...], slices: Slices
+    rows: DataFrame, shadow: DataFrame, partly: Collection[dt.date], measures: tuple[str, ...], slices: Slices
 ) -> Mapping[dt.date, tuple[Share, ...]]:
     """By day the values of each dimension that make up at least one percent of the move of a measure.
 
-    `rows` are the differing ones, with match, dimensions, `LEFT`, `CAME`, and the column `MOVED` of each measure.
+    `rows` are the differing ones, with match, dimensions, `LEFT`, `CAME`, and the column `MOVED` of each measure. `shadow` has
+    all rows of the days `partly`, those on which some of its rows do not differ.
     """
-    if slices.none or not measures:
+    if not measures or not (slices.columns or slices.files):
         return {}
     found = _telling(_sliced(rows, slices), slices, measures).collect()
-    of = _all_rows(shadow, slices, found)
+    of = _all_rows(shadow, partly, slices, found)
     shares: dict[dt.date, list[Share]] = {}
     for row in found:
         shares.setdefault(row[0], []).append(_share(row, measures, of[row[0], row[_DIMENSION], row[_VALUE]]))
@@ -144,11 +132,11 @@ def _telling(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> Da
     return summed.where(reduce(Column.__or__, parts)).drop(*whole.values())
 
 
-def _all_rows(shadow: Shadow, slices: Slices, found: list[Row]) -> Mapping[_Key, int]:
+def _all_rows(shadow: DataFrame, partly: Collection[dt.date], slices: Slices, found: list[Row]) -> Mapping[_Key, int]:
     """Of each value that was found all its rows, on the side that has more of them; of a file those that are staged."""
     keys = {(row[0], row[_DIMENSION], row[_VALUE]): row for row in found}
     there = {key: row[_ROWS] - row[LEFT] for key, row in keys.items()}
-    asked = _asked(shadow, keys)
+    asked = [key for key in keys if key[0] in partly and key[1] != DELIVERY_FILE]
     there |= {**dict.fromkeys(asked, 0), **_counted(shadow, slices, asked)}
     # What the published side has more of tells its count without a look at all its rows.
     larger = {key: count + max(0, keys[key][LEFT] - keys[key][CAME]) for key, count in there.items()}
@@ -157,16 +145,12 @@ def _all_rows(shadow: Shadow, slices: Slices, found: list[Row]) -> Mapping[_Key,
     return {key: staged.get(key, count) if key[1] == DELIVERY_FILE else count for key, count in larger.items()}
 
 
-def _asked(shadow: Shadow, keys: Iterable[_Key]) -> list[_Key]:
-    return [key for key in keys if key[0] in shadow.days and key[1] != DELIVERY_FILE]
-
-
-def _counted(shadow: Shadow, slices: Slices, asked: list[_Key]) -> Mapping[_Key, int]:
+def _counted(shadow: DataFrame, slices: Slices, asked: list[_Key]) -> Mapping[_Key, int]:
     if not asked:
         return {}
     names = [_DAY, _DIMENSION, _VALUE]
-    values = shadow.rows.sparkSession.createDataFrame(asked, f"{_DAY} date, {_DIMENSION} string, {_VALUE} string")
-    rows = shadow.rows.select(F.col(slices.match[0]).alias(_DAY), F.inline(F.array(*_pairs(slices))))
+    values = shadow.sparkSession.createDataFrame(asked, f"{_DAY} date, {_DIMENSION} string, {_VALUE} string")
+    rows = shadow.select(F.col(slices.match[0]).alias(_DAY), F.inline(F.array(*_pairs(slices))))
     counted = rows.join(F.broadcast(values), names).groupBy(*names).agg(F.count("*").alias(_ROWS)).collect()
     return {(row[_DAY], row[_DIMENSION], row[_VALUE]): row[_ROWS] for row in counted}
 

@@ -37,17 +37,13 @@ class DataFile:
     @property
     def rows(self) -> int | None:
         """Number of rows as the statistics give it; none where they do not."""
-        return _rows(self.stats)
+        count = json.loads(self.stats).get("numRecords") if self.stats else None
+        return count if isinstance(count, int) else None
 
 
 def shadow_of(path: str) -> str:
     """The folder of the shadow that a published file was written to: `_shadow/<unit>/<attempt>`."""
     return "/".join(path.split("/")[:3])
-
-
-def _rows(stats: str) -> int | None:
-    count = json.loads(stats).get("numRecords") if stats else None
-    return count if isinstance(count, int) else None
 
 
 def layout_digest(files: Iterable[DataFile]) -> str:

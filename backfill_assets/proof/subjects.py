@@ -68,12 +68,12 @@ class Subjects:
         if campaign is None and target in self.datasets:
             yield RecomputedDays(target, self._published(target))
             return
-        unit = (
-            None
-            if campaign is not None and not campaign.unit
-            else self.ledger.unit(campaign.unit if campaign else target)
-        )
-        campaign = campaign or (self.ledger.campaign_of(unit.id) if unit is not None else None)
+        unit: Unit | None = None
+        if campaign is None:
+            unit = self.ledger.unit(target)
+            campaign = self.ledger.campaign_of(unit.id)
+        elif campaign.unit:
+            unit = self.ledger.unit(campaign.unit)
         execution = campaign.specification.execution if campaign is not None else None
         targets = unit.targets if unit is not None else campaign.plan.targets if campaign is not None else {}
         for name in upstream_first(targets, upstreams_of(self.datasets)):

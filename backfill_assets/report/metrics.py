@@ -269,12 +269,10 @@ def _waits_now(
 
 def _last_success(published: Published, now: dt.datetime) -> LastSuccess | None:
     standing = {manifest.release for manifest in published.standing.values()}
-    found = [
-        LastSuccess(record.manifest.release, record.since, _hours(max(now - record.since, dt.timedelta(0))))
-        for record in published.records
-        if record.since is not None and record.manifest.release in standing
-    ]
-    return next(iter(found), None)
+    for record in published.records:
+        if record.since is not None and record.manifest.release in standing:
+            return LastSuccess(record.manifest.release, record.since, _hours(max(now - record.since, dt.timedelta(0))))
+    return None
 
 
 def _rollback_windows(published: Published, now: dt.datetime) -> tuple[RollbackWindow, ...]:

@@ -173,51 +173,47 @@ class Reach:
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 
-@dataclass(frozen=True)
-class Reaches:
-    """Tells the reach of releases to come and of those that were made; reads only."""
+def planned_reach(tables: Mapping[str, PublishedTable], survey: Survey) -> tuple[Reach, ...]:
+    """What releasing a unit would touch, for each of its datasets."""
+    return tuple(_planned(tables[name], survey, name) for name in sorted(survey.unit.targets))
 
-    tables: Mapping[str, PublishedTable]
 
-    def planned(self, survey: Survey) -> tuple[Reach, ...]:
-        """What releasing a unit would touch, for each of its datasets."""
-        return tuple(self._planned(survey, name) for name in sorted(survey.unit.targets))
+def made_reach(tables: Mapping[str, PublishedTable], record: ReleaseRecord) -> Reach | None:
+    """What a release has touched: its version of the table against the one before it; none if it was never committed."""
+    manifest, version = record.manifest, record.version
+    table = tables.get(manifest.dataset)
+    if table is None or version is None:
+        return None
+    verb = "put back" if manifest.kind is ReleaseKind.rollback else "brought"
+    words = f"{manifest.release} {verb} {_swapped(manifest.days)}"
+    try:
+        before, after = table.at(version - 1), table.at(version)
+    except TimeTravelError as error:
+        words += f"; whether it left all else alone cannot be told any more: {error}"
+        return replace(_reach(manifest, {}), held=None, words=words)
+    days = frozenset(swap.day for swap in manifest.days)
+    outside = {day: files for day, files in after.items() if day not in days}
+    altered = _altered({day: files for day, files in before.items() if day not in days}, outside)
+    wrong = tuple(s.day for s in manifest.days if layout_digest(after.get(s.day, ())) != layout_digest(s.add))
+    words += f". Version {version} against version {version - 1} of the Delta log: {_outside(outside, altered)}"
+    if wrong:
+        words += f" {format_days(wrong, most=3)} show other files than the release brought."
+    every = (*altered, *wrong)
+    return replace(_reach(manifest, outside), altered=every, held=not every, words=words)
 
-    def made(self, record: ReleaseRecord) -> Reach | None:
-        """What a release has touched: its version of the table against the one before it; none if it was never committed."""
-        manifest, version = record.manifest, record.version
-        table = self.tables.get(manifest.dataset)
-        if table is None or version is None:
-            return None
-        verb = "put back" if manifest.kind is ReleaseKind.rollback else "brought"
-        words = f"{manifest.release} {verb} {_swapped(manifest.days)}"
-        try:
-            before, after = table.at(version - 1), table.at(version)
-        except TimeTravelError as error:
-            words += f"; whether it left all else alone cannot be told any more: {error}"
-            return replace(_reach(manifest, {}), held=None, words=words)
-        days = frozenset(swap.day for swap in manifest.days)
-        outside = {day: files for day, files in after.items() if day not in days}
-        altered = _altered({day: files for day, files in before.items() if day not in days}, outside)
-        wrong = tuple(s.day for s in manifest.days if layout_digest(after.get(s.day, ())) != layout_digest(s.add))
-        words += f". Version {version} against version {version - 1} of the Delta log: {_outside(outside, altered)}"
-        if wrong:
-            words += f" {format_days(wrong, most=3)} show other files than the release brought."
-        every = (*altered, *wrong)
-        return replace(_reach(manifest, outside), altered=every, held=not every, words=words)
 
-    def _planned(self, survey: Survey, name: str) -> Reach:
-        days, swaps = frozenset(survey.unit.targets[name]), survey.swaps(name)
-        outside = {day: files for day, files in self.tables[name].active().items() if day not in days}
-        strangers = tuple(s.day for s in swaps if any(f.day != s.day for f in (*s.add, *s.remove)))
-        words = (
-            f"Publishing {name} brings {_swapped(swaps)}: exactly the files that these days have now. "
-            f"{_kept(outside)} not touched."
-        )
-        if strangers:
-            words = f"The shadow of {name} holds files of other days than its own: {format_days(strangers, most=3)}."
-        counts = _counts(swaps, outside)
-        return Reach(name, "", len(swaps), *counts, altered=strangers, held=not strangers, words=words)
+def _planned(table: PublishedTable, survey: Survey, name: str) -> Reach:
+    days, swaps = frozenset(survey.unit.targets[name]), survey.swaps(name)
+    outside = {day: files for day, files in table.active().items() if day not in days}
+    strangers = tuple(s.day for s in swaps if any(f.day != s.day for f in (*s.add, *s.remove)))
+    words = (
+        f"Publishing {name} brings {_swapped(swaps)}: exactly the files that these days have now. "
+        f"{_kept(outside)} not touched."
+    )
+    if strangers:
+        words = f"The shadow of {name} holds files of other days than its own: {format_days(strangers, most=3)}."
+    counts = _counts(swaps, outside)
+    return Reach(name, "", len(swaps), *counts, altered=strangers, held=not strangers, words=words)
 
 
 def _reach(manifest: Manifest, outside: FilesByDay) -> Reach:

@@ -23,7 +23,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Obstacles, Survey, commands_for
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
-from backfill_assets.report.causes import Reach, Reaches, attribute
+from backfill_assets.report.causes import Reach, attribute, made_reach, planned_reach
 from backfill_assets.report.concerns import (
     Concern,
     of_certificate,
@@ -205,11 +205,11 @@ class _Reviewing:
     @cached_property
     def reaches(self) -> tuple[Reach, ...]:
         """What was touched by the releases of the unit; of one that is not released, what would be."""
-        reaches = Reaches(self.reviews.tables)
+        tables = self.reviews.tables
         if self.unit.state is UnitState.open and self.survey is not None:
-            return reaches.planned(self.survey)
+            return planned_reach(tables, self.survey)
         true = (record for record in self.records if record.state is ReleaseState.finalized)
-        return tuple(reach for record in true if (reach := reaches.made(record)) is not None)
+        return tuple(reach for record in true if (reach := made_reach(tables, record)) is not None)
 
     @cached_property
     def proofs(self) -> tuple[Proof, ...]:

@@ -15,7 +15,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.report.causes import Reaches
+from backfill_assets.report.causes import made_reach
 from backfill_assets.report.concerns import Level
 from backfill_assets.report.facts import all_seams, of_reaches, place_of, subject_of
 from backfill_assets.report.records import DayState, Outcome, Point, Series, as_plain
@@ -87,7 +87,7 @@ def test_a_commit_that_touched_another_day_is_told_by_the_structural_level(world
     write_deltalake(world.homes["sales"], rows_of({day(3): [9]}), mode="append", partition_by=["day"])
     (record,) = world.ledger.releases(unit=unit.id)
     # No release can do that; as if that commit were its own.
-    reach = Reaches(world.tables).made(replace(record, version=3))
+    reach = made_reach(world.tables, replace(record, version=3))
     assert reach is not None
     assert (reach.held, reach.altered) == (False, (day(3),))
     (concern,) = of_reaches([reach])

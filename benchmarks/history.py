@@ -30,7 +30,7 @@ from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import NOTHING, Compared, DayMeasurement, RowCounts, Side, SourceState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.settings import Settings
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from backfill_assets.core.text import format_duration
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.loaded import Catalog
 
 _CANARIES = 3

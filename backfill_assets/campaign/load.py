@@ -19,7 +19,7 @@ from backfill_assets.campaign.validation import METRIC_CHANGE, ROW_CHANGE, SHORT
 from backfill_assets.core.errors import ContractError, DatasetError
 from backfill_assets.core.expected_change import Change, row_change
 from backfill_assets.core.text import format_duration
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.yaml import (

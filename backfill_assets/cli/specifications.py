@@ -29,7 +29,7 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.yaml import FileFault, shown_path
 

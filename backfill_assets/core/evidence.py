@@ -21,44 +21,6 @@ class Severity(StrEnum):
     warn = "warn"
 
 
-class CheckKind(StrEnum):
-    """The kinds of checks; each has its own judge."""
-
-    unique_key = "unique_key"
-    not_null = "not_null"
-    not_empty = "not_empty"
-    source_present = "source_present"
-    upstream_present = "upstream_present"
-    corrupt_rows = "corrupt_rows"
-    source_freshness = "source_freshness"
-    change = "change"
-    reference = "reference"
-    rule = "rule"
-    reconciliation = "reconciliation"
-    upstream_total = "upstream_total"
-    schema = "schema"
-    keys = "keys"
-    alone = "alone"
-    rows = "rows"
-    columns = "columns"
-    seams = "seams"
-    identical = "identical"
-    nulls = "nulls"
-    golden = "golden"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check of a dataset: its name in Dagster, its kind, and the metric or rule that it is about."""
-
-    name: str
-    kind: CheckKind
-    subject: str
-    severity: Severity
-    blocks: bool
-    description: str
-
-
 @dataclass(frozen=True)
 class CheckOutcome:
     """What a judge says of one check on one day, before the check's severity is put to it."""

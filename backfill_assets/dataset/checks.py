@@ -1,14 +1,83 @@
-"""What `dataset.yaml` may say about checks and measures."""
+"""The checks of a dataset: their kinds, what `dataset.yaml` may say of them, and the list of them; metrics and their bands."""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Self
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
 from backfill_assets.core.evidence import Severity
+from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.fields import Duration, Name, Part, Percent
+from backfill_assets.core.measured import ROW_COUNT
+from backfill_assets.core.text import format_duration
+from backfill_assets.core.unit import IDENTICAL_FILES
+
+if TYPE_CHECKING:
+    from backfill_assets.dataset.definition import Dataset
+
+
+class Level(StrEnum):
+    """How deep a check looks; in this order a reviewer wants to hear of what failed."""
+
+    structural = "structural"
+    aggregate = "aggregate"
+    row = "row"
+    golden = "golden"
+    certificate = "certificate"
+
+
+class CheckKind(Enum):
+    """The kinds of checks, each with its level; each has its own judge."""
+
+    unique_key = "unique_key", Level.structural
+    not_null = "not_null", Level.structural
+    not_empty = "not_empty", Level.structural
+    source_present = "source_present", Level.structural
+    upstream_present = "upstream_present", Level.structural
+    corrupt_rows = "corrupt_rows", Level.structural
+    source_freshness = "source_freshness", Level.structural
+    identical = "identical", Level.structural
+    alone = "alone", Level.structural
+    change = "change", Level.aggregate
+    schema = "schema", Level.structural
+    keys = "keys", Level.structural
+    rows = "rows", Level.row
+    columns = "columns", Level.row
+    seams = "seams", Level.aggregate
+    nulls = "nulls", Level.structural
+    reconciliation = "reconciliation", Level.aggregate
+    upstream_total = "upstream_total", Level.aggregate
+    reference = "reference", Level.structural
+    rule = "rule", Level.structural
+    golden = "golden", Level.golden
+
+    @property
+    def level(self) -> Level:
+        """How deep the checks of this kind look."""
+        return self.value[1]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a dataset: its name in Dagster, its kind, and the metric or rule that it is about."""
+
+    name: str
+    kind: CheckKind
+    subject: str
+    severity: Severity
+    blocks: bool
+    description: str
+
+    @property
+    def level(self) -> Level:
+        """How deep it looks; to count rows is to look at the structure, whatever they are compared with."""
+        return Level.structural if self.subject == ROW_COUNT else self.kind.level
 
 
 class CheckConfig(Part):
@@ -149,3 +218,113 @@ class Checks(Part):
 
 PERCENTILES: dict[str, float] = {"p05": 0.05, "p50": 0.5, "p95": 0.95}
 """The percentiles of a measure with `percentiles: true`, by the prefix of their metric's name."""
+
+
+def metric_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of all metrics: `row_count`, and per measure `<measure>`, `distinct_<measure>`, `p50_<measure>`."""
+    names = [ROW_COUNT]
+    for name, measure in dataset.measures.items():
+        names += [name] if measure.sum else []
+        names += [f"distinct_{name}"] if measure.distinct else []
+        names += [f"{p}_{name}" for p in PERCENTILES] if measure.percentiles else []
+    return tuple(names)
+
+
+def measure_of(metric: str, dataset: Dataset) -> str:
+    """The measure that a metric such as `distinct_tail_number` or `p50_delay` belongs to."""
+    if metric in dataset.measures and dataset.measures[metric].sum:
+        return metric
+    for prefix in ("distinct", *PERCENTILES):
+        if metric.startswith(prefix + "_") and metric.removeprefix(prefix + "_") in dataset.measures:
+            return metric.removeprefix(prefix + "_")
+    return metric
+
+
+def tolerance_of(metric: str, dataset: Dataset) -> Decimal:
+    """How far a metric may move where no contract speaks of it, as a fraction."""
+    config: ChangeConfig = dataset.checks.row_count
+    if metric != ROW_COUNT:
+        config = dataset.measures[measure_of(metric, dataset)]
+    return config.tolerance
+
+
+@dataclass(frozen=True)
+class Band:
+    """How far a metric may move on a day, and whether a contract says so or the dataset's own tolerance."""
+
+    change: Change
+    promised: bool
+
+
+def band_of(metric: str, dataset: Dataset, day: dt.date, contract: Contract) -> Band:
+    """The band in force for a metric on a day; the contract wins over the dataset's tolerance."""
+    expected, tolerance = contract.expected(metric, day), tolerance_of(metric, dataset)
+    return Band(Change(-tolerance, tolerance), promised=False) if expected is None else Band(expected, promised=True)
+
+
+def golden_check(name: str) -> str:
+    """The name of the check that compares with a golden source."""
+    return f"golden_{name}"
+
+
+def checks_of(dataset: Dataset) -> tuple[Check, ...]:
+    """Every check of a dataset, in the order in which they are shown; the names are unique."""
+    return (*_checks_of_origin(dataset), *_checks_of_change(dataset), *_checks_by_name(dataset))
+
+
+def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    yield _check("unique_key", CheckKind.unique_key, c.unique_key, f"({', '.join(dataset.key)}) is unique")
+    yield _check("not_null", CheckKind.not_null, c.not_null, f"no null in {', '.join(dataset.required_columns)}")
+    yield _check("not_empty", CheckKind.not_empty, c.not_empty, "a day that is built from rows has some")
+    if dataset.source is not None:
+        yield _check("source_present", CheckKind.source_present, c.source_present, "something was delivered")
+        text = "every delivered row is readable and of its day"
+        yield _check("corrupt_rows", CheckKind.corrupt_rows, c.corrupt_rows, text)
+        text = "no file was delivered under several names and counted more than once, or again for a later day"
+        yield _check(IDENTICAL_FILES, CheckKind.identical, c.identical_files, text)
+        if c.source_freshness.max_delay is not None:
+            text = f"delivered within {format_duration(c.source_freshness.max_delay)} of the day's end"
+            yield _check("source_freshness", CheckKind.source_freshness, c.source_freshness, text)
+    if dataset.upstream:
+        text = f"{', '.join(dataset.upstream)} has rows to build the day from"
+        yield _check("upstream_present", CheckKind.upstream_present, c.upstream_present, text)
+    if dataset.looks_back:
+        text = "a day comes out the same however a launch is cut"
+        yield _check("same_alone", CheckKind.alone, c.same_alone, text)
+
+
+def _checks_of_change(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    yield _check("row_count_change", CheckKind.change, c.row_count, "row count against what is published", ROW_COUNT)
+    for m in metric_names(dataset)[1:]:
+        config = dataset.measures[measure_of(m, dataset)]
+        yield _check(f"{m}_change", CheckKind.change, config, f"{m} against what is published", m)
+    text = "columns are kept or added, never changed"
+    yield _check("schema_contract", CheckKind.schema, c.schema_contract, text)
+    text = "no row goes and another comes in its place unexplained"
+    yield _check("keys_change", CheckKind.keys, c.keys_change, text)
+    text = "every row that stays keeps what must not change, and moves no further than promised"
+    yield _check("rows_change", CheckKind.rows, c.rows_change, text)
+    yield _check("columns_change", CheckKind.columns, c.columns_change, "no other column changes unannounced")
+    yield _check("seams", CheckKind.seams, c.seams, "no unusual step to a neighbouring day is brought in")
+    yield _check("null_share", CheckKind.nulls, c.null_share, "no column is null far more often than it was")
+
+
+def _checks_by_name(dataset: Dataset) -> Iterator[Check]:
+    c = dataset.checks
+    for m in dataset.reconciled:
+        yield _check(f"reconciles_{m}", CheckKind.reconciliation, c.reconciliation, f"{m} equals that of staging", m)
+    for m, t in c.reconciliation.totals.items():
+        text = f"{m} equals {t.sql} of {t.upstream}"
+        yield _check(f"reconciles_{m}", CheckKind.upstream_total, c.reconciliation, text, m)
+    for n, r in c.references.items():
+        yield _check(f"reference_{n}", CheckKind.reference, r, f"{', '.join(r.columns)} is known in {r.reference}", n)
+    for n, rule in c.rules.items():
+        yield _check(f"rule_{n}", CheckKind.rule, rule, rule.sql, n)
+    for n, g in dataset.golden.items():
+        yield _check(golden_check(n), CheckKind.golden, g, g.description or f"agrees with {n} by {', '.join(g.key)}", n)
+
+
+def _check(name: str, kind: CheckKind, config: CheckConfig, text: str, subject: str = "") -> Check:
+    return Check(name, kind, subject, config.severity, config.blocks, text)

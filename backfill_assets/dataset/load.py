@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
-from backfill_assets.dataset.check_list import checks_of, metric_names
+from backfill_assets.dataset.checks import checks_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import (
     FILE,

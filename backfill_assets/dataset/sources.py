@@ -212,11 +212,6 @@ class Golden(CheckConfig):
         return self
 
 
-def golden_check(name: str) -> str:
-    """The name of the check that compares with a golden source."""
-    return f"golden_{name}"
-
-
 _ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing"}
 """Keys of `source` that say where files lie and which count, and nothing of how they are read."""
 

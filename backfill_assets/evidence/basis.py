@@ -11,7 +11,7 @@ from backfill_assets.core.canonical import digest
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind, ReleaseState, layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, ReleaseRecord, Unit
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable

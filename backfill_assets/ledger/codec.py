@@ -32,7 +32,7 @@ from backfill_assets.core.unit import (
     UnitState,
     Work,
 )
-from backfill_assets.dataset.sources import golden_check
+from backfill_assets.dataset.checks import golden_check
 
 
 def contract_to_text(contract: Contract) -> str:

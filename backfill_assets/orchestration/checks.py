@@ -11,7 +11,7 @@ from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.orchestration.launches import target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of

@@ -26,7 +26,7 @@ from backfill_assets.core.unit import (
     UnitState,
     shown_days,
 )
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.yaml import content_of, decoded, read_yaml
 from backfill_assets.orchestration.names import asset_key, days_of, op_name

@@ -14,8 +14,9 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.errors import DatasetError, SourceError
 from backfill_assets.core.evidence import Row
 from backfill_assets.core.measured import GoldenCounts
+from backfill_assets.dataset.checks import golden_check
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import Golden, golden_check
+from backfill_assets.dataset.sources import Golden
 from backfill_assets.evidence.inputs import golden_key, golden_place
 from backfill_assets.pipeline.compare import (
     ADDED,

@@ -6,18 +6,28 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 from backfill_assets.core.days import ONE_DAY, format_days
-from backfill_assets.core.evidence import Check, CheckKind, CheckOutcome, Severity, Verdict
+from backfill_assets.core.evidence import CheckOutcome, Severity, Verdict
 from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
 from backfill_assets.core.text import format_duration, number_of
-from backfill_assets.dataset.check_list import band_of, checks_of, measure_of, tolerance_of
+from backfill_assets.dataset.checks import Check, CheckKind, band_of, checks_of, measure_of, tolerance_of
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OnMissing
-from backfill_assets.pipeline.judge_rows import judge_compared, judge_golden, promised_keys
+from backfill_assets.pipeline.judge_rows import (
+    judge_alone,
+    judge_columns,
+    judge_golden,
+    judge_keys,
+    judge_nulls,
+    judge_rows,
+    judge_schema,
+    promised_keys,
+)
+from backfill_assets.pipeline.seams import judge_seams
 
 _NO_NUMBER: Final = "NaN says nothing of the rows behind it: let the model write a number or null in its place"
 
@@ -29,15 +39,8 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
     """
     verdicts = []
     for declared in checks_of(dataset):
-        check = _in_force(declared, dataset, measured.day, contract)
-        if (
-            check.kind is CheckKind.keys
-            and compared.upstream_moved
-            and not promised_keys(dataset, measured.day, contract)
-        ):
-            # Which keys another upstream content explains cannot be told: people are asked to look, and nothing is stopped.
-            check = replace(check, severity=Severity.warn, blocks=False)
-        f = _judge_one(check, dataset, (measured, compared), contract)
+        check = _in_force(declared, dataset, measured.day, contract, compared)
+        f = _outcome(check, dataset, measured, contract, compared)
         verdict = Verdict(
             check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
         )
@@ -45,65 +48,34 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
     return tuple(verdicts)
 
 
-def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract) -> Check:
-    promised = check.kind is CheckKind.change and contract.expected(check.subject, day) is not None
-    rows = contract.expected_rows(day)
-    promised = promised or (check.kind is CheckKind.rows and bool(rows.keys() & dataset.compared.keys()))
-    promised = promised or (check.kind is CheckKind.keys and bool(promised_keys(dataset, day, contract)))
-    return replace(check, severity=Severity.error, blocks=True) if promised else check
+def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract, compared: Compared) -> Check:
+    """The check with the severity that it has on this day."""
+    if _is_promised(check, dataset, day, contract):
+        return replace(check, severity=Severity.error, blocks=True)
+    if check.kind is CheckKind.keys and compared.upstream_moved:
+        # Which keys another upstream content explains cannot be told: people are asked to look, and nothing is stopped.
+        return replace(check, severity=Severity.warn, blocks=False)
+    return check
 
 
-def _judge_one(
-    check: Check, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract
-) -> CheckOutcome:
-    m, compared = seen
+def _is_promised(check: Check, dataset: Dataset, day: dt.date, contract: Contract) -> bool:
     match check.kind:
-        case (
-            CheckKind.schema
-            | CheckKind.keys
-            | CheckKind.alone
-            | CheckKind.rows
-            | CheckKind.columns
-            | CheckKind.seams
-            | CheckKind.nulls
-        ):
-            return judge_compared(check.kind, dataset, m, contract, compared)
-        case CheckKind.golden:
-            return judge_golden(check.subject, dataset.golden[check.subject], compared)
+        case CheckKind.change:
+            return contract.expected(check.subject, day) is not None
+        case CheckKind.rows:
+            return bool(contract.expected_rows(day).keys() & dataset.compared.keys())
+        case CheckKind.keys:
+            return bool(promised_keys(dataset, day, contract))
+        case _:
+            return False
+
+
+def _outcome(check: Check, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared) -> CheckOutcome:  # noqa: C901, PLR0912  # one case per kind
+    match check.kind:
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
         case CheckKind.not_null:
             return _not_null(dataset, m)
-        case CheckKind.change:
-            return _change(check.subject, dataset, seen, contract)
-        case CheckKind.reference:
-            return _reference(check.subject, dataset, m)
-        case CheckKind.rule:
-            limit = dataset.checks.rules[check.subject].max_failing
-            return _none_of(m.shadow.counts.get(f"rule:{check.subject}", 0), "failing rows", limit)
-        case CheckKind.reconciliation:
-            return _reconciliation(check.subject, dataset, m, "")
-        case CheckKind.upstream_total:
-            upstream = dataset.checks.reconciliation.totals[check.subject].upstream
-            return _reconciliation(check.subject, dataset, m, upstream)
-        case origin:
-            return _judge_origin(origin, dataset, m, contract)
-
-
-def _judge_origin(
-    kind: Literal[
-        CheckKind.not_empty,
-        CheckKind.source_present,
-        CheckKind.upstream_present,
-        CheckKind.corrupt_rows,
-        CheckKind.source_freshness,
-        CheckKind.identical,
-    ],
-    dataset: Dataset,
-    m: DayMeasurement,
-    contract: Contract,
-) -> CheckOutcome:
-    match kind:
         case CheckKind.not_empty:
             return _not_empty(dataset, m, contract)
         case CheckKind.source_present:
@@ -116,8 +88,33 @@ def _judge_origin(
             return _freshness(dataset, m)
         case CheckKind.identical:
             return _identical_files(dataset, m)
+        case CheckKind.alone:
+            return judge_alone(compared.alone)
+        case CheckKind.change:
+            return _change(check.subject, dataset, m, contract, compared)
+        case CheckKind.schema:
+            return judge_schema(dataset, compared.schema)
+        case CheckKind.keys:
+            return judge_keys(dataset, m, contract, compared.rows)
+        case CheckKind.rows:
+            return judge_rows(dataset, m, contract, compared.rows)
+        case CheckKind.columns:
+            return judge_columns(dataset, m, contract, compared.rows)
+        case CheckKind.seams:
+            return judge_seams(compared.seams)
+        case CheckKind.nulls:
+            return judge_nulls(dataset, compared)
+        case CheckKind.reconciliation | CheckKind.upstream_total:
+            return _reconciliation(check, dataset, m)
+        case CheckKind.reference:
+            return _reference(check.subject, dataset, m)
+        case CheckKind.rule:
+            limit = dataset.checks.rules[check.subject].max_failing
+            return _none_of(m.shadow.counts.get(f"rule:{check.subject}", 0), "failing rows", limit)
+        case CheckKind.golden:
+            return judge_golden(check.subject, dataset.golden[check.subject], compared)
         case _:
-            assert_never(kind)
+            assert_never(check.kind)
 
 
 def _none_of(count: int, what: str, limit: int = 0) -> CheckOutcome:
@@ -228,8 +225,7 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     return CheckOutcome(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
 
 
-def _change(metric: str, dataset: Dataset, seen: tuple[DayMeasurement, Compared], contract: Contract) -> CheckOutcome:
-    m, compared = seen
+def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared) -> CheckOutcome:
     in_force = band_of(metric, dataset, m.day, contract)
     band, promised = in_force.change, in_force.promised
     tolerance = tolerance_of(metric, dataset)
@@ -258,15 +254,16 @@ def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     return CheckOutcome(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
 
 
-def _reconciliation(metric: str, dataset: Dataset, m: DayMeasurement, upstream: str) -> CheckOutcome:
-    """Compare with the total of an upstream, or with that of staging where there is no name."""
-    tolerance = dataset.checks.reconciliation.tolerance
-    totals, floating = (
-        (_upstream_totals(m), m.upstream.floating) if upstream else (m.staging.metrics, m.staging.floating)
-    )
-    old, new = totals.get(metric), m.shadow.metrics.get(metric)
+def _reconciliation(check: Check, dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
+    """Compare with the total of an upstream, or with that of staging."""
+    metric, config = check.subject, dataset.checks.reconciliation
+    if check.kind is CheckKind.upstream_total:
+        where, totals, floating = config.totals[metric].upstream, _upstream_totals(m), m.upstream.floating
+    else:
+        where, totals, floating = "staging", m.staging.metrics, m.staging.floating
+    old, new, tolerance = totals.get(metric), m.shadow.metrics.get(metric), config.tolerance
     passed = Change(-tolerance, tolerance).allows(old, new, floating=metric in {*floating, *m.shadow.floating})
-    expected = f"{_figure(old)} as in {upstream or 'staging'}"
+    expected = f"{_figure(old)} as in {where}"
     note = _NO_NUMBER if not passed and _is_no_number(old, new) else ""
     return CheckOutcome(passed, expected, _figure(new), format_percent(tolerance) if tolerance else "", note)
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Literal, assert_never
 
 from backfill_assets.campaign.validation import ROW_CHANGE
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
-from backfill_assets.core.evidence import CheckKind, CheckOutcome
+from backfill_assets.core.evidence import CheckOutcome
 from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import Alone, Compared, DayMeasurement, RowCounts, SchemaChange
 from backfill_assets.core.text import number_of
-from backfill_assets.dataset.check_list import measure_of, metric_names
+from backfill_assets.dataset.checks import measure_of, metric_names
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import Golden
-from backfill_assets.pipeline.seams import judge_seams
 
 _REMEDY = (
     "the fact model makes something of days that another launch would not have read; let it take no more of each day "
@@ -47,18 +45,6 @@ def judge_alone(alone: Sequence[Alone]) -> CheckOutcome:
         return CheckOutcome(False, expected, found, note=_REMEDY)
     built = format_days(one.day for one in alone)
     return CheckOutcome(True, expected, f"the same on {built}" if alone else "a batch of one day")
-
-
-RowCheck = Literal[
-    CheckKind.schema,
-    CheckKind.keys,
-    CheckKind.alone,
-    CheckKind.rows,
-    CheckKind.columns,
-    CheckKind.seams,
-    CheckKind.nulls,
-]
-"""The kinds of checks that are judged by comparisons."""
 
 
 def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChange:
@@ -110,39 +96,37 @@ def unnamed_changes(dataset: Dataset, day: dt.date, contract: Contract, rows: Ro
     return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
 
 
-def judge_compared(
-    kind: RowCheck, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared
-) -> CheckOutcome:
-    """The finding of a check of columns or rows on one day."""
-    match kind:
-        case CheckKind.schema:
-            return _schema(dataset, compared.schema)
-        case CheckKind.alone:
-            return judge_alone(compared.alone)
-        case CheckKind.seams:
-            return judge_seams(compared.seams)
-        case CheckKind.nulls:
-            return _nulls(dataset, compared)
-        case CheckKind.keys | CheckKind.rows | CheckKind.columns:
-            promises = promised_rows(dataset, m.day, contract)
-            about_rows, keys = kind is CheckKind.rows, promised_keys(dataset, m.day, contract)
-            expected = _promise(promises) if about_rows else "no change of columns that nobody speaks of"
-            expected = _promise_of_keys(keys) if kind is CheckKind.keys else expected
-            if not m.published.rows:
-                return CheckOutcome(True, expected, "no row", note="nothing is published to compare with")
-            rows = compared.rows
-            if rows is None:
-                return CheckOutcome(False, expected, "rows that were not compared", note="the key has another type now")
-            if kind is CheckKind.keys:
-                return _keys(dataset, keys, m.published.rows, rows)
-            bad = broken_promises(promises, rows) if about_rows else unnamed_changes(dataset, m.day, contract, rows)
-            slack = ", ".join(f"{dataset.columns[c].tolerance.normalize():f} in {c}" for c in _rounded(dataset))
-            return CheckOutcome(not bad, expected, _found(bad, rows), slack, _remedy(bad))
-        case _:
-            assert_never(kind)
+def judge_rows(dataset: Dataset, m: DayMeasurement, contract: Contract, rows: RowCounts | None) -> CheckOutcome:
+    """The finding of the check of what is promised of single rows."""
+    promises = promised_rows(dataset, m.day, contract)
+    expected = _promise(promises)
+    if rows is None or not m.published.rows:
+        return _not_compared(expected, m)
+    return _of_columns(expected, dataset, broken_promises(promises, rows), rows)
 
 
-def _nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
+def judge_columns(dataset: Dataset, m: DayMeasurement, contract: Contract, rows: RowCounts | None) -> CheckOutcome:
+    """The finding of the check of columns that nobody speaks of."""
+    expected = "no change of columns that nobody speaks of"
+    if rows is None or not m.published.rows:
+        return _not_compared(expected, m)
+    return _of_columns(expected, dataset, unnamed_changes(dataset, m.day, contract, rows), rows)
+
+
+def _not_compared(expected: str, m: DayMeasurement) -> CheckOutcome:
+    if not m.published.rows:
+        return CheckOutcome(True, expected, "no row", note="nothing is published to compare with")
+    return CheckOutcome(False, expected, "rows that were not compared", note="the key has another type now")
+
+
+def _of_columns(expected: str, dataset: Dataset, bad: Mapping[str, int], rows: RowCounts) -> CheckOutcome:
+    tolerances = {name: dataset.columns[name].tolerance for name in dataset.compared}
+    slack = ", ".join(f"{tolerance.normalize():f} in {c}" for c, tolerance in tolerances.items() if tolerance)
+    return CheckOutcome(not bad, expected, _found(bad, rows), slack, _remedy(bad))
+
+
+def judge_nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
+    """The finding of the check of columns that are null far more often than before."""
     limit = dataset.checks.null_share.max_rise
     risen = [one for one in compared.null_rises if one.share - one.before > limit]
     found = ", ".join(f"{o.column} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
@@ -171,12 +155,16 @@ def judge_golden(name: str, golden: Golden, compared: Compared) -> CheckOutcome:
     return CheckOutcome(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
 
 
-def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows: RowCounts) -> CheckOutcome:
+def judge_keys(dataset: Dataset, m: DayMeasurement, contract: Contract, rows: RowCounts | None) -> CheckOutcome:
     """Whether rows came and others went, beyond what is explained, promised or tolerated.
 
     How many more came than went, or the other way round, is the row count's matter. A promise for one side excuses nothing on
     the other.
     """
+    promises, published = promised_keys(dataset, m.day, contract), m.published.rows
+    expected = _promise_of_keys(promises)
+    if rows is None or not published:
+        return _not_compared(expected, m)
     counts = {ADDED: (rows.added, rows.explained_added), REMOVED: (rows.removed, rows.explained_removed)}
     open_rows = {name: count - explained for name, (count, explained) in counts.items()}
     limit = int(dataset.checks.row_count.tolerance * published)
@@ -202,9 +190,7 @@ def _keys(dataset: Dataset, promises: Mapping[str, Change], published: int, rows
         remedy = (
             "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; columns have those names"
         )
-    return CheckOutcome(
-        passed, _promise_of_keys(promises), found, number_of(limit, "row") if limit else "", "" if passed else remedy
-    )
+    return CheckOutcome(passed, expected, found, number_of(limit, "row") if limit else "", "" if passed else remedy)
 
 
 def _promise_of_keys(promises: Mapping[str, Change]) -> str:
@@ -219,7 +205,8 @@ def _must_stay(measure: str, dataset: Dataset) -> bool:
     return config.blocks and not config.tolerance
 
 
-def _schema(dataset: Dataset, schema: SchemaChange) -> CheckOutcome:
+def judge_schema(dataset: Dataset, schema: SchemaChange) -> CheckOutcome:
+    """The finding of the check that a published column stays as it is."""
     parts = [f"adds {name} ({kind})" for name, kind in schema.added.items()]
     parts += [f"lacks {name} ({kind})" for name, kind in schema.removed.items()]
     parts += [f"changes {name} ({kinds})" for name, kinds in schema.retyped.items()]
@@ -254,7 +241,3 @@ def _remedy(bad: Mapping[str, int]) -> str:
         return ""
     column = f"{{{next(iter(bad))}: …}}"
     return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"
-
-
-def _rounded(dataset: Dataset) -> list[str]:
-    return [name for name in dataset.compared if dataset.columns[name].tolerance]

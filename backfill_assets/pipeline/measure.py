@@ -19,8 +19,7 @@ from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, NullRise, Seam, Side, UpstreamState
 from backfill_assets.core.unit import Unit
-from backfill_assets.dataset.check_list import metric_names
-from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck
+from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.ledger.open import Ledger

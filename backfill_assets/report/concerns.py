@@ -5,25 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 from backfill_assets.core.certificate import Certificate
-from backfill_assets.core.evidence import Check, CheckKind, DatasetDay, DayEvidence, Row
-from backfill_assets.core.measured import ROW_COUNT, Seam
+from backfill_assets.core.evidence import DatasetDay, DayEvidence, Row
+from backfill_assets.core.measured import Seam
 from backfill_assets.core.text import in_words, number_of
+from backfill_assets.dataset.checks import Check, Level
 
 _FAR: Final = 1000
-
-
-class Level(StrEnum):
-    """How deep a check looks; in this order a reviewer wants to hear of what failed."""
-
-    structural = "structural"
-    aggregate = "aggregate"
-    row = "row"
-    golden = "golden"
-    certificate = "certificate"
 
 
 @dataclass(frozen=True)
@@ -54,38 +44,6 @@ class Worst:
     """How many other checks have found something that is as bad: blocking, or else a warning."""
 
 
-def level_of(check: Check) -> Level:
-    """The level of a check; to count rows is to look at the structure, whatever they are compared with."""
-    if check.subject == ROW_COUNT:
-        return Level.structural
-    match check.kind:
-        case (
-            CheckKind.unique_key
-            | CheckKind.not_null
-            | CheckKind.not_empty
-            | CheckKind.source_present
-            | CheckKind.upstream_present
-            | CheckKind.corrupt_rows
-            | CheckKind.source_freshness
-            | CheckKind.reference
-            | CheckKind.rule
-            | CheckKind.schema
-            | CheckKind.keys
-            | CheckKind.identical
-            | CheckKind.nulls
-            | CheckKind.alone
-        ):
-            return Level.structural
-        case CheckKind.change | CheckKind.reconciliation | CheckKind.upstream_total | CheckKind.seams:
-            return Level.aggregate
-        case CheckKind.rows | CheckKind.columns:
-            return Level.row
-        case CheckKind.golden:
-            return Level.golden
-        case _:
-            assert_never(check.kind)
-
-
 def of_verdicts(
     evidence: Mapping[DatasetDay, DayEvidence], checks: Mapping[str, Sequence[Check]]
 ) -> tuple[Concern, ...]:
@@ -98,7 +56,7 @@ def of_verdicts(
             if verdict.passed:
                 continue
             # Of a check that is declared no more nobody knows the kind: better too high on the list than too low.
-            level = Level.structural if check is None else level_of(check)
+            level = Level.structural if check is None else check.level
             found.append(
                 Concern(
                     level,

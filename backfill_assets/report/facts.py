@@ -17,10 +17,11 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit
+from backfill_assets.dataset.checks import Level
 from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.pipeline.seams import places, seams
 from backfill_assets.report.causes import Reach
-from backfill_assets.report.concerns import Concern, Level
+from backfill_assets.report.concerns import Concern
 from backfill_assets.report.records import (
     Agreement,
     DayState,

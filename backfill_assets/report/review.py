@@ -17,7 +17,7 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.measured import Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Obstacles, Survey, commands_for

@@ -23,7 +23,7 @@ from backfill_assets.core.release import (
     restorable_until,
 )
 from backfill_assets.core.unit import ReleaseRecord, Unit
-from backfill_assets.dataset.check_list import band_of, metric_names
+from backfill_assets.dataset.checks import band_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective

@@ -15,7 +15,8 @@ from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days
 from backfill_assets.core.measured import RowChange, Seam
-from backfill_assets.report.concerns import Concern, Level
+from backfill_assets.dataset.checks import Level
+from backfill_assets.report.concerns import Concern
 from backfill_assets.report.judgement import is_percentile
 from backfill_assets.report.records import DayState, Point, Review, ReviewedDay, Series
 

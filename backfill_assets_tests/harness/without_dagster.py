@@ -11,7 +11,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.expected_change import Contract, parse_contract
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, Unit
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.loaded import upstream_first
 
 _LEASE = dt.timedelta(minutes=10)

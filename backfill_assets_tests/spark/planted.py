@@ -11,7 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from backfill_assets.core.days import day_range
-from backfill_assets.report.concerns import Level
+from backfill_assets.dataset.checks import Level
 from backfill_assets_tests.spark.retail import Receipts
 
 

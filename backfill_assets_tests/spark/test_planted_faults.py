@@ -11,9 +11,9 @@ from decimal import Decimal
 import pytest
 
 from backfill_assets.core.certificate import Certificate
-from backfill_assets.core.evidence import Check, DayEvidence
-from backfill_assets.dataset.check_list import checks_of
-from backfill_assets.report.concerns import Concern, Level, in_one_sentence, of_certificate, of_verdicts, worst_of
+from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.dataset.checks import Check, Level, checks_of
+from backfill_assets.report.concerns import Concern, in_one_sentence, of_certificate, of_verdicts, worst_of
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import ROOT, engine_settings

@@ -15,8 +15,8 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.unit import Unit, UnitState
+from backfill_assets.dataset.checks import Level
 from backfill_assets.report.causes import made_reach
-from backfill_assets.report.concerns import Level
 from backfill_assets.report.facts import all_seams, of_reaches, place_of, subject_of
 from backfill_assets.report.records import DayState, Outcome, Point, Series, as_plain
 from backfill_assets.report.review import Reviews

@@ -13,7 +13,7 @@ from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.expected_change import Change, Contract, parse_contract
 from backfill_assets.core.measured import NOTHING, Compared, DayMeasurement, Side, SourceState, UpstreamState
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.judge import judge
 

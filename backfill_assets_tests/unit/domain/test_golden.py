@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backfill_assets.core.evidence import CheckKind, Severity, Verdict
+from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Compared, GoldenCounts
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import CheckKind, checks_of
 from backfill_assets.pipeline.judge import judge
 from backfill_assets_tests.unit.domain.kit import GOOD, dataset
 

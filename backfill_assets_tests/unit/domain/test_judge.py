@@ -19,7 +19,7 @@ from backfill_assets.core.measured import (
     SourceState,
     UpstreamState,
 )
-from backfill_assets.dataset.check_list import checks_of, measure_of, metric_names
+from backfill_assets.dataset.checks import checks_of, measure_of, metric_names
 from backfill_assets.dataset.definition import Deduplicate, Staging
 from backfill_assets.pipeline.judge import judge
 from backfill_assets_tests.unit.domain.kit import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import Alone
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.judge_rows import days_to_build_alone, judge_alone
 from backfill_assets_tests.harness.tables import dataset, derived

@@ -13,7 +13,7 @@ from backfill_assets.core.errors import ContractError
 from backfill_assets.core.evidence import Severity, Verdict
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.measured import NOTHING, Compared, RowCounts
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets_tests.unit.domain.kit import GOOD, dataset, verdict
 

@@ -12,7 +12,7 @@ import pytest
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity
 from backfill_assets.core.expected_change import UNCHANGED, Contract, parse_change, parse_contract
 from backfill_assets.core.measured import NOTHING, Compared, RowCounts, SchemaChange, Side
-from backfill_assets.dataset.check_list import metric_names
+from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.judge_rows import promised_rows, schema_change

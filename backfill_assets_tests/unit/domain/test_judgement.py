@@ -10,11 +10,12 @@ import pytest
 
 from backfill_assets.core.certificate import Certificate, Disagreement
 from backfill_assets.core.days import ONE_DAY
-from backfill_assets.core.evidence import Basis, Check, CheckKind, DatasetDay, DayEvidence, Severity, Verdict
+from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.expected_change import Change
 from backfill_assets.core.measured import Seam
 from backfill_assets.core.unit import UnitState
-from backfill_assets.report.concerns import Concern, Level, level_of, of_certificate, of_seams, of_verdicts, worst_of
+from backfill_assets.dataset.checks import Check, CheckKind, Level
+from backfill_assets.report.concerns import Concern, of_certificate, of_seams, of_verdicts, worst_of
 from backfill_assets.report.judgement import Grounds, judge_unit
 from backfill_assets.report.records import DayState, MetricChange, Outcome, Point, ReviewedDay, Series
 from backfill_assets.report.series import relative
@@ -55,20 +56,20 @@ def of_kind(kind: CheckKind, severity: Severity = Severity.error) -> tuple[Conce
 
 
 def test_every_kind_of_check_has_a_level() -> None:
-    assert {kind: level_of(check(kind)) for kind in CheckKind} == {
+    assert {kind: check(kind).level for kind in CheckKind} == {
         kind: level for level, kinds in LEVELS.items() for kind in kinds
     }
 
 
 def test_numbers_of_rows_belong_to_the_structure() -> None:
-    assert level_of(check(CheckKind.change, subject="row_count")) is Level.structural
-    assert level_of(check(CheckKind.change, subject="revenue")) is Level.aggregate
+    assert check(CheckKind.change, subject="row_count").level is Level.structural
+    assert check(CheckKind.change, subject="revenue").level is Level.aggregate
 
 
 @pytest.mark.parametrize("kind", CheckKind)
 def test_the_sentence_names_level_check_day_found_and_expected(kind: CheckKind) -> None:
     assert sentence(of_kind(kind)) == (
-        f"Not ready: {level_of(check(kind)).value} check a_check of trips fails on {DAY}: found something, expected nothing."
+        f"Not ready: {check(kind).level.value} check a_check of trips fails on {DAY}: found something, expected nothing."
     )
 
 

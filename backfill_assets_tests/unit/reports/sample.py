@@ -30,7 +30,7 @@ from backfill_assets.core.measured import (
 )
 from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseMode, Unit, UnitState
-from backfill_assets.dataset.check_list import checks_of
+from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.readiness import Command
 from backfill_assets.pipeline.judge import judge

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from enum import StrEnum
-from typing import Annotated, Final, Self
+from enum import Enum, StrEnum, auto
+from typing import Annotated, Final, Self, assert_never
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -43,6 +43,15 @@ class Format(StrEnum):
     csv = "csv"
     jsonl = "jsonl"
     parquet = "parquet"
+
+
+class NamedBy(Enum):
+    """What says which column a value of a file belongs to; raw keeps the lines of all files but those with a schema."""
+
+    header = auto()
+    place = auto()
+    record = auto()
+    schema = auto()
 
 
 class Encoding(StrEnum):
@@ -94,6 +103,24 @@ class Files(Part):
     def required(self) -> tuple[str, ...]:
         """The columns that each file must have."""
         return tuple(name for name in self.columns if name not in self.optional)
+
+    @property
+    def named_by(self) -> NamedBy:
+        """What says which column a value belongs to."""
+        match self.format:
+            case Format.csv:
+                return NamedBy.header if self.csv.header else NamedBy.place
+            case Format.jsonl:
+                return NamedBy.record
+            case Format.parquet:
+                return NamedBy.schema
+            case _:
+                assert_never(self.format)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are lines of text, which raw keeps as they came."""
+        return self.named_by is not NamedBy.schema
 
 
 class Reference(Files):
@@ -225,8 +252,8 @@ def reading_of(source: Source) -> str:
     Spark's version is no part of it.
     """
     said = source.model_dump(mode="json", exclude=_ELSEWHERE)
-    rules = _RULES if source.format is not Format.parquet else 0
-    order = list(source.columns) if source.format is Format.csv and not source.csv.header else []
+    rules = _RULES if source.is_text else 0
+    order = list(source.columns) if source.named_by is NamedBy.place else []
     return f"{_form(source)} {digest([rules, said, order])[:16]}"
 
 
@@ -237,15 +264,14 @@ def form_of(reading: str) -> str:
 
 def _form(source: Source) -> str:
     """The lines of text files; of what is written otherwise than it came, a digest of how."""
-    if source.format is Format.parquet:
+    if not source.is_text:
         # A column that a file lacks is null in raw: only its file tells whether it may be.
         kept = [source.columns, sorted(source.optional)] if source.optional else source.columns
         return f"columns:{digest(kept)[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
         # Without a headline raw keeps under each name what stood at its place.
-        by_place = source.format is Format.csv and not source.csv.header
-        names = list(source.columns) if by_place else sorted(source.columns)
+        names = list(source.columns) if source.named_by is NamedBy.place else sorted(source.columns)
         return f"cells:{digest([read, names])[:16]}"
     # A headline is no row, and which row of a file was the first nobody knows afterwards.
-    return "lines+header" if source.format is Format.csv and source.csv.header else "lines"
+    return "lines+header" if source.named_by is NamedBy.header else "lines"

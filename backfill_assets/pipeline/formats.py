@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TextIO, cast
+from typing import BinaryIO, Final, TextIO, assert_never, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +29,8 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
-from backfill_assets.dataset.sources import Encoding, Files, Format, Source, Undeclared, form_of, reading_of
-from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, cells_of, dropped
+from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared, form_of, reading_of
+from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.tables import struct_of
 from backfill_assets.storage.files import read_from
 
@@ -64,7 +64,7 @@ def require_columns(path: Path, shown: str, declared: Files) -> None:
     match declared.format:
         case Format.csv:
             # Without a header it is read by position.
-            if declared.csv.header:
+            if declared.named_by is NamedBy.header:
                 columns_of(headline(path, shown), shown, declared)
             _check_end(path, shown)
         case Format.parquet:
@@ -72,6 +72,21 @@ def require_columns(path: Path, shown: str, declared: Files) -> None:
         case Format.jsonl:
             _check_keys(path, shown, declared)
             _check_end(path, shown)
+        case _:
+            assert_never(declared.format)
+
+
+def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
+    """Lines of a text file with their `CELLS` and `NAMES`; `headers` are the columns by headline, for files with one."""
+    match declared.format:
+        case Format.csv:
+            return csv_cells(lines, declared, headers)
+        case Format.jsonl:
+            return json_cells(lines, declared)
+        case Format.parquet:
+            raise TypeError(declared.format)  # its columns are known without a look at lines
+        case _:
+            assert_never(declared.format)
 
 
 def headline(path: Path, shown: str) -> bytes:
@@ -276,16 +291,17 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     schema = raw_schema(source)
     if not files:
         return spark.createDataFrame([], schema)
-    lines = {f.path: headline(f.file, f.path) for f in files} if _has_headlines(source) else {}
+    lines = {f.path: headline(f.file, f.path) for f in files} if source.named_by is NamedBy.header else {}
     known = [(str(f.file), f.path, f.fingerprint, f.delivered_at, f.day, lines.get(f.path)) for f in files]
     lineage = spark.createDataFrame(known, f"{_FILE} string, {_LINEAGE}, {HEADER} binary")
     # Left, and loud: a row whose file is not recognised must not go missing.
-    joined = _rows(spark, source, files).join(F.broadcast(lineage), _FILE, "left")
+    read = lines_of if source.is_text else columns_in
+    joined = read(spark, source, [f.file for f in files]).join(F.broadcast(lineage), _FILE, "left")
     unknown = F.raise_error(F.concat(F.lit("a row of no known file: "), F.col(_FILE)))
     form = F.lit(form_of(reading_of(source)))
     own = {"_source_file": F.coalesce("_source_file", unknown), INGESTED: F.lit(now), FORM: form}
     rows = joined.withColumns(own)
-    if source.format is not Format.parquet and source.undeclared is Undeclared.drop:
+    if source.is_text and source.undeclared is Undeclared.drop:
         rows = dropped(cells_of(rows, source, headers_of(source, {lines[path]: path for path in lines})))
     return rows.select(*schema.names)
 
@@ -296,7 +312,7 @@ def headers_of(declared: Files, paths: Mapping[bytes, str]) -> Headers | None:
     Raises:
         SourceError: a headline lacks a column that is declared now.
     """
-    if not _has_headlines(declared):
+    if declared.named_by is not NamedBy.header:
         return None
     return {line: columns_of(line, path, declared) for line, path in paths.items()}
 
@@ -305,29 +321,25 @@ def raw_schema(source: Source) -> T.StructType:
     """The columns of raw: the same for all text files, whatever is declared."""
     lineage = struct_of({"_source_file": "string", "_fingerprint": "string", "_delivered_at": "timestamp"})
     tail = struct_of({INGESTED: "timestamp", FORM: "string", "_delivery_day": "date"})
-    if source.format is Format.parquet:
-        rows = [*struct_of(source.columns).fields, *struct_of({CORRUPT: "string"}).fields]
-    else:
+    if source.is_text:
         rows = [T.StructField(name, T.BinaryType()) for name in (LINE, HEADER)]
+    else:
+        rows = [*struct_of(source.columns).fields, *struct_of({CORRUPT: "string"}).fields]
     return T.StructType([*rows, *lineage.fields, *tail.fields])
 
 
 def lines_of(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
     """The lines of text files, without headlines and blank ones, and the real path of the file of each."""
-    reader = spark.read.options(**_LINES, header=str(_has_headlines(declared)).lower())
+    reader = spark.read.options(**_LINES, header=str(declared.named_by is NamedBy.header).lower())
     lines = reader.schema(f"{LINE} string").csv([spark_path(file) for file in files])
     return lines.select(F.encode(LINE, "ISO-8859-1").alias(LINE), _real_path())
 
 
-def _rows(spark: SparkSession, source: Source, files: Sequence[Found]) -> DataFrame:
-    if source.format is not Format.parquet:
-        return lines_of(spark, source, [f.file for f in files])
-    frame = spark.read.schema(struct_of(source.columns)).parquet(*(spark_path(f.file) for f in files))
-    return frame.select(*source.columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
-
-
-def _has_headlines(declared: Files) -> bool:
-    return declared.format is Format.csv and declared.csv.header
+def columns_in(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
+    """The declared columns of files with a schema, `CORRUPT`, which is null, and the real path of the file of each row."""
+    reader = spark.read.schema(struct_of(declared.columns)).format(declared.format.value)
+    frame = reader.load([spark_path(file) for file in files])
+    return frame.select(*declared.columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
 
 
 def _real_path() -> Column:

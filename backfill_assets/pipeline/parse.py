@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.dataset.sources import CsvOptions, Encoding, Files, Format
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Files
 from backfill_assets.pipeline.tables import spark_type
 
 # Digits are limited: a number of a million digits, or with an exponent of a million, would keep Spark busy for hours.
@@ -110,12 +110,9 @@ _LONE_SURROGATE: Final = (
 )
 
 
-def typed_rows(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
-    """The rows of lines: declared columns in their types, `_corrupt_record`, `NAMES`, and whatever else `lines` has.
-
-    `headers` are the columns by headline, for CSV files with one.
-    """
-    with_cells = computed_once(cells_of(lines, declared, headers), [CELLS, NAMES, _TEXT])
+def typed_rows(cells: DataFrame, declared: Files) -> DataFrame:
+    """The rows of lines with cells: declared columns in their types, `_corrupt_record`, `NAMES`, and whatever else they have."""
+    with_cells = computed_once(cells, [CELLS, NAMES, _TEXT])
     texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
     values = {name: typed(texts[name], kind) for name, kind in declared.columns.items()}
     with_values = computed_once(with_cells.withColumns(values), list(values))
@@ -125,7 +122,7 @@ def typed_rows(lines: DataFrame, declared: Files, headers: Headers | None) -> Da
             bad |= text.isNotNull() & F.col(name).isNull()
     line = F.make_valid_utf8(F.col(LINE).cast("string"))
     shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no whole record)"))
-    rest = [name for name in lines.columns if name not in (LINE, HEADER)]
+    rest = [name for name in cells.columns if name not in {LINE, HEADER, CELLS, NAMES, _TEXT}]
     return with_values.withColumn(CORRUPT, F.when(bad, shown)).select(*declared.columns, CORRUPT, NAMES, *rest)
 
 
@@ -138,16 +135,6 @@ def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
     rest = [name for name in frame.columns if name not in columns]
     made = F.explode(F.array(F.struct(*(F.col(name) for name in columns)))).alias("_once")
     return frame.select(*rest, made).select(*rest, *(F.col("_once").getField(name).alias(name) for name in columns))
-
-
-def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
-    """Lines with their `CELLS` and `NAMES`."""
-    known = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
-    match declared.format:
-        case Format.csv:
-            return _csv_cells(known, declared, headers)
-        case _:
-            return _json_cells(known, declared)
 
 
 def dropped(cells: DataFrame) -> DataFrame:
@@ -183,7 +170,8 @@ def csv_options(options: CsvOptions) -> dict[str, str]:
     }
 
 
-def _csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
+def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
+    """The cells of each line that is a whole record; `headers` are the columns by headline, for files with one."""
     orders: dict[bytes | None, tuple[str, ...]] = (
         dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
     )
@@ -213,7 +201,8 @@ def _csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> Da
         known |= own
     # Loud: such a row is no bad one, and nobody would count it.
     found = F.when(known, F.coalesce(*cells)).otherwise(F.raise_error(F.lit(_UNKNOWN)))
-    return lines.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
+    with_text = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
+    return with_text.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
 
 
 def _is_short_enough(sign: str) -> Column:
@@ -223,7 +212,7 @@ def _is_short_enough(sign: str) -> Column:
     return (F.octet_length(text) < _MOST_CELLS) | (signs < _MOST_CELLS * len(sign))
 
 
-def _json_cells(lines: DataFrame, declared: Files) -> DataFrame:
+def json_cells(lines: DataFrame, declared: Files) -> DataFrame:
     """Of each line the one JSON object that it is, its keys in small letters; the text of a number is its text in the line."""
     text = F.col(_TEXT)
     numbers = F.regexp_replace(text, _STRINGS_AND_NUMBERS, f"$1{_LEFT}$2{_RIGHT}")
@@ -238,8 +227,9 @@ def _json_cells(lines: DataFrame, declared: Files) -> DataFrame:
     clean = ~(text.contains(_LEFT) | text.contains(_RIGHT) | (text.contains("\\u") & text.rlike(_ESCAPED_MARK)))
     clean &= ~((text.contains("\\ud") | text.contains("\\uD")) & text.rlike(_LONE_SURROGATE))
     schema = "line map<string, array<map<string, string>>>, _bad string"
+    with_text = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
     parsed = computed_once(
-        lines.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options))), ["_parsed"]
+        with_text.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options))), ["_parsed"]
     )
     line = F.col("_parsed").getField("line")
     records = F.get(F.map_values(line), F.lit(0))

@@ -20,10 +20,10 @@ from backfill_assets.core.delivery import Delivery, FileContent
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import Encoding, Format, Source, Undeclared, form_of, reading_of
+from backfill_assets.dataset.sources import Encoding, Format, NamedBy, Source, Undeclared, form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
-from backfill_assets.pipeline.formats import FORM, INGESTED, headers_of, raw_schema
+from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.pipeline.tables import declared_type, read_days, spark_type, struct_of
 from backfill_assets.spark.session import room_for
@@ -125,7 +125,7 @@ def _rows_of(
         )
     # Before anything is read: what does not count may be of another form, or lack a column.
     frame = _of(those, frame)
-    if source.format is Format.parquet:
+    if not source.is_text:
         # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
         lacking = {
             name: F.lit(None).cast(spark_type(kind).simpleString())
@@ -136,7 +136,9 @@ def _rows_of(
     if source.undeclared is Undeclared.drop:
         source = source.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8})
     headers = headers_of(source, stored.headlines)
-    return typed_rows(frame, source, headers) if headers != {} else _of(those, _no_rows(spark, loaded.dataset.landing))
+    if headers == {}:
+        return _of(those, _no_rows(spark, loaded.dataset.landing))
+    return typed_rows(cells_of(frame, source, headers), source)
 
 
 def read_again(
@@ -178,7 +180,7 @@ def measured_rows(
     days = {day for day, _, _ in only}
     stored = _stored(loaded, path, days, frozenset(only))
     rows = _rows_of(spark, loaded, path, stored, days, _small_frame(spark, _CONTENT, only))
-    by_key = source.format is Format.jsonl and source.undeclared is Undeclared.keep
+    by_key = source.named_by is NamedBy.record and source.undeclared is Undeclared.keep
     has = {f"_has_{i}": name for i, name in enumerate(source.required if by_key else ())}
     seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, name)), F.lit(False)).alias(c) for c, name in has.items()]
     counts = [F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt")]
@@ -232,7 +234,7 @@ def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
         SourceError: says what it keeps, and what to do.
     """
     found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
-    lines = dataset.landing.format is not Format.parquet
+    lines = dataset.landing.is_text
     if FORM not in found or (LINE in found) is not lines:
         wanted = "lines, as of text files" if lines else "columns, as of Parquet"
         back = (

@@ -19,12 +19,12 @@ from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import BackfillError, ModelError
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model
 from backfill_assets.dataset.running import running
-from backfill_assets.dataset.sources import Format, Reference
+from backfill_assets.dataset.sources import Reference
 from backfill_assets.evidence.inputs import reference_file
-from backfill_assets.pipeline.formats import headers_of, headline, lines_of, require_columns, spark_path
+from backfill_assets.pipeline.formats import cells_of, columns_in, headers_of, headline, lines_of, require_columns
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
 from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
-from backfill_assets.pipeline.tables import quoted, renamed, struct_of
+from backfill_assets.pipeline.tables import quoted, renamed
 from backfill_assets.storage.layout import Layout
 
 _PYTHON_ON_THE_SERVER: Final = {
@@ -221,11 +221,12 @@ def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str)
         SourceError: the file has other columns than declared, or not even a header.
     """
     require_columns(path, shown, reference)
-    if reference.format is Format.parquet:
-        return spark.read.schema(struct_of(reference.columns)).parquet(spark_path(path)).select(*reference.columns)
+    if not reference.is_text:
+        return columns_in(spark, reference, [path]).select(*reference.columns)
     headers = headers_of(reference, {headline(path, shown): shown})
     header = F.lit(next(iter(headers))) if headers else F.lit(None).cast("binary")
-    rows = typed_rows(lines_of(spark, reference, [path]).withColumn(HEADER, header), reference, headers)
+    lines = lines_of(spark, reference, [path]).withColumn(HEADER, header)
+    rows = typed_rows(cells_of(lines, reference, headers), reference)
     bad = F.concat(F.lit(f"{shown}: a row cannot be read as dataset.yaml declares it: "), F.col(CORRUPT))
     # A condition on rows is never left out, whatever columns are read.
     return rows.where(F.when(F.col(CORRUPT).isNull(), F.lit(True)).otherwise(F.raise_error(bad))).select(

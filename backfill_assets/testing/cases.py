@@ -3,7 +3,7 @@
 A case is a folder `cases/<case>/` with `raw.<suffix>`, or with `raw/<delivery day>/<file>` for several deliveries, which
 arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs, the others being empty;
 `<upstream>.csv` with the facts of each upstream that the dataset is built from; and
-`expected.csv`, `expected_staging.csv` or both. Files have the format that dataset.yaml declares (Parquet is written as
+`expected.csv`, `expected_staging.csv` or both. Files have the format that dataset.yaml declares (what is no text is written as
 CSV), expected rows are CSV with empty cells for null. Only the columns that an expected file names are compared.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +30,7 @@ from backfill_assets.core.errors import DatasetError, InvalidDayError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Case, LoadedDataset
-from backfill_assets.dataset.sources import CsvOptions, Format, Reference
+from backfill_assets.dataset.sources import Files, Format, NamedBy
 from backfill_assets.storage.layout import Layout
 
 Row = Mapping[str, object]
@@ -176,9 +176,9 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
     references = {
         name: file
         for name, reference in dataset.references.items()
-        if (file := folder / f"{name}.{suffix_of(reference.format)}").is_file()
+        if (file := folder / f"{name}.{suffix_of(reference)}").is_file()
     }
-    own = {"raw", f"raw.{suffix_of(dataset.source.format)}"} if dataset.source is not None else set()
+    own = {"raw", f"raw.{suffix_of(dataset.source)}"} if dataset.source is not None else set()
     known = {*_EXPECTED, *own, *(p.name for p in references.values()), *(file.name for file in facts)}
     strange = sorted(path.name for path in folder.iterdir() if path.name not in known and path.name[0] != ".")
     if strange:
@@ -197,9 +197,9 @@ def _days_expected(dataset: Dataset, expected: Table | None) -> tuple[dt.date, .
     return tuple(sorted(day for day in days if isinstance(day, dt.date)))
 
 
-def suffix_of(kind: Format) -> str:
-    """How the files of a case end: as the format, but Parquet is written as CSV."""
-    return "csv" if kind is Format.parquet else kind.value
+def suffix_of(declared: Files) -> str:
+    """How the files of a case end: as the format, but what is no text is written as CSV."""
+    return declared.format.value if declared.is_text else "csv"
 
 
 def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tu
 
 
 def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple[CaseDelivery, ...]:
-    suffix = suffix_of(dataset.landing.format)
+    suffix = suffix_of(dataset.landing)
     single, several = folder / f"raw.{suffix}", folder / "raw"
     if single.is_file() == several.is_dir():
         raise DatasetError(f"{folder}: write either raw.{suffix} or raw/<delivery day>/<file>.{suffix}")
@@ -289,15 +289,11 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
         target = sources / _place(source.path, delivery)
         if target.exists():
             raise DatasetError(f"{delivery.file}: {source.path} has room for one file a day; keep one of them")
-        _write(delivery.file, target, source.format, source.columns)
+        _write(delivery.file, target, source)
         seconds = delivery.delivered_at.timestamp()
         os.utime(target, (seconds, seconds))
     for name, reference in case.loaded.dataset.references.items():
-        target = sources / reference.path
-        if name in case.references:
-            _write(case.references[name], target, reference.format, reference.columns)
-        else:
-            _write_empty(target, reference)
+        _write(case.references.get(name), sources / reference.path, reference)
 
 
 def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
@@ -320,27 +316,23 @@ def _place(pattern: str, delivery: CaseDelivery) -> PurePosixPath:
     return folder / suited
 
 
-def _write(file: Path, target: Path, kind: Format, columns: Mapping[str, str]) -> None:
+def _write(file: Path | None, target: Path, declared: Files) -> None:
+    """Write a file of a case as it is declared; without one, a table without rows."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if kind is Format.parquet:
-        pq.write_table(_arrow(read_table(file, columns), columns), target)
-    else:
+    if file is not None and declared.is_text:
         shutil.copyfile(file, target)
-
-
-def _write_empty(target: Path, reference: Reference) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    match reference.format:
-        case Format.parquet:
-            pq.write_table(_arrow(Table((), ()), reference.columns), target)
+        return
+    rows = Table((), ()) if file is None else read_table(file, declared.columns)
+    match declared.format:
         case Format.csv:
-            target.write_text(_header(reference.csv, reference.columns), encoding="utf-8")
+            names = declared.csv.delimiter.replace("\\t", "\t").join(declared.columns) + "\n"
+            target.write_text(names if declared.named_by is NamedBy.header else "", encoding="utf-8")
         case Format.jsonl:
             target.touch()
-
-
-def _header(options: CsvOptions, columns: Mapping[str, str]) -> str:
-    return options.delimiter.replace("\\t", "\t").join(columns) + "\n" if options.header else ""
+        case Format.parquet:
+            pq.write_table(_arrow(rows, declared.columns), target)
+        case _:
+            assert_never(declared.format)
 
 
 def _arrow(table: Table, columns: Mapping[str, str]) -> pa.Table:

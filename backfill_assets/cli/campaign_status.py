@@ -23,8 +23,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.evidence.readiness import explain_faults
-from backfill_assets.report.records import MetricChange
-from backfill_assets.report.series import metric_changes
+from backfill_assets.report.series import MetricChange, metric_changes
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.backfills import Desk

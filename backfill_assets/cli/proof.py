@@ -18,7 +18,7 @@ from backfill_assets.core.errors import LayoutError, UnitError
 from backfill_assets.dataset.checkout import datasets_at
 from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.proof.history_diff import as_markdown
-from backfill_assets.report.records import review_as_json
+from backfill_assets.report.review import review_as_json
 
 
 def report(

@@ -14,8 +14,9 @@ from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.measured import Seam
 from backfill_assets.core.unit import Attempt
-from backfill_assets.report.records import DayState, Point, ReviewedDay, Series
-from backfill_assets.report.series import relative
+from backfill_assets.report.facts import ReviewedDay
+from backfill_assets.report.review import Review
+from backfill_assets.report.series import DayState, Point, Series, relative, thinned
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 """What Altair makes."""
@@ -24,8 +25,6 @@ Spec = Mapping[str, Any]
 Rows = Sequence[Mapping[str, object]]
 """What a chart draws, as plain JSON values in short names: there may be thousands of them."""
 
-MOST_POINTS: Final = 2_500
-"""Of more days a chart shows means over weeks."""
 _SAME: Final = 1e-9
 """Percentage points below which two changes differ only in the rounding of their sums."""
 _BINS: Final = 40
@@ -61,6 +60,19 @@ def finished(chart: Chart, rows: Mapping[str, Rows]) -> Spec:
 def over(name: str) -> alt.Chart:
     """A chart over rows of that name."""
     return alt.Chart(alt.NamedData(name=name))
+
+
+def charts_of(review: Review, drawn: Sequence[Series]) -> Mapping[str, Spec]:
+    """All charts of a review by the names that its template gives to their places; `drawn` are the metrics that have some."""
+    charts: dict[str, Spec | None] = {}
+    for number, series in enumerate(drawn):
+        charts[f"metric-{number}"] = metric_chart(series, review.seams)
+        charts[f"change-{number}"] = change_chart(series)
+        charts[f"spread-{number}"] = spread_chart(series)
+    for number, name in enumerate(review.datasets):
+        charts[f"calendar-{number}"] = calendar_chart([day for day in review.days if day.dataset == name])
+    charts["timeline"] = timeline_chart(review.batches, review.journal)
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
 def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
@@ -172,29 +184,6 @@ def calendar_chart(days: Sequence[ReviewedDay]) -> Spec:
         alt.layer(cells, *([signs] if signed else [])).properties(height=len(order) * _CELL),
         {"days": rows, "signs": signed},
     )
-
-
-def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """The points of a chart: all of them, or where there are too many, the mean of each week."""
-    if len(points) <= MOST_POINTS:
-        return points
-    weeks: dict[tuple[bool, dt.date], list[Point]] = {}
-    for point in points:
-        weeks.setdefault((point.inside, point.day - dt.timedelta(days=point.day.weekday())), []).append(point)
-    return [_mean(monday, some) for (_, monday), some in weeks.items()]
-
-
-def _mean(monday: dt.date, some: Sequence[Point]) -> Point:
-    names = ("old", "new", "source", "low", "high", "change")
-    means = {name: _mean_of([getattr(point, name) for point in some]) for name in names}
-    passed = None if all(point.passed is None for point in some) else all(point.passed is not False for point in some)
-    live = any(point.live for point in some)
-    return Point(max(monday, some[0].day), **means, passed=passed, inside=some[0].inside, live=live)
-
-
-def _mean_of(values: Sequence[Decimal | None]) -> Decimal | None:
-    found = [value for value in values if value is not None and value.is_finite()]
-    return sum(found, Decimal(0)) / len(found) if found else None
 
 
 def _row(point: Point) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
@@ -22,23 +22,30 @@ from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.pipeline.seams import places, seams
 from backfill_assets.report.causes import Reach
 from backfill_assets.report.concerns import Concern
-from backfill_assets.report.records import (
-    Agreement,
-    DayState,
-    Effort,
-    GoldenDay,
-    Largest,
-    Made,
-    ReviewedDay,
-    ReviewSubject,
-    RowTotals,
-    Series,
-)
+from backfill_assets.report.series import DayState, Series
 
 MOST_CHANGES: Final = 100
 """So many of the largest changes of each measure are listed."""
 _Known = Mapping[DatasetDay, DayEvidence]
 _Place = tuple[str, str, dt.date]
+
+
+@dataclass(frozen=True)
+class ReviewSubject:
+    """What was asked for, by whom and why.
+
+    `specification` holds the fields of a campaign's file as JSON values, `file` is its name without a folder; both are
+    empty for a launch without one. `contract` is what was promised to change, as a launch says it. `targets` are days by dataset.
+    """
+
+    campaign: str
+    opened_by: str
+    opened_at: dt.datetime
+    by: str
+    targets: Mapping[str, tuple[dt.date, ...]]
+    contract: tuple[Mapping[str, object], ...]
+    specification: Mapping[str, object]
+    file: str = ""
 
 
 def subject_of(unit: Unit, campaign: Campaign | None) -> ReviewSubject:
@@ -54,6 +61,20 @@ def subject_of(unit: Unit, campaign: Campaign | None) -> ReviewSubject:
         # Its name alone: reports are sent around, and a folder tells of somebody's machine.
         file=Path(campaign.file).name if campaign is not None else "",
     )
+
+
+@dataclass(frozen=True)
+class ReviewedDay:
+    """One day of one dataset: its state and why, how many checks passed of how many, and the hash of its evidence."""
+
+    dataset: str
+    day: dt.date
+    state: DayState
+    passed: int
+    checks: int
+    evidence: str
+    why: tuple[str, ...] = ()
+    live: bool = False
 
 
 def day_states(
@@ -95,6 +116,15 @@ def _state(evidence: DayEvidence | None, faults: set[str]) -> DayState:
     return DayState.passed if all(verdict.passed for verdict in evidence.verdicts) else DayState.warned
 
 
+@dataclass(frozen=True)
+class RowTotals:
+    """What happened to the rows of a dataset, over the `days` that were compared row by row."""
+
+    dataset: str
+    days: int
+    counts: RowCounts
+
+
 def row_totals(evidence: _Known) -> tuple[RowTotals, ...]:
     """What happened to the rows, over all days of each dataset that were compared."""
     found: dict[str, list[RowCounts]] = defaultdict(list)
@@ -112,6 +142,15 @@ def _total(counts: Sequence[RowCounts]) -> RowCounts:
     names = ("added", "removed", "changed", "unchanged", "explained_added", "explained_removed")
     totals = {name: sum(getattr(one, name) for one in counts) for name in names}
     return RowCounts(columns=dict(columns), beyond=dict(beyond), **totals)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest changes of a measure of a dataset, up to a hundred, the largest first."""
+
+    dataset: str
+    measure: str
+    changes: tuple[RowChange, ...]
 
 
 def largest_changes(comparisons: Iterable[DayComparison]) -> tuple[Largest, ...]:
@@ -164,6 +203,25 @@ def _figures_by_day() -> dict[str, dict[dt.date, dict[str, Decimal | None]]]:
     return defaultdict(lambda: defaultdict(dict))
 
 
+@dataclass(frozen=True)
+class GoldenDay:
+    """A day on which a dataset and a golden source do not agree, and by how many rows."""
+
+    day: dt.date
+    counts: GoldenCounts
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a dataset and a golden source agree over the `days` that were compared, and the days on which they do not."""
+
+    dataset: str
+    golden: str
+    days: int
+    counts: GoldenCounts
+    mismatches: tuple[GoldenDay, ...]
+
+
 def agreements(evidence: _Known) -> tuple[Agreement, ...]:
     """How each dataset agrees with each of its golden sources."""
     found: dict[tuple[str, str], list[GoldenDay]] = defaultdict(list)
@@ -181,6 +239,15 @@ def _together(days: Sequence[GoldenDay]) -> GoldenCounts:
     return GoldenCounts(**{name: sum(getattr(day.counts, name) for day in days) for name in names})
 
 
+@dataclass(frozen=True)
+class Effort:
+    """What was estimated, none without a plan, and what it took; `waited` are seconds before shut gates."""
+
+    estimate: Estimate | None
+    actual: Estimate
+    waited: float
+
+
 def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.datetime, price: Price | None) -> Effort:
     """What was estimated against what it took: batches and rows as the plan counts them, seconds and bytes over all layers."""
     done = [a for a in attempts if a.state is AttemptState.done and a.layer == "shadow"]
@@ -189,6 +256,23 @@ def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.da
     actual = Estimate(rows, read, len(done), round(seconds, 1), price.of(seconds) if price is not None else "")
     waited = sum(a.waited.total_seconds() for a in attempts)
     return Effort(campaign.plan.estimate if campaign is not None else None, actual, waited)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A release of the unit that is true: who made it when and why, and for a rollback, what it undid."""
+
+    release: str
+    kind: str
+    dataset: str
+    at: dt.datetime
+    by: str
+    version: int | None
+    days: int
+    reason: str
+    approved_by: str
+    undoes: str
+    evidence: str
 
 
 def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from enum import StrEnum
 
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.expected_change import UNCHANGED, Change
@@ -15,22 +16,33 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.checks import PERCENTILES
 from backfill_assets.report.causes import Reach
 from backfill_assets.report.concerns import Concern, in_one_sentence, worst_of
-from backfill_assets.report.records import (
-    DayState,
-    Judgement,
-    Made,
-    MetricChange,
-    Outcome,
-    ReviewedDay,
-    RowTotals,
-    Series,
-)
+from backfill_assets.report.facts import Made, ReviewedDay, RowTotals
+from backfill_assets.report.series import DayState, MetricChange, Series
 
 _MOST_METRICS = 2
 _HUNDREDTH = Decimal("0.0001")
 _SHORT = 12
 _PROMISED = "the launch's contract"
 _OPEN_FAULTS = (DayState.failed, DayState.missing, DayState.stale)
+
+
+class Outcome(StrEnum):
+    """What the verdict comes to."""
+
+    ready = "ready"
+    warning = "ready, with warnings"
+    not_ready = "not ready"
+    published = "published"
+    rolled_back = "rolled back"
+    given_up = "given up"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a unit: what it comes to, and one sentence that says why."""
+
+    outcome: Outcome
+    sentence: str
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ import vl_convert
 
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.report import tables
-from backfill_assets.report.charts import Spec, calendar_chart, change_chart, metric_chart, spread_chart, timeline_chart
+from backfill_assets.report.charts import Spec, charts_of
+from backfill_assets.report.judgement import Outcome
 from backfill_assets.report.metrics import Metrics
-from backfill_assets.report.records import Outcome, Review, review_as_json
+from backfill_assets.report.review import Review, review_as_json
 from backfill_assets.storage.layout import JSON, UNFINISHED
 
 MOST_CHARTS: Final = 12
@@ -43,29 +44,18 @@ _SIGNS: Final[Mapping[Outcome, tuple[str, str]]] = {
 
 def render_review(review: Review) -> str:
     """The page of a review; its charts are drawn by scripts that are part of it."""
-    charts: dict[str, Spec] = {}
     drawn = [row.series for row in tables.metrics_of(review.series)[:MOST_CHARTS] if row.moved or row.outside]
-    for number, series in enumerate(drawn):
-        charts[f"metric-{number}"] = metric_chart(series, review.seams)
-        for name, made in (("change", change_chart(series)), ("spread", spread_chart(series))):
-            if made is not None:
-                charts[f"{name}-{number}"] = made
-    names = sorted({day.dataset for day in review.days})
-    for number, name in enumerate(names):
-        charts[f"calendar-{number}"] = calendar_chart([day for day in review.days if day.dataset == name])
-    if (timeline := timeline_chart(review.batches, review.journal)) is not None:
-        charts["timeline"] = timeline
     css, sign = _SIGNS[review.judgement.outcome]
     return _page(
         "review.html",
-        charts,
+        charts_of(review, drawn),
         {
             "review": review,
             "css": css,
             "sign": sign,
             "drawn": drawn,
-            "names": names,
-            "several": len(names) > 1,
+            "names": review.datasets,
+            "several": len(review.datasets) > 1,
             "open_charts": OPEN_CHARTS,
         },
     )

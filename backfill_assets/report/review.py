@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from backfill_assets.campaign.estimate import Price
-from backfill_assets.campaign.state import Campaign
+from backfill_assets.campaign.state import Campaign, JournalEntry
 from backfill_assets.campaign.validation import Certification
 from backfill_assets.control.approve import approved, current_evidence
-from backfill_assets.core.certificate import standing_certificates
+from backfill_assets.core.canonical import plain
+from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.measured import Seam
 from backfill_assets.core.release import ReleaseState
-from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
+from backfill_assets.core.unit import Attempt, ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.readiness import Obstacles, Survey, commands_for
+from backfill_assets.evidence.readiness import Command, Obstacles, Survey, commands_for
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
-from backfill_assets.report.causes import Reach, attribute, made_reach, planned_reach
+from backfill_assets.report.causes import Attribution, Reach, attribute, made_reach, planned_reach
 from backfill_assets.report.concerns import (
     Concern,
     of_certificate,
@@ -33,6 +37,13 @@ from backfill_assets.report.concerns import (
     of_verdicts,
 )
 from backfill_assets.report.facts import (
+    Agreement,
+    Effort,
+    Largest,
+    Made,
+    ReviewedDay,
+    ReviewSubject,
+    RowTotals,
     agreements,
     all_seams,
     day_states,
@@ -45,10 +56,59 @@ from backfill_assets.report.facts import (
     row_totals,
     subject_of,
 )
-from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import Proof, Review, ReviewedDay, Series
-from backfill_assets.report.series import PublishedBeside, series_of
+from backfill_assets.report.judgement import Grounds, Judgement, judge_unit
+from backfill_assets.report.series import PublishedBeside, Series, series_of
 from backfill_assets.system import Clock
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A certificate that speaks of the evidence, with its verdict and its hash."""
+
+    certificate: Certificate
+    hash: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Review:
+    """The review of a unit at one moment.
+
+    `evidence` is the hash of all its evidence, `pending` that of what waits for an approval (empty if nothing does).
+    """
+
+    unit: str
+    made_at: dt.datetime
+    state: str
+    judgement: Judgement
+    subject: ReviewSubject
+    evidence: str
+    pending: str
+    concerns: tuple[Concern, ...]
+    series: tuple[Series, ...]
+    seams: tuple[Seam, ...]
+    days: tuple[ReviewedDay, ...]
+    rows: tuple[RowTotals, ...]
+    largest: tuple[Largest, ...]
+    attributions: tuple[Attribution, ...]
+    certificates: tuple[Proof, ...]
+    golden: tuple[Agreement, ...]
+    effort: Effort
+    batches: tuple[Attempt, ...]
+    journal: tuple[JournalEntry, ...]
+    reaches: tuple[Reach, ...]
+    releases: tuple[Made, ...]
+    commands: tuple[Command, ...]
+
+    @property
+    def name(self) -> str:
+        """What people call it: the campaign, otherwise the unit."""
+        return self.subject.campaign or self.unit
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The names of all datasets that it is about."""
+        return tuple(sorted({day.dataset for day in self.days}))
 
 
 @dataclass(frozen=True)
@@ -274,3 +334,30 @@ class _Reviewing:
             datasets[name].publication is Publication.approval for name in self.unit.targets if name in datasets
         )
         return always or (campaign is not None and campaign.specification.approval.required)
+
+
+def as_plain(review: Review) -> dict[str, object]:
+    """All of it as JSON values, but for the machines that the batches ran on, since reports are sent around.
+
+    A number that is none is the text `nan`, `inf` or `-inf`.
+    """
+    found = {field.name: _finite(plain(getattr(review, field.name))) for field in fields(review)}
+    batches = [{name: value for name, value in vars(one).items() if name != "worker"} for one in review.batches]
+    return found | {"batches": _finite(plain(batches))}
+
+
+def review_as_json(review: Review) -> str:
+    """All of it as JSON text."""
+    return json.dumps(as_plain(review), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _finite(one) for key, one in value.items()}
+        case list():
+            return [_finite(one) for one in value]
+        case float() if not math.isfinite(value):
+            return str(value)
+        case _:
+            return value

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
@@ -28,13 +29,76 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.report.records import DayState, MetricChange, Point, Series
 
+MOST_POINTS: Final = 2_500
+"""Of more days a chart shows means over weeks."""
 ENDING: Final = "_change"
 """What the check of a metric's change is called after the metric's name."""
 _SHOWN: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 12
 """From here on digits after the point mean nothing, and rounding to them would not fit."""
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """How far a metric has moved over `days` days, and what was promised on them, each with where it stands.
+
+    `range` is none where no day had anything to compare with. Its edges are rounded outwards, to 0.0001 %.
+    """
+
+    dataset: str
+    metric: str
+    days: int
+    range: Change | None
+    promised: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A metric on one day. Days outside of the unit, `inside` false, have only what is published of them, as `old`.
+
+    `source` is the figure of what the day was built from; `low` and `high` are the band that was expected, none where
+    anything goes; `change` is relative (-0.5 is -50 %), none where there is nothing to compare; `passed` is the verdict of
+    the metric's check; `live` says that the live pipeline has published the day since the unit was opened.
+    """
+
+    day: dt.date
+    old: Decimal | None
+    new: Decimal | None = None
+    source: Decimal | None = None
+    low: Decimal | None = None
+    high: Decimal | None = None
+    change: Decimal | None = None
+    passed: bool | None = None
+    inside: bool = True
+    live: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric of a dataset over the days of a unit and its neighbours, in order, with how far it has moved in all.
+
+    `adds_up` says that figures of several days may be added, as those of sums and counts of rows may.
+    """
+
+    dataset: str
+    metric: str
+    change: MetricChange | None
+    points: tuple[Point, ...]
+    adds_up: bool = False
+
+
+class DayState(StrEnum):
+    """How one day of a unit stands, the best first."""
+
+    published = "published"
+    passed = "passed"
+    warned = "passed with warnings"
+    rewritten = "rewritten since"
+    rolled_back = "rolled back"
+    missing = "not built yet"
+    stale = "stale"
+    failed = "failed"
 
 
 def metric_changes(evidence: Iterable[DayEvidence]) -> tuple[MetricChange, ...]:
@@ -121,6 +185,29 @@ def _points(
         passed = next((v.passed for v in one.verdicts if v.check == metric + ENDING), None)
         low, high = band or (None, None)
         yield Point(day, old, new, source, low, high, relative(old, new), passed, live=day in around.live)
+
+
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """The points of a chart: all of them, or where there are too many, the mean of each week."""
+    if len(points) <= MOST_POINTS:
+        return points
+    weeks: dict[tuple[bool, dt.date], list[Point]] = {}
+    for point in points:
+        weeks.setdefault((point.inside, point.day - dt.timedelta(days=point.day.weekday())), []).append(point)
+    return [_mean(monday, some) for (_, monday), some in weeks.items()]
+
+
+def _mean(monday: dt.date, some: Sequence[Point]) -> Point:
+    names = ("old", "new", "source", "low", "high", "change")
+    means = {name: _mean_of([getattr(point, name) for point in some]) for name in names}
+    passed = None if all(point.passed is None for point in some) else all(point.passed is not False for point in some)
+    live = any(point.live for point in some)
+    return Point(max(monday, some[0].day), **means, passed=passed, inside=some[0].inside, live=live)
+
+
+def _mean_of(values: Sequence[Decimal | None]) -> Decimal | None:
+    found = [value for value in values if value is not None and value.is_finite()]
+    return sum(found, Decimal(0)) / len(found) if found else None
 
 
 CONTEXT: Final = dt.timedelta(days=60)

@@ -17,8 +17,10 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.measured import RowChange, Seam
 from backfill_assets.dataset.checks import Level
 from backfill_assets.report.concerns import Concern
+from backfill_assets.report.facts import ReviewedDay
 from backfill_assets.report.judgement import is_percentile
-from backfill_assets.report.records import DayState, Point, Review, ReviewedDay, Series
+from backfill_assets.report.review import Review
+from backfill_assets.report.series import DayState, Point, Series
 
 _Row = TypeVar("_Row")
 MOST: Final = 100

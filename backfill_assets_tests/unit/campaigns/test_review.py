@@ -18,8 +18,9 @@ from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import Level
 from backfill_assets.report.causes import made_reach
 from backfill_assets.report.facts import all_seams, of_reaches, place_of, subject_of
-from backfill_assets.report.records import DayState, Outcome, Point, Series, as_plain
-from backfill_assets.report.review import Reviews
+from backfill_assets.report.judgement import Outcome
+from backfill_assets.report.review import Reviews, as_plain
+from backfill_assets.report.series import DayState, Point, Series
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World

@@ -16,9 +16,9 @@ from backfill_assets.core.measured import Seam
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.checks import Check, CheckKind, Level
 from backfill_assets.report.concerns import Concern, of_certificate, of_seams, of_verdicts, worst_of
-from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import DayState, MetricChange, Outcome, Point, ReviewedDay, Series
-from backfill_assets.report.series import relative
+from backfill_assets.report.facts import ReviewedDay
+from backfill_assets.report.judgement import Grounds, Outcome, judge_unit
+from backfill_assets.report.series import DayState, MetricChange, Point, Series, relative
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD
 

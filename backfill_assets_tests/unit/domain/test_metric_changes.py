@@ -11,8 +11,7 @@ from backfill_assets.core.evidence import Basis, DayEvidence
 from backfill_assets.core.expected_change import Contract, parse_contract
 from backfill_assets.core.measured import NOTHING, Side
 from backfill_assets.pipeline.judge import judge
-from backfill_assets.report.records import MetricChange
-from backfill_assets.report.series import metric_changes
+from backfill_assets.report.series import MetricChange, metric_changes
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, SAME, dataset
 
 PROMISED = parse_contract({"fare": "-6% to -1%"}, ["fare"])

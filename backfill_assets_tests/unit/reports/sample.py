@@ -37,6 +37,8 @@ from backfill_assets.pipeline.judge import judge
 from backfill_assets.report.causes import Reach, attribute
 from backfill_assets.report.concerns import of_certificate, of_seams, of_verdicts
 from backfill_assets.report.facts import (
+    Made,
+    ReviewSubject,
     agreements,
     all_seams,
     day_states,
@@ -45,8 +47,8 @@ from backfill_assets.report.facts import (
     row_totals,
 )
 from backfill_assets.report.judgement import Grounds, judge_unit
-from backfill_assets.report.records import DayState, Made, Proof, Review, ReviewSubject
-from backfill_assets.report.series import NeighbouringDays, series_of
+from backfill_assets.report.review import Proof, Review
+from backfill_assets.report.series import DayState, NeighbouringDays, series_of
 from backfill_assets_tests.harness.specifications import PLAIN
 
 START = dt.date(1995, 1, 1)

@@ -20,7 +20,8 @@ from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.core.unit import UnitState
 from backfill_assets.report import tables
-from backfill_assets.report.charts import MOST_POINTS, metric_chart, spread_chart, thinned
+from backfill_assets.report.charts import metric_chart, spread_chart
+from backfill_assets.report.judgement import Outcome
 from backfill_assets.report.metrics import (
     CampaignMetrics,
     DatasetMetrics,
@@ -31,7 +32,8 @@ from backfill_assets.report.metrics import (
     Watermark,
 )
 from backfill_assets.report.page import Reports, render_review
-from backfill_assets.report.records import Outcome, Point, Review, Series, as_plain, review_as_json
+from backfill_assets.report.review import Review, as_plain, review_as_json
+from backfill_assets.report.series import MOST_POINTS, Point, Series, thinned
 from backfill_assets.report.tables import Sums, metrics_of, months_of
 from backfill_assets_tests.unit.reports.sample import NOW, START, Wish, sample_review
 

@@ -268,7 +268,9 @@ class World:
         datasets = tuple(
             PlannedDataset(n, ("shadow",), tuple(d), self.basis.code(n), {}, 0, 0) for n, d in targets.items()
         )
-        plan = Plan(asked.backfill_id, asked.hash, now, datasets, (), steps(asked, datasets, (), 7), Estimate(0, 0, 0, 0.0))
+        plan = Plan(
+            asked.backfill_id, asked.hash, now, datasets, (), steps(asked, datasets, (), 7), Estimate(0, 0, 0, 0.0)
+        )
         campaign = Campaign(asked, plan, Knobs(1, 7), now)
         return self.ledger.add_campaign(campaign, JournalEntry(campaign.id, now, "ada", Action.planned))
 

@@ -17,7 +17,6 @@ from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.yaml import shown_path
-from backfill_assets.evidence.readiness import DayFault
 from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.system import Clock, Identity, Ids
 
@@ -86,19 +85,6 @@ class Control:
         changed = self._turn_to(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
         self.tell(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
         return changed
-
-    def lacking(self, campaign_id: str) -> tuple[DayFault, ...]:
-        """What `resume` would run, and why: days that are missing, failed or stale.
-
-        Raises:
-            CampaignError: there is no such campaign, or it was never launched.
-        """
-        campaign = self.ledger.campaign(campaign_id)
-        if not campaign.unit:
-            raise CampaignError(
-                f"campaign {campaign_id} was never launched; do that with: backfill launch {campaign_id}"
-            )
-        return self.conductor.publisher.missing(campaign.unit)
 
     def resume(self, campaign_id: str, reason: str = "") -> Campaign:
         """Go on with what is missing, failed or stale and nothing else; code and specification as they are now.

@@ -100,7 +100,7 @@ def test_resume_runs_what_is_missing_or_failed_and_nothing_else(planned: World) 
     planned.run(failing=[REST[3]])
     before = {d: e.hash for d, e in planned.evidence().items() if e.passed}
     assert planned.phase() is Phase.stopped
-    assert {f.day for f in planned.control.lacking(NAME)} == {REST[3]}
+    assert {f.day for f in planned.conductor.publisher.missing(planned.ledger.campaign(NAME).unit)} == {REST[3]}
     planned.control.resume(NAME, "the file was delivered again")
     assert planned.scheduler.requests[-1].days == (REST[3],)
     planned.run()

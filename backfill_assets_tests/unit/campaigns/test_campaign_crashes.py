@@ -120,7 +120,7 @@ def test_a_resume_that_dies_launches_what_lacks_once(told: Told, tmp_path: Path,
     world.conduct()
     worked(world, failing=[REST[-1]])
     assert world.phase() is Phase.stopped
-    lacking = {f.day for f in world.control.lacking(NAME)}
+    lacking = {f.day for f in world.conductor.publisher.missing(world.ledger.campaign(NAME).unit)}
     calls = []
     for call, order in deaths(told, ready(world, "resume", code)):
         calls.append(call)

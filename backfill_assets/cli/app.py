@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import typer
 
+from backfill_assets import operations
 from backfill_assets.cli import campaigns, doctor, launches, proof, releases, specifications, status
-from backfill_assets.cli.output import run_command
+from backfill_assets.cli.output import command_of, run_command, show_json
 
 app = typer.Typer(
     name="backfill",
@@ -23,15 +24,21 @@ app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     status.status, status.metrics, launches.deliveries, launches.withdraw, launches.reland,
     releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
-    releases.rollback, releases.reconcile, releases.sweep, doctor.doctor, specifications.new, specifications.validate,
-    campaigns.plan, campaigns.launch, campaigns.pause, campaigns.stop, campaigns.preview, campaigns.approve,
-    campaigns.sign_off, campaigns.cleanup, campaigns.watch_release, campaigns.history,
-    proof.prove, proof.diff_history, proof.report,
+    releases.reconcile, releases.sweep, doctor.doctor, specifications.new, specifications.validate,
+    campaigns.preview, campaigns.history, proof.diff_history, proof.report,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)
+_SHOWN: Mapping[str, Callable[..., None]] = {
+    "watch-release": campaigns.show_figures, "prove": proof.show_certificates, "cleanup": show_json,
+}  # fmt: skip
+for operation in operations.OPERATIONS:
+    if operation.command:
+        app.command(operation.command)(command_of(operation, _SHOWN.get(operation.command)))
+app.command(help=operations.plan.__doc__)(campaigns.plan)
+app.command(help=operations.launch.__doc__)(campaigns.launch)
 # `set` and `list` are words of Python as well.
-app.command("set")(campaigns.set_knobs)
+app.command("set", help=operations.set_knobs.__doc__)(campaigns.set_knobs)
 app.command("list")(campaigns.list_campaigns)
 
 

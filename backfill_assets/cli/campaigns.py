@@ -4,115 +4,93 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from backfill_assets import operations
 from backfill_assets.application import Application
-from backfill_assets.campaign.load import uncompared
-from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
+from backfill_assets.campaign.plan import Plan, explain
 from backfill_assets.cli.campaign_status import follow_campaign, say_standing
 from backfill_assets.cli.output import (
-    DryRun,
     Json,
     Webserver,
     as_json,
     backfill_slots,
     chosen_day,
+    finish,
     opened_desk,
+    opened_shell,
     say,
+    shell_of,
     table,
 )
-from backfill_assets.cli.proof import say_report
-from backfill_assets.control.planner import Freezer
-from backfill_assets.control.publication import ReleasePlan
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import number_of
-from backfill_assets.core.unit import shown_days
+from backfill_assets.operations import PARAMETERS, Shell
 from backfill_assets.release.readers import DayChange
+from backfill_assets.release.watch import ReleaseWatch
 
-CampaignId = Annotated[str, typer.Argument(help="The campaign: the backfill_id of its specification.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the campaign's journal.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Stay, with progress, rate and time left, until it ends.")]
+CampaignId = Annotated[str, typer.Argument(help=PARAMETERS["campaign"])]
 
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _SHOWN = 60
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(help="The specification, a YAML file under backfills/.")],
+    file: Annotated[Path, typer.Argument(help=PARAMETERS["file"])],
     explained: Annotated[bool, typer.Option("--explain", help="List every step, in the words of the launch.")] = False,
     json: Json = False,
 ) -> None:
-    """Freeze the plan of a specification: batches, canaries, estimate, warnings; nothing is built yet."""
+    """The operation, which shows the plan as a table, with every step, or as JSON."""
     application = Application.from_env()
-    planner = replace(application.planner, slots=backfill_slots(os.environ))
-    settings = application.settings
-    freezer = Freezer(planner, application.identity, settings.computes, settings.state)
-    campaign, frozen = freezer.freeze(file)
-    made = campaign.plan
+    # What the run queue starts at once is known where Dagster's configuration is.
+    application.planner = replace(application.planner, slots=backfill_slots(os.environ))
+    with opened_shell(application) as shell:
+        result = operations.plan(shell, file)
+    steps, *rest = result.said
     if json:
-        as_json({"fingerprint": made.fingerprint, "plan": made, "file": str(frozen)})
+        as_json(result.value)
         return
     if explained:
-        say(explain(made))
+        say(steps)
     else:
-        _say_plan(made)
-    say(f"plan {made.fingerprint[:SHOWN_DIGITS]} is frozen in {frozen}")
-    say(f"next: backfill launch {campaign.id}" + (" --canary-only" if made.canaries else ""))
+        _say_plan(result.value["plan"])
+    for line in rest:
+        say(line)
 
 
 def launch(
     campaign: CampaignId,
-    canary_only: Annotated[bool, typer.Option("--canary-only", help="Stop after the canaries have passed.")] = False,
+    canary_only: Annotated[bool, typer.Option("--canary-only", help=PARAMETERS["canary_only"])] = False,
     watch: Watch = False,
     explained: Annotated[bool, typer.Option("--explain", help="Only list the steps of the plan.")] = False,
     webserver: Webserver = "",
 ) -> None:
-    """Announce a planned campaign, claim its days, and launch it as native backfills: canaries first, then the rest."""
+    """The operation, which may list the steps only, or stay until the campaign ends."""
     application = Application.from_env()
-    planned = application.ledger.campaign(campaign).plan
-    days = application.planner.moved(planned)
-    moved = f"moved since the plan, and built from what is there now: {shown_days(days)}" if days else ""
     if explained:
-        say("\n".join(filter(None, (explain(planned), moved))))
+        planned = application.ledger.campaign(campaign).plan
+        say("\n".join(filter(None, (explain(planned), operations.moved_since(application, planned)))))
         return
     with opened_desk(application, webserver) as desk:
-        launched = desk.control.launch(campaign, canary_only=canary_only)
-        say(f"campaign {campaign} is launched; unit {launched.unit} claims {_targets(launched.plan)}")
-        for attention in filter(None, (moved, uncompared(launched))):
-            say(attention)
+        shell = shell_of(application, lambda: desk.control)
+        finish(operations.launch(shell, campaign, canary_only=canary_only))
         if watch:
             follow_campaign(application, desk, campaign)
-        else:
-            say(f"the Dagster daemon runs it; see: backfill status {campaign}")
-
-
-def pause(campaign: CampaignId, reason: Reason, webserver: Webserver = "") -> None:
-    """Let no further batch start; what is at work ends, what has passed stays, no run slot is held."""
-    with opened_desk(Application.from_env(), webserver) as desk:
-        desk.control.pause(campaign, reason)
-    say(f"campaign {campaign} is paused; go on with: backfill resume {campaign}")
-
-
-def stop(campaign: CampaignId, reason: Reason, webserver: Webserver = "") -> None:
-    """Stop a campaign for a cause that has to be mended; what has passed stays."""
-    with opened_desk(Application.from_env(), webserver) as desk:
-        desk.control.stop(campaign, reason)
-    say(f"campaign {campaign} is stopped; after the cause is mended: backfill resume {campaign}")
 
 
 def set_knobs(
     campaign: CampaignId,
     knobs: Annotated[list[str], typer.Argument(help="max_concurrency=1 or partitions_per_batch=14, or both.")],
-    reason: Reason = "",
+    reason: Annotated[str, typer.Option(help=PARAMETERS["reason"])] = "",
 ) -> None:
-    """Turn the knobs of a campaign; batches that start from now on go by them."""
+    """The operation, with the knobs as `name=value`."""
     given = {}
     for knob in knobs:
         name, _, value = knob.partition("=")
@@ -121,13 +99,8 @@ def set_knobs(
                 f"{knob[:_SHOWN]!r}: write max_concurrency=N or partitions_per_batch=N, N from 1 on"
             )
         given[name] = int(value)
-    application = Application.from_env()
-    with opened_desk(application, "") as desk:
-        knobs_now = desk.control.set(campaign, reason, **given).knobs
-    say(
-        f"campaign {campaign}: max_concurrency={knobs_now.max_concurrency}, "
-        f"partitions_per_batch={knobs_now.partitions_per_batch}"
-    )
+    with opened_shell(Application.from_env()) as shell:
+        finish(operations.set_knobs(shell, campaign, reason=reason, **given))
 
 
 def list_campaigns(json: Json = False) -> None:
@@ -162,8 +135,7 @@ def resume_campaign(application: Application, campaign: str, how: tuple[str, boo
         if only_explain:
             say_standing(application, desk.standings.of(campaign), details=True)
             return
-        desk.control.resume(campaign, reason)
-        say(f"campaign {campaign} goes on with what is missing, failed or stale")
+        finish(operations.resume(shell_of(application, lambda: desk.control), campaign, reason=reason))
         if watch:
             follow_campaign(application, desk, campaign)
 
@@ -187,10 +159,6 @@ def _say_plan(made: Plan) -> None:
         say(f"warning: {warning}")
 
 
-def _targets(made: Plan) -> str:
-    return "; ".join(f"{name} {format_days(days, most=3)}" for name, days in made.targets.items())
-
-
 def preview(
     unit: Annotated[str, typer.Argument(help="A campaign, or an open unit.")],
     drop: Annotated[bool, typer.Option("--drop", help="Drop the preview.")] = False,
@@ -208,76 +176,13 @@ def preview(
         say(f'  try it: backfill sql "SELECT * FROM {shown.view} LIMIT 10"')
 
 
-def approve(
-    campaign: CampaignId,
-    evidence: Annotated[str, typer.Option(help="The evidence hash that you approve, as `backfill status` shows it.")],
-    by: Annotated[str, typer.Option(help="The name of the specification's list in which you approve.")] = "",
-    reason: Reason = "",
-) -> None:
-    """Approve exactly the evidence that you have seen; days recomputed later need an approval of their own."""
-    application = Application.from_env()
-    given = application.approving.approve(campaign, evidence, by=by, reason=reason)
-    who = given.identity if given.by == given.identity else f"{given.identity} as {given.by}"
-    say(f"{who} approves {shown_days(given.days)} of campaign {campaign}, evidence {given.evidence[:16]}")
-    say_report(application, application.ledger.campaign(campaign).unit)
-    say(f"next: backfill publish {campaign}")
-
-
-def publish_campaign(
-    application: Application, campaign: str, how: Mapping[str, str], *, dry_run: bool
-) -> Mapping[str, tuple[date, ...]]:
-    """Publish a campaign, or say what that would do; `how` has reason, outside_window, evidence_hash; the days by dataset."""
-    from backfill_assets.orchestration.release_events import report_release  # loads Dagster
-
-    if attention := uncompared(application.ledger.campaign(campaign)):
-        say(f"attention: {attention}")
-    if dry_run:
-        asked = {name: value for name, value in how.items() if name != "reason"}
-        _say_release(application.campaign_release.plan(campaign, **asked))
-        return {}
-    publication = application.campaign_release.publish(campaign, **how)
-    report_release(application, publication.outcome)
-    say(str(publication))
-    for name, days in publication.outcome.days.items():
-        say(f"{publication.outcome.releases[name]}: {name} {format_days(days)} is published")
-        say(f"undo it with: backfill rollback {publication.outcome.releases[name]} --reason '…'")
-    return publication.outcome.days
-
-
-def sign_off(campaign: CampaignId, reason: Reason = "") -> None:
-    """Close a published campaign: somebody has looked at what readers see, and it is right."""
-    application = Application.from_env()
-    application.sign_off.sign_off(campaign, reason)
-    say(f"campaign {campaign} is signed off by {application.identity.name()}; its files stay until the window ends")
-
-
-def cleanup(campaign: CampaignId, reason: Reason = "", dry_run: DryRun = False, json: Json = False) -> None:
-    """Let go of what only a rollback of the campaign needed, after its window has ended and it is signed off."""
-    application = Application.from_env()
-    done = application.sign_off.cleanup(campaign, reason, dry_run=dry_run)
-    if json:
-        as_json(done)
-        return
-    if done.window_until is not None:
-        say(f"the rollback window ends at {done.window_until:%Y-%m-%d %H:%M} UTC")
-    if done.refusal:
-        say(f"would be refused: {done.refusal}")
-    say(done.listed(dry_run=dry_run))
-
-
-def watch_release(
-    release: Annotated[str, typer.Argument(help="A release, as `backfill releases` lists it.")], json: Json = False
-) -> None:
-    """Run the queries of a dataset's consumers before, after and now; exit code 1 if a figure has drifted."""
-    seen = Application.from_env().watch_release.watch(release)
+def show_figures(seen: ReleaseWatch, *, json: bool) -> None:
+    """Print each figure of a release's consumers: before it, after it, and now."""
     if json:
         as_json(seen)
-    else:
-        rows = [(w.consumer, w.figure, w.before, w.after, w.now, "drifted" if w.drifted else "") for w in seen.figures]
-        table(("consumer", "figure", "before", "after", "now", ""), rows, f"{seen.dataset} through {seen.through}")
-        say(str(seen))
-    if seen.drifted:
-        raise typer.Exit(1)
+        return
+    rows = [(w.consumer, w.figure, w.before, w.after, w.now, "drifted" if w.drifted else "") for w in seen.figures]
+    table(("consumer", "figure", "before", "after", "now", ""), rows, f"{seen.dataset} through {seen.through}")
 
 
 def history(
@@ -326,7 +231,10 @@ def _some(rows: int | None) -> str:
     return "?" if rows is None else f"{rows:,}"
 
 
-def _say_release(plan: ReleasePlan) -> None:
+def say_release(shell: Shell, campaign: str, *, evidence: str, outside_window: str) -> None:
+    """Print what publishing a campaign would do; exit code 1 if it would be refused."""
+    operations.warn_uncompared(shell, shell.application.ledger.campaign(campaign))
+    plan = shell.application.campaign_release.plan(campaign, outside_window=outside_window, evidence_hash=evidence)
     rows = [
         (
             c.dataset, format_days(c.days, most=3), c.version, c.removed, c.added, _some(c.rows_before), _some(c.rows_after)

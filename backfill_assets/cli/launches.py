@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import resume_campaign
-from backfill_assets.cli.output import Json, Webserver, as_json, campaign_of, say, table
-from backfill_assets.cli.releases import needs_approval, release_now
+from backfill_assets.cli.output import Json, Webserver, as_json, campaign_of, finish, opened_shell, say, table
+from backfill_assets.cli.releases import needs_approval
 from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, ContractError, UnitError
@@ -141,7 +142,8 @@ def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mappi
 def _finish(application: Application, unit: Unit) -> None:
     whole = application.publisher.evidence_hash(unit.id)
     if unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id):
-        release_now(application, unit.id, whole)
+        with opened_shell(application) as shell:
+            finish(operations.publish_unit(shell, unit.id, evidence=whole))
         return
     say(f"unit {unit.id} lacks nothing; release it with: backfill publish {unit.id} --evidence {whole}")
 

@@ -1,4 +1,4 @@
-"""What commands share: tables, lines and refusals, options, and the use cases of campaigns on a Dagster instance."""
+"""What commands share: tables, lines and refusals, options, and what operations are given; commands made of operations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -24,10 +26,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from backfill_assets.application import Application
+from backfill_assets.control.commands import Control
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import ArgumentError, BackfillError, CampaignError
 from backfill_assets.core.text import in_one_line, visible
+from backfill_assets.operations import PARAMETERS, Operation, Result, Shell
+from backfill_assets.release.publish import AlreadyReleased, Released
+from backfill_assets.release.rollback import RolledBack
 from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock
 
@@ -198,7 +204,7 @@ def _parts(url: str) -> Iterator[str]:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help=PARAMETERS["dry_run"])]
 
 Webserver = Annotated[
     str, typer.Option(envvar="BACKFILL_ASSETS_WEBSERVER", help="URL of a Dagster webserver to launch through.")
@@ -266,3 +272,82 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
         ) from error
     with found as instance:
         yield desk_of(application, instance, webserver)
+
+
+_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {"partitions": {"metavar": "DAYS"}}
+_FLAGS: Final[Mapping[str, str]] = {"include_rewritten": "--include-rewritten/--no-include-rewritten"}
+
+
+def command_of(operation: Operation, show: Callable[..., None] | None = None) -> Callable[..., None]:
+    """The command of an operation; `show(value, json=…)` prints what came of it, before what is said."""
+
+    def command(*, json: bool = False, webserver: str = "", **given: Any) -> None:
+        taken = {name: chosen_day(one) if isinstance(one, dt.datetime) else one for name, one in given.items()}
+        with opened_shell(Application.from_env(), webserver) as shell:
+            result = operation.act(shell, **taken)
+        if show is not None:
+            show(result.value, json=json)
+        finish(result, quiet=json)
+
+    parameters = [_typed(parameter) for parameter in operation.parameters.values()]
+    if show is not None:
+        parameters.append(Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json))
+    if operation.conducts:
+        parameters.append(Parameter("webserver", Parameter.KEYWORD_ONLY, default="", annotation=Webserver))
+    command.__doc__ = operation.text
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer asks `inspect` for it
+    return command
+
+
+def _typed(parameter: Parameter) -> Parameter:
+    """The parameter as typer takes it: by its place an argument, by its name an option."""
+    kind, description = parameter.annotation, PARAMETERS[parameter.name]
+    default = ... if parameter.default is Parameter.empty else parameter.default
+    if parameter.kind is not Parameter.KEYWORD_ONLY:
+        return parameter.replace(annotation=kind, default=typer.Argument(default, help=description))
+    option = partial(typer.Option, default, help=description, **_OPTIONS.get(parameter.name, {}))
+    if kind is bool:
+        flag = _FLAGS.get(parameter.name, f"--{parameter.name.replace('_', '-')}")
+        return parameter.replace(annotation=kind, default=option(flag))
+    if kind == dt.date | None:
+        return parameter.replace(annotation=dt.datetime | None, default=option(formats=["%Y-%m-%d"]))
+    return parameter.replace(annotation=kind, default=option())
+
+
+def show_json(value: object, *, json: bool) -> None:
+    """Print what came of an operation for programs only: what is said of it is all that people need."""
+    if json:
+        as_json(value)
+
+
+@contextmanager
+def opened_shell(application: Application, webserver: str = "") -> Iterator[Shell]:
+    """What an operation is given; Dagster's instance is opened only for those that need it, and closed at the end."""
+    with ExitStack() as opened:
+        yield shell_of(application, lambda: opened.enter_context(opened_desk(application, webserver)).control)
+
+
+def shell_of(application: Application, control: Callable[[], Control]) -> Shell:
+    """What an operation is given by a command that has opened the use cases itself."""
+    return Shell(application, control, partial(_report, application), _warn)
+
+
+def finish(result: Result, *, quiet: bool = False) -> None:
+    """Print what is said of an operation, unless `quiet`, and exit with 1 if it failed."""
+    for text in filter(None, () if quiet else result.said):
+        say(text)
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _report(application: Application, done: Released | AlreadyReleased | RolledBack) -> None:
+    from backfill_assets.orchestration.release_events import report_release, report_rollback  # loads Dagster
+
+    if isinstance(done, RolledBack):
+        report_rollback(application, done)
+    else:
+        report_release(application, done)
+
+
+def _warn(text: str) -> None:
+    errors.print(escape(printable(f"attention: {text}")), soft_wrap=True)

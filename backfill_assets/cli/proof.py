@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from backfill_assets.application import Application, reports_of, tell
-from backfill_assets.cli.output import Json, as_json, errors, say, table
+from backfill_assets.application import Application, reports_of
+from backfill_assets.cli.output import as_json, say, table
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.days import parse_days
@@ -44,13 +43,6 @@ def report(
     say(shown_path(reports_of(application).write(review, out)))
 
 
-def say_report(application: Application, unit: str, *, quiet: bool = False) -> None:
-    """Write the report of a unit after a step that has changed what it says; its sentence and place, unless `quiet`."""
-    told = tell(application, application.ledger.unit(unit), partial(errors.print, markup=False))
-    for line in filter(None, () if quiet else (told.sentence, told.address or told.page)):
-        say(line)
-
-
 def _units(application: Application) -> dict[str, str]:
     """By campaign, release and unit the unit whose report is about it."""
     ledger = application.ledger
@@ -62,26 +54,6 @@ def _units(application: Application) -> dict[str, str]:
 Partitions = Annotated[
     str, typer.Option(metavar="DAYS", help="The days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03.")
 ]
-
-
-def prove(
-    target: Annotated[str, typer.Argument(help="A campaign, a unit or a dataset.")],
-    partitions: Partitions = "",
-    json: Json = False,
-) -> None:
-    """Compute days again, in several ways, and compare; three days are chosen unless some are named. Exit code 1 if rows differ."""
-    application = Application.from_env()
-    days = parse_days(partitions, "--partitions") if partitions else ()
-    certificates = application.prover.prove(target, days)
-    if json:
-        as_json([_as_plain(one) for one in certificates])
-    else:
-        for one in certificates:
-            _show(one)
-    for unit in dict.fromkeys(one.unit for one in certificates if one.unit):
-        say_report(application, unit, quiet=json)
-    if not all(one.passed for one in certificates):
-        raise typer.Exit(1)
 
 
 def diff_history(
@@ -117,6 +89,15 @@ def _write(out: Path, text: str) -> None:
         ) from error
 
 
+def show_certificates(certificates: Sequence[Certificate], *, json: bool) -> None:
+    """Print what each recomputation gave, day by day, and the rows that differ."""
+    if json:
+        as_json([_as_plain(one) for one in certificates])
+        return
+    for one in certificates:
+        _show(one)
+
+
 def _as_plain(certificate: Certificate) -> object:
     found = plain(certificate)
     assert isinstance(found, dict)  # noqa: S101  # of a dataclass
@@ -134,7 +115,6 @@ def _show(certificate: Certificate) -> None:
         table(columns, rows)
     for touched in certificate.touched:
         say(f"touched meanwhile, by nobody's release, landing or staging: {touched}")
-    say(f"certificate {certificate}")
 
 
 def _rows(certificate: Certificate) -> Iterator[tuple[object, ...]]:

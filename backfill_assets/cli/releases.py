@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
+from backfill_assets import operations
 from backfill_assets.application import Application
-from backfill_assets.cli.campaigns import publish_campaign
-from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, chosen_day, say, table
-from backfill_assets.core.days import checked_range, format_days
-from backfill_assets.core.errors import CampaignError, EvidenceError, RollbackError
-from backfill_assets.core.release import DaySwap, restorable_until
+from backfill_assets.cli.campaigns import say_release
+from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, finish, opened_shell, say, table
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import CampaignError, EvidenceError
+from backfill_assets.core.release import restorable_until
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.definition import Publication
-
-Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"])]
-
 
 _TEN_YEARS = 10 * 365 * 24 * 60
 """In minutes."""
@@ -61,91 +58,29 @@ def publish(
         ),
     ] = "",
     reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
-    outside_window: Annotated[
-        str, typer.Option(metavar="REASON", help="Publish a campaign outside of its publish window, and why.")
-    ] = "",
+    outside_window: Annotated[str, typer.Option(metavar="REASON", help=operations.PARAMETERS["outside_window"])] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Release a complete unit in one atomic commit per table; refused unless every day's evidence is there and fresh."""
     application = Application.from_env()
-    if campaign := campaign_of(application, unit):
-        how = {"reason": reason, "outside_window": outside_window, "evidence_hash": evidence}
-        _say_outdated(application, publish_campaign(application, campaign, how, dry_run=dry_run))
-        return
-    if outside_window or dry_run:
+    campaign = campaign_of(application, unit)
+    if not campaign and (outside_window or dry_run):
         raise CampaignError(
             f"--outside-window and --dry-run are for campaigns, and {unit!r} is none; see: backfill list"
         )
-    if not evidence and needs_approval(application, unit):
+    if not campaign and not evidence and needs_approval(application, unit):
         raise EvidenceError(
             f"unit {unit} is released only after approval: review it with `backfill status {unit}`, and name the "
             "evidence hash that it shows with --evidence"
         )
-    release_now(application, unit, evidence, reason)
-
-
-def release_now(application: Application, unit: str, evidence: str = "", reason: str = "") -> None:
-    """Release a unit, tell Dagster, and say what was released and what is to be done next."""
-    from backfill_assets.orchestration.release_events import report_release  # loads Dagster
-
-    outcome = application.publisher.release(unit, evidence_hash=evidence or None, reason=reason)
-    report_release(application, outcome)
-    for name, days in outcome.days.items():
-        say(f"{outcome.releases[name]}: {name} {format_days(days)} is published")
-        say(f"undo it with: backfill rollback {outcome.releases[name]} --reason '…'")
-    _say_outdated(application, outcome.days)
-
-
-def rollback(
-    release: Annotated[str, typer.Argument(help="The release to undo, as `backfill releases` lists it.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the history and shown to whoever meets the hold.")],
-    first: Day = None,
-    last: Day = None,
-    include_rewritten: Annotated[
-        bool,
-        typer.Option(help="Also put back days that somebody has rewritten past the releases; their newer rows go."),
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Put the days of a release back to what they were; days written since stay, and later releases have to go first."""
-    from backfill_assets.orchestration.release_events import report_rollback  # loads Dagster
-
-    application = Application.from_env()
-    days = _days(application.ledger.release(release), first, last)
-    plan = application.rollback.plan(release, days=days)
-    consent = frozenset(plan.rewritten) if include_rewritten else frozenset()
-    if plan.rewritten:
-        how = "put back too" if include_rewritten else "left alone (without --include-rewritten)"
-        say(f"rewritten since, {how}: {format_days(plan.rewritten)}")
-    for covered in plan.covered:
-        say(f"left alone: {covered}")
-    if dry_run:
-        _say_rollback(plan.chosen(consent), application.rollback.refusals(plan, consent))
-        return
-    done = application.rollback.execute(release, reason, days=days, consent_rewritten=consent)
-    report_rollback(application, done)
-    say(f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}")
-    lift = f"backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}"
-    say(f"live runs leave these days alone until they are published again, or: {lift}")
-    _say_outdated(application, (done.dataset,))
-
-
-def _say_rollback(swaps: Sequence[DaySwap], refusals: Sequence[RollbackError]) -> None:
-    if swaps:
-        say(f"would put back: {format_days(swap.day for swap in swaps)}")
-    for refusal in refusals:
-        say(f"would be refused: {refusal}")
-    if refusals:
-        raise typer.Exit(1)
-
-
-def _say_outdated(application: Application, changed: Iterable[str]) -> None:
-    for name in application.catalog.downstream_of(changed):
-        if days := application.outdated.of(name).days:
-            say(
-                f"{name} {format_days(days)} was built from what has changed now; bring it up to date: "
-                f"backfill refresh {name}, with --expected-change if its figures must change"
-            )
+    how = {"evidence": evidence, "outside_window": outside_window}
+    with opened_shell(application) as shell:
+        if dry_run:
+            say_release(shell, campaign, **how)
+        elif campaign:
+            finish(operations.publish_campaign(shell, campaign, reason=reason, **how))
+        else:
+            finish(operations.publish_unit(shell, unit, evidence=evidence or None, reason=reason))
 
 
 def reconcile() -> None:
@@ -196,15 +131,6 @@ def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:
         "restorable_until": f"{until:%Y-%m-%d}" if until and manifest.kind.value == "publish" else "-",
         "unit": manifest.unit,
     }  # fmt: skip
-
-
-def _days(record: ReleaseRecord, first: datetime | None, last: datetime | None) -> frozenset[date] | None:
-    if first is None and last is None:
-        return None
-    own = sorted(swap.day for swap in record.manifest.days)
-    edges = chosen_day(first) if first else own[0], chosen_day(last) if last else own[-1]
-    checked_range(*edges)
-    return frozenset(day for day in own if edges[0] <= day <= edges[1])
 
 
 def path(

@@ -8,9 +8,20 @@ from typing import Annotated, TypedDict
 
 import typer
 
+from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaign_status import say_standing, standing_as_json
-from backfill_assets.cli.output import Json, as_json, campaign_of, chosen_day, opened_desk, say, table
+from backfill_assets.cli.output import (
+    Json,
+    as_json,
+    campaign_of,
+    chosen_day,
+    finish,
+    opened_desk,
+    opened_shell,
+    say,
+    table,
+)
 from backfill_assets.control.approve import certificates_of
 from backfill_assets.core.days import checked_range, day_range, format_days, runs_of_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
@@ -216,11 +227,10 @@ def discard(
     """Give an open unit up: nothing of it is published, its days are free again, the sweep takes its files."""
     application = Application.from_env()
     if campaign := campaign_of(application, unit):
-        with opened_desk(application, "") as desk:
-            found = desk.control.discard(campaign, reason)
+        with opened_shell(application) as shell:
+            finish(operations.discard(shell, campaign, reason=reason))
     else:
-        found = application.ledger.move(unit, {UnitState.open}, UnitState.discarded)
-    say(f"discarded {found.id}; free again: " + "; ".join(f"{n} {format_days(d)}" for n, d in found.targets.items()))
+        finish(operations.discarded(application.ledger.move(unit, {UnitState.open}, UnitState.discarded)))
 
 
 @hold.command("list")

@@ -13,7 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 from backfill_assets.application import Application
 from backfill_assets.orchestration.assets import published_asset, road_assets
 from backfill_assets.orchestration.checks import shadow_checks
-from backfill_assets.orchestration.jobs import campaign_jobs, prove_job, publish_job, sweep_schedule
+from backfill_assets.orchestration.jobs import operation_jobs, sweep_schedule
 from backfill_assets.orchestration.release_events import upstream_current
 from backfill_assets.orchestration.sensors import conduct_campaigns, dead_workers, late_deliveries, live_pipelines
 from backfill_assets.settings import Settings
@@ -78,12 +78,7 @@ def definitions_of(application: Application) -> dg.Definitions:
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[
-            publish_job(application),
-            prove_job(application),
-            *campaign_jobs(application),
-            *(pipeline.job for pipeline in pipelines),
-        ],
+        jobs=[*operation_jobs(application), *(pipeline.job for pipeline in pipelines)],
         schedules=[
             *(pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None),
             sweep_schedule(application),

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, JournalEntry, Phase
-from backfill_assets.cli import campaigns
+from backfill_assets.cli import output
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
-from backfill_assets.cli.output import opened_desk
 from backfill_assets.core.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
@@ -29,7 +28,7 @@ from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill, Desk, desk_of
 from backfill_assets.orchestration.checks import how_to_go_on
-from backfill_assets.orchestration.jobs import campaign_jobs
+from backfill_assets.orchestration.jobs import operation_jobs
 from backfill_assets.orchestration.launches import DeclaredChange, unit_of, updated
 from backfill_assets_tests.harness.specifications import DAYS, NAME, PLAIN
 from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
@@ -240,7 +239,7 @@ def test_a_plan_made_in_another_folder_finds_its_file_again(house: House, monkey
 
 
 def of_job(house: House, name: str, **config: object) -> bool:
-    (job,) = [job for job in campaign_jobs(house.application) if job.name == name]
+    (job,) = [job for job in operation_jobs(house.application) if job.name == name]
     with dg.DagsterInstance.get() as instance:
         done = job.execute_in_process(run_config={"ops": {f"{name}_op": {"config": config}}}, instance=instance)
     return done.success
@@ -267,6 +266,7 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
 
 def test_a_command_turns_only_the_knob_that_it_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.world.planned(TARGETS)
+    opened_desk = output.opened_desk
 
     @contextmanager
     def meanwhile(application: Application, webserver: str) -> Iterator[Desk]:
@@ -274,7 +274,7 @@ def test_a_command_turns_only_the_knob_that_it_names(house: House, monkeypatch: 
             desk.control.set(NAME, "somebody else", max_concurrency=4)
             yield desk
 
-    monkeypatch.setattr(campaigns, "opened_desk", meanwhile)
+    monkeypatch.setattr(output, "opened_desk", meanwhile)
     assert "max_concurrency=4, partitions_per_batch=14" in run("set", NAME, "partitions_per_batch=14")
 
 

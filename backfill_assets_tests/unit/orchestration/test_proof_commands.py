@@ -15,7 +15,7 @@ from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import DatasetError, LayoutError, ProofError
-from backfill_assets.orchestration.jobs import prove_job
+from backfill_assets.orchestration.jobs import operation_jobs
 from backfill_assets.proof.certificate import Prover
 from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.specifications import NAME
@@ -87,7 +87,7 @@ def test_the_job_fails_where_anything_differs(house: House, engine: Engine) -> N
     house.released({d: [2] for d in DAYS}, ("sales",))
     config = {"ops": {"recompute": {"config": {"target": "sales", "partitions": str(DAYS[0])}}}}
     with dg.DagsterInstance.ephemeral() as instance:
-        job = prove_job(house.application)
+        (job,) = [one for one in operation_jobs(house.application) if one.name == "prove"]
         assert job.execute_in_process(config, instance=instance).success
         engine.otherwise["again"] = (3,)
         assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success
@@ -135,7 +135,7 @@ def test_the_job_writes_the_report_even_where_the_rows_differ(house: House, engi
     engine.otherwise["again"] = (3,)
     config = {"ops": {"recompute": {"config": {"target": unit.id}}}}
     with dg.DagsterInstance.ephemeral() as instance:
-        job = prove_job(house.application)
+        (job,) = [one for one in operation_jobs(house.application) if one.name == "prove"]
         assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success
     assert "came out differently (again)" in sentence(house, unit.id)
 

@@ -341,12 +341,9 @@ def finish(result: Result, *, quiet: bool = False) -> None:
 
 
 def _report(application: Application, done: Released | AlreadyReleased | RolledBack) -> None:
-    from backfill_assets.orchestration.release_events import report_release, report_rollback  # loads Dagster
+    from backfill_assets.orchestration.release_events import report_outside_runs  # loads Dagster
 
-    if isinstance(done, RolledBack):
-        report_rollback(application, done)
-    else:
-        report_release(application, done)
+    report_outside_runs(application, done)
 
 
 def _warn(text: str) -> None:

@@ -18,7 +18,7 @@ from backfill_assets.orchestration.release_events import (
     release_metadata,
     released_events,
     report_outdated,
-    report_rollback,
+    report_outside_runs,
 )
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
@@ -83,7 +83,7 @@ def _report(
     context: dg.OpExecutionContext, application: Application, done: Released | AlreadyReleased | RolledBack
 ) -> None:
     if isinstance(done, RolledBack):
-        report_rollback(application, done)
+        report_outside_runs(application, done)
         return
     metadata = release_metadata(application, [done], context.run_id, context.log)
     with batched_events(context.instance):

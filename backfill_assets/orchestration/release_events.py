@@ -275,31 +275,17 @@ def release_metadata(
 _log = logging.getLogger(__name__)
 
 
-def report_release(application: Application, outcome: Released | AlreadyReleased) -> bool:
-    """Report the materializations of a release; false where no Dagster instance is configured."""
-    if not _configured():
+def report_outside_runs(application: Application, done: Released | AlreadyReleased | RolledBack) -> bool:
+    """Report the materializations of a release or a rollback; false where no Dagster instance is configured."""
+    if not os.environ.get("DAGSTER_HOME"):
         return False
-    metadata = release_metadata(application, [outcome], "backfill publish", _log)
-    return _report(application, released_events([outcome], metadata), outcome.days)
-
-
-def report_rollback(application: Application, done: RolledBack) -> bool:
-    """Report the materializations of a rollback; false where no Dagster instance is configured."""
-    if not _configured():
-        return False
-    rollback = application.ledger.release(done.release).manifest
-    return _report(application, rolled_back_events(application, rollback, done.days, _log), {done.dataset: done.days})
-
-
-def _configured() -> bool:
-    return bool(os.environ.get("DAGSTER_HOME"))
-
-
-def _report(
-    application: Application,
-    events: Iterable[dg.AssetMaterialization],
-    changed: Mapping[str, Collection[dt.date]],
-) -> bool:
+    changed: Mapping[str, Collection[dt.date]]
+    if isinstance(done, RolledBack):
+        rollback = application.ledger.release(done.release).manifest
+        events, changed = rolled_back_events(application, rollback, done.days, _log), {done.dataset: done.days}
+    else:
+        metadata = release_metadata(application, [done], "backfill publish", _log)
+        events, changed = released_events([done], metadata), done.days
     with opened_instance() as instance, batched_events(instance):
         for event in events:
             instance.report_runless_asset_event(event)

@@ -17,7 +17,7 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 
 from backfill_assets.consumers.carrier_report import carrier_report
 from backfill_assets.orchestration.definitions import published_table
-from backfill_assets.orchestration.release_events import report_rollback
+from backfill_assets.orchestration.release_events import report_outside_runs
 from backfill_assets_tests.unit.published.flights import AIRLINES, DISTANCE, SEATS, Departure, Flights
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
@@ -139,7 +139,7 @@ def test_a_rollback_makes_the_months_of_its_days_due_again_and_the_report_is_wha
     with dg.DagsterInstance.get() as instance:
         seen = dg.evaluate_automation_conditions(defs, instance)
         done = flights.application.rollback.execute(wrong, "every flight is there twice")
-        assert report_rollback(flights.application, done)
+        assert report_outside_runs(flights.application, done)
         seen = dg.evaluate_automation_conditions(defs, instance, cursor=seen.cursor)
         assert seen.get_requested_partitions(KEY) == {"2013-03"}
         (record,) = instance.fetch_materializations(UPSTREAM, limit=9).records

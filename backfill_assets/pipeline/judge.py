@@ -14,10 +14,11 @@ from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
 from backfill_assets.core.text import format_duration, number_of
-from backfill_assets.dataset.checks import Check, CheckKind, band_of, checks_of, measure_of, tolerance_of
+from backfill_assets.dataset.checks import Check, CheckKind, band_of, checks_of, measure_of
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.pipeline.judge_rows import (
+    Promises,
     judge_alone,
     judge_columns,
     judge_golden,
@@ -25,7 +26,6 @@ from backfill_assets.pipeline.judge_rows import (
     judge_nulls,
     judge_rows,
     judge_schema,
-    promised_keys,
 )
 from backfill_assets.pipeline.seams import judge_seams
 
@@ -37,10 +37,10 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
 
     A change that the contract promises always blocks; how bad any other failure is, the dataset says.
     """
-    verdicts = []
+    verdicts, promises = [], Promises(dataset, measured.day, contract)
     for declared in checks_of(dataset):
-        check = _in_force(declared, dataset, measured.day, contract, compared)
-        f = _outcome(check, dataset, measured, contract, compared)
+        check = _in_force(declared, promises, compared)
+        f = _outcome(check, measured, promises, compared)
         verdict = Verdict(
             check.name, measured.day, f.passed, check.severity, check.blocks, f.expected, f.found, f.tolerance, f.note
         )
@@ -48,9 +48,9 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
     return tuple(verdicts)
 
 
-def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract, compared: Compared) -> Check:
+def _in_force(check: Check, promises: Promises, compared: Compared) -> Check:
     """The check with the severity that it has on this day."""
-    if _is_promised(check, dataset, day, contract):
+    if _is_promised(check, promises):
         return replace(check, severity=Severity.error, blocks=True)
     if check.kind is CheckKind.keys and compared.upstream_moved:
         # Which keys another upstream content explains cannot be told: people are asked to look, and nothing is stopped.
@@ -58,19 +58,21 @@ def _in_force(check: Check, dataset: Dataset, day: dt.date, contract: Contract, 
     return check
 
 
-def _is_promised(check: Check, dataset: Dataset, day: dt.date, contract: Contract) -> bool:
+def _is_promised(check: Check, promises: Promises) -> bool:
+    contract, day = promises.contract, promises.day
     match check.kind:
         case CheckKind.change:
             return contract.expected(check.subject, day) is not None
         case CheckKind.rows:
-            return bool(contract.expected_rows(day).keys() & dataset.compared.keys())
+            return bool(contract.expected_rows(day).keys() & promises.dataset.compared.keys())
         case CheckKind.keys:
-            return bool(promised_keys(dataset, day, contract))
+            return bool(promises.keys)
         case _:
             return False
 
 
-def _outcome(check: Check, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared) -> CheckOutcome:  # noqa: C901, PLR0912  # one case per kind
+def _outcome(check: Check, m: DayMeasurement, promises: Promises, compared: Compared) -> CheckOutcome:  # noqa: C901, PLR0912  # one case per kind
+    dataset, contract = promises.dataset, promises.contract
     match check.kind:
         case CheckKind.unique_key:
             return _none_of(m.shadow.counts.get("duplicate_keys", 0), "duplicate keys")
@@ -95,11 +97,11 @@ def _outcome(check: Check, dataset: Dataset, m: DayMeasurement, contract: Contra
         case CheckKind.schema:
             return judge_schema(dataset, compared.schema)
         case CheckKind.keys:
-            return judge_keys(dataset, m, contract, compared.rows)
+            return judge_keys(m, promises, compared.rows)
         case CheckKind.rows:
-            return judge_rows(dataset, m, contract, compared.rows)
+            return judge_rows(m, promises, compared.rows)
         case CheckKind.columns:
-            return judge_columns(dataset, m, contract, compared.rows)
+            return judge_columns(m, promises, compared.rows)
         case CheckKind.seams:
             return judge_seams(compared.seams)
         case CheckKind.nulls:
@@ -228,7 +230,6 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
 def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared) -> CheckOutcome:
     in_force = band_of(metric, dataset, m.day, contract)
     band, promised = in_force.change, in_force.promised
-    tolerance = tolerance_of(metric, dataset)
     origin = "the launch's contract" if promised else "the dataset's tolerance"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
@@ -243,7 +244,7 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     allowed = band.allows(old, new, floating=metric in {*m.published.floating, *m.shadow.floating})
     note = f"{origin}; {_NO_NUMBER}" if not allowed and _is_no_number(old, new) else origin
-    return CheckOutcome(allowed, str(band), _delta(old, new), "" if promised else format_percent(tolerance), note)
+    return CheckOutcome(allowed, str(band), _delta(old, new), "" if promised else format_percent(band.high), note)
 
 
 def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> CheckOutcome:

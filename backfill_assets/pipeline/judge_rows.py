@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
 from backfill_assets.campaign.validation import ROW_CHANGE
 from backfill_assets.core.canonical import digest
@@ -62,55 +64,62 @@ def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChang
     )
 
 
-def promised_rows(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping[str, Change]:
-    """By column how far the value of each row that both sides have may move on a day.
+@dataclass(frozen=True)
+class Promises:
+    """What is promised of the rows of one day of a dataset, by the contract of a launch and by the dataset itself."""
 
-    What the contract says of rows; and a summed measure whose total must not move (neither the contract nor the dataset's
-    tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row. Beside
-    a contract about rows, which always blocks, the dataset's share of that holds only if it would block by itself.
-    """
-    named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
-    pinned = {m for m in dataset.measures if contract.expected(m, day) == UNCHANGED}
-    if dataset.checks.rows_change.blocks or not named:
-        pinned |= {m for m in dataset.measures if contract.expected(m, day) is None and _must_stay(m, dataset)}
-    exact = {m: UNCHANGED for m in dataset.compared if m in pinned and m not in named and dataset.measures[m].sum}
-    return named | exact
+    dataset: Dataset
+    day: dt.date
+    contract: Contract
+
+    @cached_property
+    def columns(self) -> Mapping[str, Change]:
+        """By column how far the value of each row that both sides have may move.
+
+        What the contract says of rows; and a summed measure whose total must not move (neither the contract nor the dataset's
+        tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row. Beside
+        a contract about rows, which always blocks, the dataset's share of that holds only if it would block by itself.
+        """
+        dataset, day, contract = self.dataset, self.day, self.contract
+        named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
+        pinned = {m for m in dataset.measures if contract.expected(m, day) == UNCHANGED}
+        if dataset.checks.rows_change.blocks or not named:
+            pinned |= {m for m in dataset.measures if contract.expected(m, day) is None and _must_stay(m, dataset)}
+        exact = {m: UNCHANGED for m in dataset.compared if m in pinned and m not in named and dataset.measures[m].sum}
+        return named | exact
+
+    @cached_property
+    def keys(self) -> Mapping[str, Change]:
+        """What the contract says of the rows that are added or removed by key, as shares of the published rows."""
+        promises = self.contract.expected_rows(self.day)
+        return {name: promises[name] for name in KEY_CHANGES if name in promises and name not in self.dataset.columns}
+
+    def broken(self, rows: RowCounts) -> Mapping[str, int]:
+        """By column the rows that break what is promised of them."""
+        counted = {c: rows.columns if change == UNCHANGED else rows.beyond for c, change in self.columns.items()}
+        return {c: counts[c] for c, counts in counted.items() if self.columns[c] != ANY and counts.get(c)}
+
+    def unnamed(self, rows: RowCounts) -> Mapping[str, int]:
+        """By column the changed rows, of columns about which nobody says anything: a measure's tolerance is about its total."""
+        promised = (m for m in metric_names(self.dataset) if self.contract.expected(m, self.day) is not None)
+        spoken_of = {*self.columns, *(measure_of(m, self.dataset) for m in promised)}
+        return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
 
 
-def promised_keys(dataset: Dataset, day: dt.date, contract: Contract) -> Mapping[str, Change]:
-    """What the contract says of the rows that are added or removed by key on a day, as shares of the published rows."""
-    promises = contract.expected_rows(day)
-    return {name: promises[name] for name in KEY_CHANGES if name in promises and name not in dataset.columns}
-
-
-def broken_promises(promises: Mapping[str, Change], rows: RowCounts) -> Mapping[str, int]:
-    """By column the rows that break what is promised of them."""
-    counted = {c: rows.columns if change == UNCHANGED else rows.beyond for c, change in promises.items()}
-    return {c: counts[c] for c, counts in counted.items() if promises[c] != ANY and counts.get(c)}
-
-
-def unnamed_changes(dataset: Dataset, day: dt.date, contract: Contract, rows: RowCounts) -> Mapping[str, int]:
-    """By column the changed rows, of columns about which nobody says anything: a measure's tolerance is about its total."""
-    spoken_of = set(promised_rows(dataset, day, contract))
-    spoken_of |= {measure_of(m, dataset) for m in metric_names(dataset) if contract.expected(m, day) is not None}
-    return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
-
-
-def judge_rows(dataset: Dataset, m: DayMeasurement, contract: Contract, rows: RowCounts | None) -> CheckOutcome:
+def judge_rows(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
     """The finding of the check of what is promised of single rows."""
-    promises = promised_rows(dataset, m.day, contract)
-    expected = _promise(promises)
+    expected = _promise(promises.columns)
     if rows is None or not m.published.rows:
         return _not_compared(expected, m)
-    return _of_columns(expected, dataset, broken_promises(promises, rows), rows)
+    return _of_columns(expected, promises.dataset, promises.broken(rows), rows)
 
 
-def judge_columns(dataset: Dataset, m: DayMeasurement, contract: Contract, rows: RowCounts | None) -> CheckOutcome:
+def judge_columns(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
     """The finding of the check of columns that nobody speaks of."""
     expected = "no change of columns that nobody speaks of"
     if rows is None or not m.published.rows:
         return _not_compared(expected, m)
-    return _of_columns(expected, dataset, unnamed_changes(dataset, m.day, contract, rows), rows)
+    return _of_columns(expected, promises.dataset, promises.unnamed(rows), rows)
 
 
 def _not_compared(expected: str, m: DayMeasurement) -> CheckOutcome:
@@ -155,23 +164,23 @@ def judge_golden(name: str, golden: Golden, compared: Compared) -> CheckOutcome:
     return CheckOutcome(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
 
 
-def judge_keys(dataset: Dataset, m: DayMeasurement, contract: Contract, rows: RowCounts | None) -> CheckOutcome:
+def judge_keys(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
     """Whether rows came and others went, beyond what is explained, promised or tolerated.
 
     How many more came than went, or the other way round, is the row count's matter. A promise for one side excuses nothing on
     the other.
     """
-    promises, published = promised_keys(dataset, m.day, contract), m.published.rows
-    expected = _promise_of_keys(promises)
+    dataset, promised, published = promises.dataset, promises.keys, m.published.rows
+    expected = _promise_of_keys(promised)
     if rows is None or not published:
         return _not_compared(expected, m)
     counts = {ADDED: (rows.added, rows.explained_added), REMOVED: (rows.removed, rows.explained_removed)}
     open_rows = {name: count - explained for name, (count, explained) in counts.items()}
     limit = int(dataset.checks.row_count.tolerance * published)
-    if promises:
+    if promised:
         kept = [
-            promises[name].allows(Decimal(published), Decimal(published + count))
-            if name in promises
+            promised[name].allows(Decimal(published), Decimal(published + count))
+            if name in promised
             else open_rows[name] <= limit
             for name, (count, _) in counts.items()
         ]

@@ -18,7 +18,7 @@ from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.frames import Frames
-from backfill_assets.pipeline.judge_rows import broken_promises, promised_rows, unnamed_changes
+from backfill_assets.pipeline.judge_rows import Promises
 from backfill_assets.pipeline.measure import is_failing, is_unmatched, with_matches
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
@@ -54,10 +54,8 @@ def columns_behind(dataset: Dataset, contract: Contract, evidence: Iterable[DayE
         rows = one.compared.rows if one.compared else None
         if rows is None:
             continue
-        bad = {
-            "rows_change": broken_promises(promised_rows(dataset, one.day, contract), rows),
-            "columns_change": unnamed_changes(dataset, one.day, contract, rows),
-        }
+        promises = Promises(dataset, one.day, contract)
+        bad = {"rows_change": promises.broken(rows), "columns_change": promises.unnamed(rows)}
         for check in (v.check for v in one.verdicts if not v.passed and v.check in bad):
             for column in bad[check]:
                 found.setdefault((check, column), []).append(one.day)

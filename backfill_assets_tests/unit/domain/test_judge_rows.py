@@ -15,7 +15,7 @@ from backfill_assets.core.measured import NOTHING, Compared, RowCounts, SchemaCh
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.judge import judge
-from backfill_assets.pipeline.judge_rows import promised_rows, schema_change
+from backfill_assets.pipeline.judge_rows import Promises, schema_change
 from backfill_assets.pipeline.samples import columns_behind
 from backfill_assets_tests.unit.domain.kit import DAY, GOOD, METRICS, PLAIN, dataset, verdict, with_checks
 
@@ -153,8 +153,8 @@ def test_a_column_may_go_if_the_dataset_says_so() -> None:
 
 def test_what_is_promised_of_rows_depends_on_the_day() -> None:
     one_day = contract([{"days": [str(DAY)], "rows": {"fare": "-8% to 0%"}, "metrics": {"tip": "any"}}])
-    assert promised_rows(trips(), DAY, one_day) == {"fare": parse_change("-8% to 0%", "")}
-    assert promised_rows(trips(), DAY.replace(day=1), one_day) == {"tip": UNCHANGED}
+    assert Promises(trips(), DAY, one_day).columns == {"fare": parse_change("-8% to 0%", "")}
+    assert Promises(trips(), DAY.replace(day=1), one_day).columns == {"tip": UNCHANGED}
 
 
 def test_changed_rows_are_wanted_of_the_columns_behind_a_failure_on_the_days_that_fail() -> None:

@@ -26,7 +26,7 @@ import backfill_assets
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import Action
 from backfill_assets.cli.app import app
-from backfill_assets.core.canonical import digest
+from backfill_assets.core.canonical import digest, to_json
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.expected_change import parse_change
 from backfill_assets.core.release import ReleaseKind, layout_digest
@@ -72,7 +72,7 @@ def hashes() -> dict[str, object]:
         "evidence": {str(d): some_evidence("u_1", 1, d).hash for d in march(1, 3)},
         "layout": layout_digest(some_evidence("u_1", 1, march(1)[0]).shadow_files),
         "specification": a_specification().hash,
-        "plan": [plan.fingerprint, plan.to_json()],
+        "plan": [plan.fingerprint, to_json(plan)],
         "manifest": [manifest.to_json(), narrowed.to_json()],
         "contract": [contract.of("flights").hash, digest(contract), digest(parse_change("-1.5% to -0.8%", "here"))],
         "certificate": digest(a_certificate(march(1, 2))),

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import Any
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from backfill_assets.campaign.specification import Notice, Specification
-from backfill_assets.core.canonical import canonical_json, digest, plain
+from backfill_assets.core.canonical import digest, plain
 from backfill_assets.core.days import day_range, format_days, runs_of_days, slices
 from backfill_assets.core.text import format_duration, number_of
 
 Days = tuple[dt.date, ...]
+
+
+def _ranges(days: Iterable[dt.date]) -> list[tuple[dt.date, dt.date]]:
+    return list(runs_of_days(days))
+
+
+def _days(ranges: Iterable[Sequence[str]]) -> Days:
+    edges = ((dt.date.fromisoformat(first), dt.date.fromisoformat(last)) for first, last in ranges)
+    return tuple(day for first, last in edges for day in day_range(first, last))
+
+
+StoredDays = Annotated[Days, BeforeValidator(_days), PlainSerializer(_ranges)]
+"""Days that are stored as ranges: the first and the last day of each run without a gap."""
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 SHOWN_DIGITS = 12
@@ -33,7 +47,7 @@ class PlannedDataset:
 
     name: str
     layers: tuple[str, ...]
-    days: Days
+    days: StoredDays
     code_version: str
     inputs: Mapping[dt.date, str]
     rows: int
@@ -60,7 +74,7 @@ class Step:
     number: int
     kind: StepKind
     text: str
-    days: Days
+    days: StoredDays
 
 
 @dataclass(frozen=True)
@@ -109,33 +123,6 @@ class Plan:
     def days(self) -> Days:
         """Every day of the plan, in order."""
         return tuple(sorted({day for dataset in self.datasets for day in dataset.days}))
-
-    def to_json(self) -> str:
-        """Canonical JSON; gapless days are written as [first, last]."""
-        return canonical_json(
-            {
-                **{name: getattr(self, name) for name in ("campaign", "specification", "created_at", "canaries")},
-                "datasets": [plain(vars(d) | {"days": _ranges(d.days)}) for d in self.datasets],
-                "steps": [vars(s) | {"days": _ranges(s.days)} for s in self.steps],
-                "estimate": self.estimate,
-                "warnings": self.warnings,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Read what `to_json` wrote."""
-        raw: dict[str, Any] = json.loads(text)
-        return cls(
-            campaign=raw["campaign"],
-            specification=raw["specification"],
-            created_at=dt.datetime.fromisoformat(raw["created_at"]),
-            datasets=tuple(_dataset(d) for d in raw["datasets"]),
-            canaries=tuple(map(dt.date.fromisoformat, raw["canaries"])),
-            steps=tuple(Step(s["number"], StepKind(s["kind"]), s["text"], _days(s["days"])) for s in raw["steps"]),
-            estimate=Estimate(**raw["estimate"]),
-            warnings=tuple(raw["warnings"]),
-        )
 
 
 def choose_canaries(days: Iterable[dt.date], sizes: Mapping[dt.date, int], count: int) -> Days:
@@ -195,21 +182,6 @@ def _month_edges(days: Sequence[dt.date]) -> Iterator[dt.date]:
     for one, other in pairwise(days):
         if (one.year, one.month) != (other.year, other.month):
             yield from (one, other)
-
-
-def _ranges(days: Iterable[dt.date]) -> list[tuple[dt.date, dt.date]]:
-    return list(runs_of_days(days))
-
-
-def _days(raw: Iterable[Sequence[str]]) -> Days:
-    return tuple(
-        day for first, last in raw for day in day_range(dt.date.fromisoformat(first), dt.date.fromisoformat(last))
-    )
-
-
-def _dataset(raw: Mapping[str, Any]) -> PlannedDataset:
-    inputs = {dt.date.fromisoformat(day): value for day, value in raw["inputs"].items()}
-    return PlannedDataset(**{**raw, "layers": tuple(raw["layers"]), "days": _days(raw["days"]), "inputs": inputs})
 
 
 def steps(

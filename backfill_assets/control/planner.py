@@ -22,7 +22,7 @@ from backfill_assets.campaign.plan import (
 from backfill_assets.campaign.specification import Layer, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.control.figures import FigureReader, Figures, PlanBasis, warnings_of
-from backfill_assets.core.canonical import digest
+from backfill_assets.core.canonical import digest, to_json
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
@@ -219,7 +219,7 @@ def plan_file(state: Path, plan: Plan) -> Path:
 def write_plan(state: Path, plan: Plan) -> Path:
     """Write the frozen plan, whole or not at all; the file."""
     file = plan_file(state, plan)
-    write_whole(file, plan.to_json() + "\n")
+    write_whole(file, to_json(plan) + "\n")
     return file
 
 

@@ -1,4 +1,4 @@
-"""One canonical JSON and one digest, so that equal things have equal hashes in every process."""
+"""Records as canonical JSON and back, and one digest: equal things have equal hashes in every process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+_Record = TypeVar("_Record")
 
 
 def plain(value: object) -> object:
@@ -71,3 +75,24 @@ _ENCODER: Final = json.JSONEncoder(
 def digest(value: object) -> str:
     """SHA-256 of `canonical_json(value)`, as 64 hex digits."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def to_json(record: object) -> str:
+    """A record as canonical JSON, with its fields as their annotations say that they are stored."""
+    return canonical_json(_adapter(type(record)).dump_python((record,))[0])  # type: ignore[arg-type]  # as above
+
+
+def from_json(kind: type[_Record], text: str) -> _Record:
+    """Read what `to_json` or `canonical_json` wrote of a record, by the annotations of its fields.
+
+    Raises:
+        ValueError: it is no record of this kind.
+    """
+    (found,) = _adapter(kind).validate_json(f"[{text}]")  # type: ignore[arg-type]  # as above
+    return found  # type: ignore[no-any-return]  # the adapter was made for this kind
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    # A tuple, because a dataclass cannot be told to take NaN from outside; cached, because making one takes a moment.
+    return TypeAdapter(tuple[kind], config=ConfigDict(allow_inf_nan=True))  # type: ignore[valid-type]  # known only now

@@ -167,7 +167,7 @@ class Contract:
         return digest(self.to_plain())
 
     def to_plain(self) -> list[dict[str, object]]:
-        """The same in the form that `parse_contract` reads."""
+        """The same in the form that `parse_contract` reads, bands rounded to nine digits: the ledger keeps the exact ones."""
         return [
             {
                 **({"dataset": c.dataset} if c.dataset else {}),

@@ -7,10 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cache
 from typing import Final
-
-from pydantic import TypeAdapter
 
 from backfill_assets.core.canonical import canonical_json, digest
 
@@ -138,21 +135,6 @@ class Manifest:
     def _stored(self) -> dict[str, object]:
         held = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in held.items() if value or name not in _LATER}
-
-    @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: it is no manifest.
-        """
-        return _manifests().validate_json(text)
-
-
-@cache
-def _manifests() -> TypeAdapter[Manifest]:
-    # A history has many releases of thousands of files each; pydantic reads them faster than constructors do.
-    return TypeAdapter(Manifest)
 
 
 class CommitKind(StrEnum):

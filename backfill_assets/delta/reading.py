@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from backfill_assets.core.canonical import digest
+from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError, TimeTravelError
 from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
@@ -305,8 +305,8 @@ def read_manifest(path: Path) -> Manifest:
         PreconditionError: it cannot be read.
     """
     try:
-        return Manifest.from_json(path.read_text(encoding="utf-8"))
-    except (ValueError, KeyError, TypeError) as error:
+        return from_json(Manifest, path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise PreconditionError(
             f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
         ) from error

@@ -6,13 +6,11 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 
-from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import Column, ColumnElement, Connection, func, insert, select, true, update
 
 from backfill_assets.campaign.state import Approval, Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.canonical import canonical_json, from_json
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.errors import ApprovalError, CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay
@@ -266,7 +264,7 @@ class ProofRows(Rows):
         with self._database.read() as connection:
             bodies = connection.execute(query).scalars().all()
         asked = None if days is None else frozenset(days)
-        found = (_comparison().validate_json(f"[{body}]")[0] for body in bodies)
+        found = (from_json(DayComparison, body) for body in bodies)
         return {(one.dataset, one.day): one for one in found if asked is None or one.day in asked}
 
     def add_certificate(self, certificate: Certificate) -> None:
@@ -291,15 +289,4 @@ class ProofRows(Rows):
         query = select(_CERTIFICATES.c.body).where(wanted).order_by(*newest)
         with self._database.read() as connection:
             bodies = connection.execute(query).scalars().all()
-        return tuple(_certificate().validate_json(f"[{body}]")[0] for body in bodies)
-
-
-@cache
-def _comparison() -> TypeAdapter[tuple[DayComparison]]:
-    # A tuple, because a dataclass cannot be told to take NaN from outside.
-    return TypeAdapter(tuple[DayComparison], config=ConfigDict(allow_inf_nan=True))
-
-
-@cache
-def _certificate() -> TypeAdapter[tuple[Certificate]]:
-    return TypeAdapter(tuple[Certificate], config=ConfigDict(allow_inf_nan=True))
+        return tuple(from_json(Certificate, body) for body in bodies)

@@ -9,17 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cache, lru_cache
+from functools import lru_cache
 
-from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import RowMapping
 
 from backfill_assets.campaign.plan import Plan
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
-from backfill_assets.core import canonical
+from backfill_assets.core.canonical import canonical_json, from_json, to_json
 from backfill_assets.core.evidence import SEEN, DayEvidence
-from backfill_assets.core.expected_change import Change, Clause, Contract
+from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.release import Manifest, ReleaseState
 from backfill_assets.core.unit import (
@@ -35,29 +34,8 @@ from backfill_assets.core.unit import (
 from backfill_assets.dataset.checks import golden_check
 
 
-def contract_to_text(contract: Contract) -> str:
-    """A contract as JSON, its bands as exact decimals (not rounded as `Contract.to_plain` shows them)."""
-    return canonical.canonical_json(contract)
-
-
-def contract_from_text(text: str) -> Contract:
-    """Read what `contract_to_text` wrote."""
-    clauses = json.loads(text)["clauses"]
-    return Contract(
-        tuple(
-            Clause(_days(c["days"]), _changes(c["metrics"]), c.get("dataset", ""), _changes(c.get("rows", {})))
-            for c in clauses
-        )
-    )
-
-
-def evidence_to_text(evidence: DayEvidence) -> str:
-    """Evidence as JSON."""
-    return canonical.canonical_json(evidence)
-
-
 def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
-    """Read what `evidence_to_text` wrote; it counts as altered where its hash is not the one that was `recorded`.
+    """Read evidence from its JSON; it counts as altered where its hash is not the one that was `recorded`.
 
     Raises:
         ValueError: it is no evidence.
@@ -75,8 +53,7 @@ def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
 @lru_cache(maxsize=2048)
 def _read_evidence(text: str) -> tuple[DayEvidence, str]:
     """Evidence and its hash, kept by its text: a publication reads the evidence of its days several times."""
-    (evidence,) = _evidence().validate_json(f"[{text}]")
-    return evidence, _hash_of(text)
+    return from_json(DayEvidence, text), _hash_of(text)
 
 
 def _hash_of(text: str) -> str:
@@ -105,7 +82,7 @@ def unit_from_row(row: RowMapping, targets: Mapping[str, Sequence[dt.date]]) -> 
         by=row["by"],
         targets={name: tuple(sorted(days)) for name, days in sorted(targets.items())},
         mode=ReleaseMode(row["mode"]),
-        contract=contract_from_text(row["contract"]),
+        contract=from_json(Contract, row["contract"]),
         state=UnitState(row["state"]),
         live=row["live"],
     )
@@ -125,7 +102,7 @@ def work_columns(work: Work) -> dict[str, int | float | str]:
 
 def release_from_row(row: RowMapping, corrected: Mapping[str, dt.datetime]) -> ReleaseRecord:
     """A release from its row, and the times of those whose own cannot be right."""
-    manifest, state = Manifest.from_json(row["manifest"]), ReleaseState(row["state"])
+    manifest, state = from_json(Manifest, row["manifest"]), ReleaseState(row["state"])
     at = corrected.get(manifest.release)
     return ReleaseRecord(manifest, state, row["version"], row["committed_at"], row["number"], at)
 
@@ -133,7 +110,7 @@ def release_from_row(row: RowMapping, corrected: Mapping[str, dt.datetime]) -> R
 # The gate asks for the same campaign before every batch, and a plan over ten thousand days takes a while to read.
 @lru_cache(maxsize=8)
 def _plan(text: str) -> Plan:
-    return Plan.from_json(text)
+    return from_json(Plan, text)
 
 
 @lru_cache(maxsize=8)
@@ -160,8 +137,8 @@ def campaign_columns(campaign: Campaign) -> dict[str, object]:
     """A campaign, as columns of its row, all but its id."""
     return {
         "file": campaign.file,
-        "specification": canonical.canonical_json(campaign.specification.to_plain()),
-        "plan": campaign.plan.to_json(),
+        "specification": canonical_json(campaign.specification.to_plain()),
+        "plan": to_json(campaign.plan),
         "created_at": campaign.created_at,
         **vars(campaign.knobs),
         "phase": campaign.phase.value,
@@ -182,7 +159,7 @@ def entry_from_row(row: RowMapping) -> JournalEntry:
 def entry_columns(entry: JournalEntry) -> dict[str, object]:
     """A journal entry, as columns of its row."""
     said = {name: value for name, value in vars(entry).items() if name != "number"}
-    return {**said, "action": entry.action.value, "detail": canonical.canonical_json(entry.detail)}
+    return {**said, "action": entry.action.value, "detail": canonical_json(entry.detail)}
 
 
 _scan = json.JSONDecoder().raw_decode
@@ -191,22 +168,6 @@ _WORK = ("rows", "bytes_read", "waited_seconds", "layer")
 
 def _work(rows: int | None, bytes_read: int | None, waited: float | None, layer: str | None) -> Work:
     return Work(rows or 0, bytes_read or 0, dt.timedelta(seconds=waited or 0), layer or "shadow")
-
-
-def _days(raw: Sequence[str]) -> tuple[dt.date, ...]:
-    return tuple(dt.date.fromisoformat(day) for day in raw)
-
-
-def _changes(raw: Mapping[str, Mapping[str, str]]) -> dict[str, Change]:
-    return {name: Change(Decimal(band["low"]), Decimal(band["high"])) for name, band in raw.items()}
-
-
-@cache
-def _evidence() -> TypeAdapter[tuple[DayEvidence]]:
-    # By far the most of what is read: ten thousand days have a quarter of a million verdicts. Pydantic reads them
-    # twice as fast as the json module and constructors do. A tuple, because a dataclass cannot be told to take NaN from
-    # outside; built when first needed, because that takes a moment.
-    return TypeAdapter(tuple[DayEvidence], config=ConfigDict(allow_inf_nan=True))
 
 
 @dataclass(frozen=True)
@@ -251,7 +212,7 @@ class _Evidence:
 
 def findings_from_text(text: str) -> DayFindings:
     """What the body of stored evidence found."""
-    evidence = _reader().validate_json(text)
+    evidence = from_json(_Evidence, text)
     shadow, golden = evidence.measured.shadow, evidence.compared.golden if evidence.compared else {}
     failed = [verdict for verdict in evidence.verdicts if not verdict.passed]
     apart = {golden_check(name) for name in golden}
@@ -262,8 +223,3 @@ def findings_from_text(text: str) -> DayFindings:
         tolerated=tuple(v.check for v in failed if not v.blocks and v.check not in apart),
         passed=bool(evidence.verdicts) and not any(v.blocks for v in failed),
     )
-
-
-@cache
-def _reader() -> TypeAdapter[_Evidence]:
-    return TypeAdapter(_Evidence)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, true, update
 
+from backfill_assets.core.canonical import from_json
 from backfill_assets.core.days import slices
 from backfill_assets.core.errors import LedgerError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
@@ -170,7 +171,7 @@ class ReleaseRows(Rows):
                 return
             done = {"state": ReleaseState.finalized.value, "version": version, "committed_at": committed_at}
             connection.execute(update(_TABLE).where(_TABLE.c.release == release).values(**done))
-            manifest = Manifest.from_json(found.manifest)
+            manifest = from_json(Manifest, found.manifest)
             targets = {manifest.dataset: tuple(swap.day for swap in manifest.days)}
             if connection.execute(select(units.c.id).where(units.c.id == found.unit)).one_or_none() is not None:
                 unit = load_unit(connection, found.unit)
@@ -246,7 +247,7 @@ def _end_holds(connection: Connection, targets: Mapping[str, Collection[dt.date]
         made = {hold.since for hold in held}
         older = (_TABLE.c.dataset == dataset) & _TABLE.c.created_at.in_(made) & (_TABLE.c.number < number)
         texts = connection.execute(select(_TABLE.c.manifest).where(older)).scalars() if held else ()
-        of_rollbacks = {hold for text in texts for hold in holds_of(Manifest.from_json(text))}
+        of_rollbacks = {hold for text in texts for hold in holds_of(from_json(Manifest, text))}
         ended = [hold.target[1] for hold in held if hold in of_rollbacks]
         for some in slices(ended, 1000):
             connection.execute(delete(holds).where((holds.c.dataset == dataset) & holds.c.day.in_(some)))

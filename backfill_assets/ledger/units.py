@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, true, update
 
+from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.days import format_days, slices
 from backfill_assets.core.errors import ClaimedDaysError, UnitError
 from backfill_assets.core.evidence import DatasetDay
@@ -27,7 +28,7 @@ from backfill_assets.core.unit import (
     assign_unit,
     shown_days,
 )
-from backfill_assets.ledger.codec import contract_to_text, unit_from_row
+from backfill_assets.ledger.codec import unit_from_row
 from backfill_assets.ledger.database import Rows, span, upsert
 from backfill_assets.ledger.schema import attempts, claims, holds, releases, unit_days, units
 
@@ -87,7 +88,7 @@ class UnitRows(Rows):
 
     def set_contract(self, unit_id: str, contract: Contract) -> Unit:
         """Replace the contract of an open unit; `UnitError` if it is over."""
-        return self._change(unit_id, replace_with={"contract": contract_to_text(contract)})
+        return self._change(unit_id, replace_with={"contract": canonical_json(contract)})
 
     def set_mode(self, unit_id: str, mode: ReleaseMode) -> Unit:
         """Change who releases an open unit; `UnitError` if it is over."""
@@ -255,7 +256,7 @@ def _to_claim(
 
 
 def _open(connection: Connection, proposal: Unit, claimed: frozenset[DatasetDay]) -> Unit:
-    contract = contract_to_text(proposal.contract)
+    contract = canonical_json(proposal.contract)
     columns = ("id", "opened_by", "opened_at", "by", "mode", "state", "live")
     row = {name: getattr(proposal, name) for name in columns}
     connection.execute(insert(units).values(**row, contract=contract))

@@ -10,18 +10,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, true, update
 
+from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.days import format_days, slices
 from backfill_assets.core.errors import LeaseLostError, LedgerError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, Content, DayFindings, Unit, UnitState, Work
-from backfill_assets.ledger.codec import (
-    attempt_from_row,
-    evidence_from_text,
-    evidence_to_text,
-    findings_from_text,
-    work_columns,
-)
+from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, findings_from_text, work_columns
 from backfill_assets.ledger.database import span, upsert, worker_name
 from backfill_assets.ledger.deliveries import DeliveryRows
 from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
@@ -104,7 +99,7 @@ class WorkRows(DeliveryRows):
         given = tuple(evidence)
         rows = [
             {name: getattr(e, name) for name in ("unit", "attempt", "dataset", "day", "recorded_at")}
-            | {"body": evidence_to_text(e), "hash": e.hash}
+            | {"body": canonical_json(e), "hash": e.hash}
             for e in given
         ]
         with self._database.write() as connection:

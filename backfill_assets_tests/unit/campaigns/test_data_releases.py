@@ -12,7 +12,11 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from backfill_assets.core import canonical
 from backfill_assets.core.release import Manifest, ReleaseState
+from backfill_assets.delta import reading
+from backfill_assets.ledger import codec
+from backfill_assets.ledger import releases as ledger_releases
 from backfill_assets.release.reconcile import RepairKind
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
@@ -117,13 +121,14 @@ def test_a_release_reads_no_manifest_of_another_one(campaigns: World, monkeypatc
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", {d: [2] for d in DAYS})
     read: list[str] = []
-    whole = Manifest.from_json
 
-    def noting(text: str) -> Manifest:
-        read.append(whole(text).release)
-        return whole(text)
+    def noting(kind: type[object], text: str) -> object:
+        found = canonical.from_json(kind, text)
+        read.extend([found.release] if isinstance(found, Manifest) else [])
+        return found
 
-    monkeypatch.setattr(Manifest, "from_json", staticmethod(noting))
+    for module in (codec, ledger_releases, reading):
+        monkeypatch.setattr(module, "from_json", noting)
     done = campaigns.campaign_publisher().release(unit.id).release
     assert done in read
     assert before not in read

@@ -16,6 +16,7 @@ from backfill_assets.campaign.plan import Plan, StepKind, batches
 from backfill_assets.campaign.specification import Layer, Specification
 from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner, layers_from, plan_file, write_plan
+from backfill_assets.core.canonical import from_json
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError, InvalidDayError, SpecificationError
 from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, Unit, Work
@@ -327,7 +328,7 @@ def test_the_frozen_plan_lies_under_its_campaign_and_fingerprint(office: Office,
     file = write_plan(tmp_path / "state", plan)
     assert file == plan_file(tmp_path / "state", plan)
     assert file == tmp_path / "state" / "campaigns" / "tax-fix" / f"plan-{plan.fingerprint[:12]}.json"
-    assert Plan.from_json(file.read_text(encoding="utf-8")) == plan
+    assert from_json(Plan, file.read_text(encoding="utf-8")) == plan
     assert json.loads(file.read_text(encoding="utf-8"))["campaign"] == "tax-fix"
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 

@@ -15,8 +15,8 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from backfill_assets.campaign.approval import parse_roles
-from backfill_assets.campaign.estimate import Price, parse_price
 from backfill_assets.campaign.execution import Execution
+from backfill_assets.campaign.plan import Price, parse_price
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret, parse_duration
 from backfill_assets.storage.layout import Mount, refused_mount, refused_url

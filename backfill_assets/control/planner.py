@@ -7,16 +7,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill_assets.campaign.estimate import Cut, Price, Rate, estimate_left, rates_of
 from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, scoped
 from backfill_assets.campaign.plan import (
     SHOWN_DIGITS,
+    Cut,
     Days,
     Estimate,
     Plan,
     PlannedDataset,
+    Price,
+    Rate,
     batches,
     choose_canaries,
+    estimate_left,
+    rates_of,
     steps,
 )
 from backfill_assets.campaign.specification import Layer, Specification

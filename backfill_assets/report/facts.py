@@ -10,8 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.campaign.estimate import Price
-from backfill_assets.campaign.plan import Estimate
+from backfill_assets.campaign.plan import Estimate, Price
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from backfill_assets.campaign.estimate import Price
+from backfill_assets.campaign.plan import Price
 from backfill_assets.campaign.state import Campaign, JournalEntry
 from backfill_assets.campaign.validation import Certification
 from backfill_assets.control.approve import approved, current_evidence

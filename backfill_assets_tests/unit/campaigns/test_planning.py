@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.campaign.estimate import ASSUMED, parse_price
-from backfill_assets.campaign.plan import Plan, StepKind, batches
+from backfill_assets.campaign.plan import ASSUMED, Plan, StepKind, batches, parse_price
 from backfill_assets.campaign.specification import Layer, Specification
 from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner, layers_from, plan_file, write_plan

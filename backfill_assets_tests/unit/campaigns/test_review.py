@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from backfill_assets.campaign.estimate import Price
+from backfill_assets.campaign.plan import Price
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash

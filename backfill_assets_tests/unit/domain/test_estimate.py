@@ -10,8 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.campaign.estimate import ASSUMED, Price, Rate, estimate_left, parse_price, rate_of, rates_of
-from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset, batches
+from backfill_assets.campaign.plan import (
+    ASSUMED,
+    Days,
+    Estimate,
+    Plan,
+    PlannedDataset,
+    Price,
+    Rate,
+    batches,
+    estimate_left,
+    parse_price,
+    rate_of,
+    rates_of,
+)
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import Attempt, AttemptState
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from backfill_assets.campaign.estimate import Price
-from backfill_assets.campaign.plan import Estimate
+from backfill_assets.campaign.plan import Estimate, Price
 from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.certificate import Certificate, Disagreement, Prints, Recomputation
 from backfill_assets.core.days import day_range, slices

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, assert_never
 from pyspark.sql import SparkSession
 
 from backfill_assets.campaign.execution import Execution, is_of_speed
-from backfill_assets.campaign.load import drift_of
-from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.approve import Approving
 from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner
@@ -53,6 +51,7 @@ from backfill_assets.report.review import Reviews
 from backfill_assets.settings import IdentitySource, Settings
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import Identity, SystemClock, SystemUser, TimedIds
+from backfill_assets.warehouse import Warehouse, tables_of
 
 if TYPE_CHECKING:
     from backfill_assets.report.page import Reports
@@ -131,10 +130,6 @@ class Application:
         return self.catalog.dataset(name).dataset
 
     @cached_property
-    def _contracts(self) -> Mapping[str, Dataset]:
-        return {name: loaded.dataset for name, loaded in self.datasets.items()}
-
-    @cached_property
     def _fingerprints(self) -> SparkFingerprints:
         return SparkFingerprints(self.session, self.datasets, self.layout)
 
@@ -146,30 +141,32 @@ class Application:
     @cached_property
     def tables(self) -> Mapping[str, PublishedTable]:
         """The published table of every dataset."""
-        return self._tables_of(self.datasets)
+        return tables_of(self.catalog, self.layout, self.clock)
 
-    def _tables_of(self, datasets: Mapping[str, LoadedDataset]) -> Mapping[str, PublishedTable]:
-        return {n: PublishedTable(self.layout, d.dataset, self.clock) for n, d in datasets.items()}
+    @cached_property
+    def warehouse(self) -> Warehouse:
+        """What every act takes; opens the ledger."""
+        return Warehouse(self.catalog, self.layout, self.tables, self.ledger, self.clock, self.ids, self.identity)
 
     @cached_property
     def basis(self) -> CurrentBasis:
         """What evidence would rest on now."""
-        return CurrentBasis(self.datasets, self.ledger, self.layout, self.tables, self._fingerprints)
+        return CurrentBasis(self.warehouse, self._fingerprints)
 
     @cached_property
     def outdated(self) -> OutdatedDays:
         """Finds published days that their upstreams have left behind."""
-        return OutdatedDays(self.ledger, self.datasets, self.tables, self.basis)
+        return OutdatedDays(self.warehouse, self.basis)
 
     @cached_property
     def relaunches(self) -> Relaunches:
         """Plans what is to be launched again."""
-        return Relaunches(self.ledger, self.tables, self._contracts)
+        return Relaunches(self.warehouse)
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
         """Looks for source files that published days were not built from, and for gaps."""
-        return LateDeliveries(self.ledger, self.datasets, self.tables, self.layout, self.clock)
+        return LateDeliveries(self.warehouse)
 
     @cached_property
     def road(self) -> Road:
@@ -184,25 +181,18 @@ class Application:
     @cached_property
     def publisher(self) -> Publisher:
         """Releases units."""
-        return Publisher(
-            self.ledger, self.tables, self.clock, self.ids, self.identity, self._fingerprints, self.basis,
-            datasets=self._contracts, guard=self.guard, after=self.aftermath,
-        )  # fmt: skip
+        return Publisher(self.warehouse, self._fingerprints, self.basis, guard=self.guard, after=self.aftermath)
 
     @cached_property
     def guard(self) -> CampaignGuard:
         """Keeps every road from releasing a campaign past its approval or its publish window."""
         approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
-        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, frozenset(approval), self.settings.roles)
-
-    def drift(self, campaign: Campaign) -> str:
-        """What of a campaign's code or specification has moved since its plan, in words, or nothing."""
-        return drift_of(campaign, self.catalog.code)
+        return CampaignGuard(self.warehouse, frozenset(approval), self.settings.roles)
 
     @cached_property
     def notifier(self) -> Notifier:
         """Sends the notices that campaigns ask for."""
-        return Notifier(self.ledger, Webhook(os.environ), self.clock, self.identity)
+        return Notifier(self.warehouse, Webhook(os.environ))
 
     @cached_property
     def data_releases(self) -> DataReleases:
@@ -212,15 +202,12 @@ class Application:
     @cached_property
     def aftermath(self) -> Aftermath:
         """What follows a release: journal, notice, table of releases."""
-        tell = self.notifier.tell
-        return Aftermath(
-            self.ledger, self.data_releases, tell, lambda name: self.tables[name].keep_for, self.preview.tidy
-        )
+        return Aftermath(self.warehouse, self.data_releases, self.notifier.tell, self.preview.tidy)
 
     @cached_property
     def approving(self) -> Approving:
         """Records who has approved what."""
-        return Approving(self.ledger, self.publisher, self.clock, self.identity, self.settings.roles, self.drift)
+        return Approving(self.warehouse, self.publisher, self.settings.roles)
 
     @cached_property
     def campaign_release(self) -> CampaignRelease:
@@ -230,14 +217,12 @@ class Application:
     @cached_property
     def prover(self) -> Prover:
         """Certifies that the same inputs give the same rows."""
-        at_work = (self.clock, self.ids, self.identity)
-        return Prover(self.ledger, self.datasets, self.tables, self.basis, self._recomputing, *at_work)
+        return Prover(self.warehouse, self.basis, self._recomputing)
 
     @cached_property
     def history_diffs(self) -> HistoryDiffs:
         """Compares models of other commits with what is published."""
-        recomputing = partial(SparkRecomputations, self.session, layout=self.layout)
-        return HistoryDiffs(self.ledger, self.catalog.code, self.ids, self._tables_of, recomputing)
+        return HistoryDiffs(self.warehouse, partial(SparkRecomputations, self.session, layout=self.layout))
 
     def _recomputing(self, execution: Execution | None) -> SparkRecomputations:
         return SparkRecomputations(lambda tag: self.session(tag, execution), self.datasets, self.layout)
@@ -245,7 +230,7 @@ class Application:
     @cached_property
     def sign_off(self) -> SignOff:
         """Closes campaigns and cleans up after them."""
-        return SignOff(self.ledger, self.tables, self.clock, self.identity, self.sweep())
+        return SignOff(self.warehouse, self.sweep())
 
     @cached_property
     def history(self) -> History:
@@ -255,19 +240,18 @@ class Application:
     @cached_property
     def metrics(self) -> MetricsNow:
         """Takes the metrics of datasets and campaigns."""
-        return MetricsNow(self.ledger, self._contracts, self.tables, self.clock)
+        return MetricsNow(self.warehouse)
 
     @cached_property
     def reviews(self) -> Reviews:
         """Tells all that speaks for and against a unit."""
-        known = (self.ledger, self.tables, self.publisher, self._contracts, self.clock)
-        return Reviews(*known, self.settings.cost_per_hour, self.guard.obstacles)
+        return Reviews(self.warehouse, self.publisher, self.settings.cost_per_hour, self.guard.obstacles)
 
     @cached_property
     def watch_release(self) -> WatchRelease:
         """Compares consumers' figures around a release."""
         queries = SparkConsumers(self.session, self.datasets, self.layout)
-        return WatchRelease(self.ledger, self.datasets, self.tables, self.clock, queries, self.notifier.tell)
+        return WatchRelease(self.warehouse, queries, self.notifier.tell)
 
     @cached_property
     def preview(self) -> Preview:
@@ -277,13 +261,11 @@ class Application:
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(
-            self.ledger, self.tables, self.clock, self.ids, self.identity, datasets=self._contracts, after=self.aftermath,
-        )  # fmt: skip
+        return Rollback(self.warehouse, after=self.aftermath)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
-        return Sweep(self.ledger, self.tables, self.clock, grace)
+        return Sweep(self.warehouse, grace)
 
     def vacuum_staging(self) -> Mapping[str, int]:
         """Remove old files of staging, which the sweep leaves to Spark; by dataset how many."""
@@ -294,38 +276,29 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.ledger, self.tables, self.clock, self._contracts, self.aftermath.repairing())
+        return Reconcile(self.warehouse, self.aftermath.repairing())
 
     @cached_property
     def doctor(self) -> Doctor:
         """Compares ledger, Delta logs, manifests, files and reports."""
         places = (StoredTables(self.layout), ReportFolder(self.settings.reports))
-        return Doctor(self.ledger, self.tables, self.clock, *places, self._contracts, self.data_releases)
+        return Doctor(self.ledger, self.tables, self.clock, *places, self.catalog.definitions, self.data_releases)
 
     @cached_property
     def time_travel(self) -> TimeTravel:
         """Finds the version that a release made."""
-        return TimeTravel(self.ledger, self.tables)
+        return TimeTravel(self.warehouse)
 
     @cached_property
     def planner(self) -> Planner:
         """Turns specifications into frozen plans."""
         chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
-        known = (
-            self.catalog,
-            self.ledger,
-            self.tables,
-            self.layout,
-            self.basis,
-            self.clock,
-            self.settings.cost_per_hour,
-        )
-        return Planner(*known, chunk_days=chunk)
+        return Planner(self.warehouse, self.basis, self.settings.cost_per_hour, chunk_days=chunk)
 
     @cached_property
     def workload(self) -> Workload:
         """Sizes of what batches read."""
-        return Workload(self.ledger, self.datasets, self.tables)
+        return Workload(self.warehouse)
 
     def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
         """A Spark session as `campaign_session` opens it; raises like that."""

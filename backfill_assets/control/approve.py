@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaign.approval import (
@@ -14,6 +14,7 @@ from backfill_assets.campaign.approval import (
     signature,
     unapproved,
 )
+from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.campaign.validation import Certification
 from backfill_assets.core.certificate import Certificate, standing_certificates
@@ -24,7 +25,7 @@ from backfill_assets.evidence.readiness import refusal
 from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.finish import is_rollback
 from backfill_assets.release.publish import Publisher
-from backfill_assets.system import Clock, Identity
+from backfill_assets.warehouse import OnWarehouse
 
 
 def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:
@@ -135,18 +136,14 @@ _APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 
 
 @dataclass(frozen=True)
-class Approving:
+class Approving(OnWarehouse):
     """Records who has approved what.
 
-    `roles` says who is in which role, `drift` what of a campaign's code or specification has moved since its plan.
+    `roles` says who is in which role.
     """
 
-    ledger: Ledger
     publisher: Publisher
-    clock: Clock
-    identity: Identity
     roles: Roles
-    drift: Callable[[Campaign], str]
 
     def approve(self, campaign_id: str, evidence: str, *, by: str = "", reason: str = "") -> Approval:
         """Approve what waits for approval; `evidence` is its hash, `by` the name or role in which the user approves.
@@ -163,9 +160,9 @@ class Approving:
         unit = self._unit(campaign)
         name = self._approver(campaign, unit, by)
         if faults := self.publisher.missing(unit.id):
-            raise EvidenceError(refusal(unit, faults, self.publisher.datasets))
+            raise EvidenceError(refusal(unit, faults, self.definitions))
         # What was rolled back cannot be planned anew: it comes again as what it was.
-        if unit.state is UnitState.open and (moved := self.drift(campaign)):
+        if unit.state is UnitState.open and (moved := drift_of(campaign, self.catalog.code)):
             raise ApprovalError(f"campaign {campaign.id}: {moved}")
         # From looking to writing nobody else approves: the second of two would approve what is approved already.
         with self.ledger.lock(f"approve:{unit.id}", LOCK_WAIT):

@@ -15,10 +15,9 @@ from backfill_assets.control.conductor import Conductor, Tell
 from backfill_assets.control.planner import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
-from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.yaml import shown_path
-from backfill_assets.ledger.open import Ledger, last_step
-from backfill_assets.system import Clock, Identity, Ids
+from backfill_assets.ledger.open import last_step
+from backfill_assets.warehouse import OnWarehouse
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
 _OVER = {
@@ -32,14 +31,9 @@ _OVER = {
 
 
 @dataclass(frozen=True)
-class Control:
+class Control(OnWarehouse):
     """Launch, pause, resume, stop, and the knobs; of two operators at once one wins, the other is told who did what."""
 
-    ledger: Ledger
-    catalog: Catalog
-    clock: Clock
-    ids: Ids
-    identity: Identity
     conductor: Conductor
     make_plan: Callable[[Specification, Days | None], Plan]
     tell: Tell

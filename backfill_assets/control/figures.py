@@ -16,10 +16,8 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
-from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.files import delivered_sizes
-from backfill_assets.storage.layout import Layout
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,8 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class FigureReader:
+class FigureReader(OnWarehouse):
     """Reads figures; each source is asked once, whatever the number of days."""
-
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    tables: Mapping[str, PublishedTable]
-    layout: Layout
 
     def read(self, name: str, days: Days, above: Mapping[str, Figures], *, landing: bool) -> Figures:
         """Figures of one dataset; `above` holds those of its upstreams that are planned as well.
@@ -117,12 +110,8 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(OnWarehouse):
     """Sizes of what days are built from and compared with."""
-
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    tables: Mapping[str, PublishedTable]
 
     def bytes_read(self, name: str, days: Collection[dt.date], layer: str = "shadow") -> int:
         """Bytes of the files behind one batch of a layer, compressed as they lie there.

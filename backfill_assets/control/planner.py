@@ -32,13 +32,11 @@ from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.files import write_whole
-from backfill_assets.storage.layout import Layout
-from backfill_assets.system import Clock, Identity
+from backfill_assets.system import Identity
+from backfill_assets.warehouse import OnWarehouse
 
 
 def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collection[dt.date]]) -> None:
@@ -62,19 +60,14 @@ def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collecti
 
 
 @dataclass(frozen=True)
-class Planner:
+class Planner(OnWarehouse):
     """Makes plans; reads the catalog, the ledger, the logs of the tables and the sizes of source files.
 
     `price` is what an hour of batch time costs, if anybody has said; `slots` the number of runs that the run queue lets
     backfills have at once, if it is known; `chunk_days` replaces the days per run that the datasets name.
     """
 
-    catalog: Catalog
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    layout: Layout
     basis: BasisNow
-    clock: Clock
     price: Price | None = None
     slots: int | None = None
     chunk_days: int | None = None
@@ -157,7 +150,7 @@ class Planner:
         return PlannedDataset(name, layers, days, self.basis.code(name), dict(self.inputs(name, days)), rows, size)
 
     def _figures(self, specification: Specification, names: Iterable[str], days: Days) -> dict[str, Figures]:
-        reader = FigureReader(self.ledger, self.catalog.datasets, self.tables, self.layout)
+        reader = FigureReader(self.warehouse)
         landing, found = specification.scope.from_ is Layer.raw, dict[str, Figures]()
         for name in names:
             found[name] = reader.read(name, days, found, landing=landing)

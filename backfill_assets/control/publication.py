@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from backfill_assets.campaign.approval import Roles
+from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.control.approve import approved, certificates_of, passed_of, uncertified
 from backfill_assets.core.days import format_days
@@ -14,31 +15,24 @@ from backfill_assets.core.errors import ApprovalError, RollbackError, UnitError
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.dataset.loaded import upstream_first, upstreams_of
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey, refusal
 from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.publish import AlreadyReleased, Publisher, Released
 from backfill_assets.release.rollback import plan_rollback
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 
 
 @dataclass(frozen=True)
-class CampaignGuard:
+class CampaignGuard(OnWarehouse):
     """Asked by the publisher of every unit; those that belong to no campaign pass.
 
-    `drift` says what of a campaign's code or specification has moved since its plan; `always` are the datasets that
-    nothing is published of without approval, whatever a specification says; `roles` says who is in which role where this
-    runs, and an approval counts only if whoever gave it may give it by that, too; `outside_window` is the reason why a
-    release may come outside the publish window; without one it may not.
+    `always` are the datasets that nothing is published of without approval, whatever a specification says; `roles` says who
+    is in which role where this runs, and an approval counts only if whoever gave it may give it by that, too;
+    `outside_window` is the reason why a release may come outside the publish window; without one it may not.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
-    drift: Callable[[Campaign], str]
     always: frozenset[str] = frozenset()
     roles: Roles = field(default_factory=dict)
     outside_window: str = ""
@@ -109,7 +103,7 @@ class CampaignGuard:
 
     def _drift(self, campaign: Campaign, unit: Unit) -> ApprovalError | None:
         # What was rolled back cannot be planned anew: it comes again as what it was.
-        moved = self.drift(campaign) if unit.state is UnitState.open else ""
+        moved = drift_of(campaign, self.catalog.code) if unit.state is UnitState.open else ""
         return ApprovalError(f"campaign {campaign.id}: {moved}") if moved else None
 
     def _certificate(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
@@ -288,14 +282,12 @@ class CampaignRelease:
         if evidence_hash and evidence_hash != survey.hash:
             refusals.insert(0, f"the evidence of campaign {campaign_id} is now {survey.hash}, not {evidence_hash[:16]}")
         if survey.faults:
-            refusals.insert(0, refusal(unit, survey.faults, self.publisher.datasets))
+            refusals.insert(0, refusal(unit, survey.faults, self.publisher.definitions))
         if unit.state in {UnitState.published, UnitState.discarded}:
             refusals.insert(
                 0, f"campaign {campaign_id} is {unit.state.value}{_told(last_step(self.ledger, campaign_id))}"
             )
-        changes = tuple(
-            _change(survey, name) for name in upstream_first(unit.targets, upstreams_of(self.publisher.datasets))
-        )
+        changes = tuple(_change(survey, name) for name in self.publisher.catalog.upstream_first(unit.targets))
         return ReleasePlan(campaign.id, unit.id, survey.hash, changes, tuple(refusals))
 
     def publish(

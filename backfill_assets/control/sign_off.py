@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.release import EXTRA, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import UnitState
-from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.open import Ledger, last_step
+from backfill_assets.ledger.open import last_step
 from backfill_assets.release.sweep import SIGNED_OFF, Sweep, Swept
-from backfill_assets.system import Clock, Identity
+from backfill_assets.warehouse import OnWarehouse
 
 _CLOSABLE = frozenset(Phase) - {Phase.planned, *SIGNED_OFF}
 
@@ -43,13 +41,9 @@ class Cleanup:
 
 
 @dataclass(frozen=True)
-class SignOff:
+class SignOff(OnWarehouse):
     """Closes published campaigns, and cleans up after those that are closed or undone."""
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
-    identity: Identity
     sweep: Sweep
 
     def sign_off(self, campaign_id: str, reason: str = "") -> Campaign:
@@ -84,7 +78,9 @@ class SignOff:
         refusal = self._refusal(campaign, window)
         targets = self.ledger.unit(campaign.unit).targets if campaign.unit else {}
         own = {name: self.tables[name] for name in targets if name in self.tables}
-        sweep = replace(self.sweep, tables=own, over=self.sweep.over | {campaign.unit})
+        sweep = replace(
+            self.sweep, warehouse=replace(self.warehouse, tables=own), over=self.sweep.over | {campaign.unit}
+        )
         now = self.clock.now()
         at = max(now, window or now)
         if dry_run:

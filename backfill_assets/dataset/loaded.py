@@ -214,6 +214,11 @@ class Catalog:
             raise DatasetError("\n".join(str(fault) for fault in self.faults))
 
     @property
+    def definitions(self) -> Mapping[str, Dataset]:
+        """What `dataset.yaml` says of each dataset."""
+        return {name: loaded.dataset for name, loaded in self.datasets.items()}
+
+    @property
     def code(self) -> Mapping[str, str]:
         """The code version of each dataset."""
         return {name: loaded.code_version for name, loaded in self.datasets.items()}
@@ -221,7 +226,7 @@ class Catalog:
     @cached_property
     def upstreams(self) -> Upstreams:
         """For each dataset those that it is built from."""
-        return upstreams_of({name: loaded.dataset for name, loaded in self.datasets.items()})
+        return upstreams_of(self.definitions)
 
     @cached_property
     def groups(self) -> tuple[tuple[str, ...], ...]:

@@ -28,7 +28,7 @@ from backfill_assets.evidence.inputs import (
     staged_inputs,
 )
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.storage.layout import Layout
+from backfill_assets.warehouse import OnWarehouse
 
 
 def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
@@ -193,13 +193,9 @@ _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]
 
 
 @dataclass(frozen=True)
-class CurrentBasis:
+class CurrentBasis(OnWarehouse):
     """The port `BasisNow` on the loaded datasets, the ledger's deliveries, the reference files and the tables."""
 
-    datasets: Mapping[str, LoadedDataset]
-    ledger: Ledger
-    layout: Layout
-    tables: Mapping[str, PublishedTable]
     fingerprints: ContentFingerprints | None = None
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:

@@ -14,15 +14,12 @@ from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import heads
-from backfill_assets.dataset.loaded import LoadedDataset, release_groups, upstreams_of
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.files import SourceFile, discover
-from backfill_assets.storage.layout import Layout
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
@@ -65,14 +62,8 @@ class LateDay:
 
 
 @dataclass(frozen=True)
-class LateDeliveries:
+class LateDeliveries(OnWarehouse):
     """Looks for late deliveries and gaps in the days that a dataset watches; reads files and the ledger, lands nothing."""
-
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    tables: Mapping[str, PublishedTable]
-    layout: Layout
-    clock: Clock
 
     def of(self, name: str) -> tuple[LateDay, ...]:
         """The late days and the gaps of one dataset; none before its first release, and none without a source."""
@@ -180,8 +171,7 @@ class LateDeliveries:
         return waits
 
     def _group(self, name: str) -> tuple[str, ...]:
-        groups = release_groups(upstreams_of({n: loaded.dataset for n, loaded in self.datasets.items()}))
-        return next(group for group in groups if name in group)
+        return next(group for group in self.catalog.groups if name in group)
 
     def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
         """Days with the live units that a live run of the day goes on with: one that failed, and whatever corrects it."""

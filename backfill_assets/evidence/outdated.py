@@ -13,10 +13,11 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Unit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import LoadedDataset, release_groups, upstream_first, upstreams_of
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, CurrentBasis, UpstreamDays, published_among
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]
 _EMPTY: Final = layout_digest(())
@@ -103,12 +104,9 @@ class Outdated:
 
 
 @dataclass(frozen=True)
-class OutdatedDays:
+class OutdatedDays(OnWarehouse):
     """Finds published days that their upstreams or references have left behind; reads logs, the ledger and reference files only."""
 
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    tables: Mapping[str, PublishedTable]
     basis: CurrentBasis
 
     def of(self, name: str, days: Sequence[dt.date] | None = None) -> Outdated:
@@ -180,12 +178,8 @@ class Refresh:
 
 
 @dataclass(frozen=True)
-class Relaunches:
+class Relaunches(OnWarehouse):
     """Plans launches; launches nothing."""
-
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    datasets: Mapping[str, Dataset]
 
     def of_unit(self, unit: Unit, lacking: Collection[DatasetDay]) -> tuple[Relaunch, ...]:
         """What brings a unit the days that it lacks, and those of its days that are built from them.
@@ -195,9 +189,8 @@ class Relaunches:
         need: _Need = {}
         for name, day in lacking:
             need.setdefault(name, set()).add(day)
-        upstreams = upstreams_of(self.datasets)
-        for name in upstream_first(unit.targets, upstreams):
-            for above in upstreams.get(name, ()):
+        for name in self.catalog.upstream_first(unit.targets):
+            for above in self.catalog.upstreams.get(name, ()):
                 behind = self._behind(name, above, need.get(above, ())) & set(unit.targets[name])
                 if behind:
                     need.setdefault(name, set()).update(behind)
@@ -210,13 +203,13 @@ class Relaunches:
         Days that only look back at them are outdated once they are released, and not before. Days on hold are left out, and
         whatever would be launched only because it is built from them.
         """
-        upstreams = upstreams_of(self.datasets)
+        upstreams = self.catalog.upstreams
         found: _Need = {}
         for one in outdated:
             found.setdefault(one.dataset, set()).update(one.days)
         plans: list[Relaunch] = []
         left_out: list[Hold] = []
-        for group in release_groups(upstreams):
+        for group in self.catalog.groups:
             need: _Need = {}
             reached: _Need = {}
             for name in group:
@@ -231,7 +224,7 @@ class Relaunches:
         return Refresh(tuple(plans), tuple(left_out))
 
     def _behind(self, name: str, above: str, days: Iterable[dt.date]) -> set[dt.date]:
-        reach = self.datasets[name].upstream[above].lookback_days
+        reach = self.definitions[name].upstream[above].lookback_days
         return {day + i * ONE_DAY for day in days for i in range(reach + 1)}
 
     def _rectangles(self, need: Mapping[str, Collection[dt.date]]) -> tuple[Relaunch, ...]:
@@ -243,5 +236,4 @@ class Relaunches:
         together: dict[tuple[str, ...], list[dt.date]] = {}
         for day in sorted(by_day):
             together.setdefault(tuple(sorted(by_day[day])), []).append(day)
-        upstreams = upstreams_of(self.datasets)
-        return tuple(Relaunch(upstream_first(names, upstreams), tuple(days)) for names, days in together.items())
+        return tuple(Relaunch(self.catalog.upstream_first(names), tuple(days)) for names, days in together.items())

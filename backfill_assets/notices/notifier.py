@@ -15,10 +15,9 @@ from backfill_assets.core.errors import BackfillError, NoticeError
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
 from backfill_assets.core.text import shortened
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
 from backfill_assets.release.readers import DataReleases
-from backfill_assets.system import Clock, Identity
+from backfill_assets.warehouse import OnWarehouse
 
 
 class Notices(Protocol):
@@ -38,13 +37,10 @@ _LONGEST: Final = 1000
 
 
 @dataclass(frozen=True)
-class Notifier:
+class Notifier(OnWarehouse):
     """Sends what `notify.on` lists to the specification's webhook."""
 
-    ledger: Ledger
     notices: Notices
-    clock: Clock
-    identity: Identity
 
     def tell(self, campaign: Campaign, notice: Notice, text: str) -> None:
         """Send a notice if the specification asks for it, at most 1,000 characters of it, and of `stopped` one line.
@@ -79,13 +75,11 @@ _RELEASES: Final = "releases"
 
 
 @dataclass(frozen=True)
-class Aftermath:
+class Aftermath(OnWarehouse):
     """Tells of releases that are true now. All of it may be repeated, and none of it undoes or refuses a release."""
 
-    ledger: Ledger
     data_releases: DataReleases
     tell: Callable[[Campaign, Notice, str], object]
-    keep_for: Callable[[str], dt.timedelta]
     tidy: Callable[[], object]
 
     def repairing(self) -> Aftermath:
@@ -149,7 +143,7 @@ class Aftermath:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
         for record in records:
             manifest = record.manifest
-            until = restorable_until(record.since or manifest.created_at, self.keep_for(manifest.dataset))
+            until = restorable_until(record.since or manifest.created_at, self.tables[manifest.dataset].keep_for)
             lines.append(
                 f"{manifest.dataset} {format_days(s.day for s in manifest.days)} as {manifest.release}; until "
                 f"{until:%Y-%m-%d %H:%M} UTC undo it with: backfill rollback {manifest.release} --reason '…'"

@@ -192,10 +192,7 @@ def desk_of(application: Application, instance: dg.DagsterInstance, webserver: s
     backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
     tell = application.notifier.tell
     conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, tell)
-    control = Control(
-        application.ledger, application.catalog, application.clock, application.ids, application.identity,
-        conductor, application.planner.plan, tell,
-    )  # fmt: skip
+    control = Control(application.warehouse, conductor, application.planner.plan, tell)
     standings = Standings(application.ledger, application.publisher, gatekeeper, application.settings.roles or None)
     return Desk(control, conductor, gatekeeper, standings)
 

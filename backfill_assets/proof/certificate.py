@@ -25,13 +25,11 @@ from backfill_assets.core.measured import Value
 from backfill_assets.core.release import ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import in_force
-from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow, effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
-from backfill_assets.system import Clock, Identity, Ids
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,8 @@ class TablesAround:
 
 
 @dataclass(frozen=True)
-class Watch:
+class Watch(OnWarehouse):
     """Compares the surroundings of a recomputation; what releases, landings and stagings did meanwhile is theirs."""
-
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
 
     def look(self, name: str, recomputations: Recomputations) -> TablesAround:
         """The surroundings now."""
@@ -160,20 +155,14 @@ class _Shown:
 
 
 @dataclass(frozen=True)
-class Prover:
+class Prover(OnWarehouse):
     """Issues certificates; writes nothing but scratch shadows, which it removes, and the certificates.
 
     `recomputing` gives the engine for what a campaign wants of it.
     """
 
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    tables: Mapping[str, PublishedTable]
     basis: BasisNow
     recomputing: Callable[[Execution | None], Recomputations]
-    clock: Clock
-    ids: Ids
-    identity: Identity
 
     def prove(self, target: str, days: Days = ()) -> tuple[Certificate, ...]:
         """Certify a campaign, a unit or a dataset: one certificate for each dataset of it, passed or not.
@@ -185,12 +174,11 @@ class Prover:
             EvidenceError: an upstream day that the unit holds has not passed its checks.
             ModelError: a model fails.
         """
-        subjects = Subjects(self.ledger, {n: d.dataset for n, d in self.datasets.items()}, self.tables)
-        return tuple(self._certified(subject) for subject in subjects.of(target, days))
+        return tuple(self._certified(subject) for subject in Subjects(self.warehouse).of(target, days))
 
     def _certified(self, subject: RecomputedDays) -> Certificate:
         name, certificate = subject.dataset, self.ids.new("p")
-        engine, watch = self.recomputing(subject.execution), Watch(self.ledger, self.tables)
+        engine, watch = self.recomputing(subject.execution), Watch(self.warehouse)
         before, inputs = watch.look(name, engine), self._inputs(subject)
         ways = ways_for(subject.execution)
         try:

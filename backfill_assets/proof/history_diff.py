@@ -16,14 +16,12 @@ from backfill_assets.core.text import in_words, number_of, visible
 from backfill_assets.dataset.checkout import Checkout
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.judge_rows import schema_change
 from backfill_assets.proof.certificate import Recomputations, Sampled, remove_scratch
 from backfill_assets.proof.subjects import Days, Subjects
-from backfill_assets.system import Ids
+from backfill_assets.warehouse import OnWarehouse, Warehouse
 
 TOP_ROWS: Final = 10
 """So many changed rows are shown of each measure."""
@@ -276,16 +274,12 @@ _CONFIGURED = Recomputation("as configured", {})
 
 
 @dataclass(frozen=True)
-class HistoryDiffs:
+class HistoryDiffs(OnWarehouse):
     """Compares models with what is published; writes nothing but scratch shadows, which it removes.
 
-    `code` are the versions of the present checkout; `tables` and `histories` work on whatever datasets they are given.
+    `histories` works on whatever datasets it is given.
     """
 
-    ledger: Ledger
-    code: Mapping[str, str]
-    ids: Ids
-    tables: Callable[[Mapping[str, LoadedDataset]], Mapping[str, PublishedTable]]
     histories: Callable[[Mapping[str, LoadedDataset]], Histories]
 
     def of(self, models: Checkout, names: Collection[str] = (), days: Days = ()) -> HistoryDiff:
@@ -301,16 +295,18 @@ class HistoryDiffs:
         for name in names:
             catalog.dataset(name)
         catalog.require_all()
-        tables = self.tables(catalog.datasets)
+        warehouse = self.warehouse.of(catalog)
         changed = tuple(name for name in catalog.upstream_first(catalog.datasets) if self._is_another(name, catalog))
-        there = {name: {day for day, files in table.active().items() if files} for name, table in tables.items()}
+        there = {
+            name: {day for day, files in table.active().items() if files} for name, table in warehouse.tables.items()
+        }
         published = {name: there[name].intersection(days) if days else there[name] for name in names or changed}
         for name in names:
             if not published[name]:
                 when = " on these days" if days else ""
                 raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
         found = [
-            self._diff(catalog, tables, name, tuple(day for day in days if day in own))
+            self._diff(warehouse, name, tuple(day for day in days if day in own))
             for name, own in published.items()
             if own
         ]
@@ -323,18 +319,17 @@ class HistoryDiffs:
     def _is_another(self, name: str, catalog: Catalog) -> bool:
         code = catalog.code[name]
         published = {manifest.code_version for manifest in effective(self.ledger.releases(name)).values()}
-        return self.code.get(name, code) != code or bool(published - {code})
+        return self.catalog.code.get(name, code) != code or bool(published - {code})
 
-    def _diff(self, catalog: Catalog, tables: Mapping[str, PublishedTable], name: str, asked: Days) -> DatasetDiff:
-        table = tables[name]
-        datasets = {n: loaded.dataset for n, loaded in catalog.datasets.items()}
+    def _diff(self, warehouse: Warehouse, name: str, asked: Days) -> DatasetDiff:
+        catalog, table = warehouse.catalog, warehouse.tables[name]
         try:
-            days = asked or Subjects(self.ledger, datasets, tables).of_dataset(name).days
+            days = asked or Subjects(warehouse).of_dataset(name).days
         except ProofError as error:
             return DatasetDiff(name, fault=str(error))
         scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(self.ledger, catalog.datasets).of(None, name, days)
-        dataset = datasets[name]
+        dataset = catalog.definitions[name]
         force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
         sampled = Sampled(name, days, {one.loaded.name: one.places for one in found}, force)
         try:

@@ -13,10 +13,8 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import upstream_first, upstreams_of
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.inputs import force_by_day
-from backfill_assets.ledger.open import Ledger
+from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]
 SAMPLED: Final = 3
@@ -39,12 +37,8 @@ class RecomputedDays:
 
 
 @dataclass(frozen=True)
-class Subjects:
+class Subjects(OnWarehouse):
     """Finds the subjects of what people name."""
-
-    ledger: Ledger
-    datasets: Mapping[str, Dataset]
-    tables: Mapping[str, PublishedTable]
 
     def of_dataset(self, name: str) -> RecomputedDays:
         """The subject of a dataset alone, whatever else goes by its name; raises like `of`."""
@@ -76,7 +70,7 @@ class Subjects:
             unit = self.ledger.unit(campaign.unit)
         execution = campaign.specification.execution if campaign is not None else None
         targets = unit.targets if unit is not None else campaign.plan.targets if campaign is not None else {}
-        for name in upstream_first(targets, upstreams_of(self.datasets)):
+        for name in self.catalog.upstream_first(targets):
             if name not in self.datasets:
                 raise ProofError(f"dataset {name!r} is not loaded; put its folder back, or repair its dataset.yaml")
             yield RecomputedDays(name, tuple(targets[name]), unit, execution)
@@ -86,7 +80,7 @@ class Subjects:
         return tuple(day for day, files in table.active().items() if files) if table.exists() else ()
 
     def _sampled(self, subject: RecomputedDays, target: str, days: Days) -> RecomputedDays:
-        name, dataset = subject.dataset, self.datasets[subject.dataset]
+        name, dataset = subject.dataset, self.definitions[subject.dataset]
         dataset.check_days(days)
         if subject.unit is not None and (strangers := set(days) - set(subject.days)):
             raise ProofError(

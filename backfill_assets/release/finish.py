@@ -12,7 +12,7 @@ from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, Release
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 Checkpoint = Callable[[str], None]
 """Called with the name of the step just done; tests of crashes end the process there."""
@@ -110,12 +110,8 @@ def taken_back(records: Iterable[ReleaseRecord]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Finisher:
+class Finisher(OnWarehouse):
     """Makes the ledger and the shadows follow what is true in the Delta log; every method may be repeated."""
-
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
 
     def publish(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
         """Finalize a publication whose every dataset is committed; the last one moves the unit."""

@@ -5,18 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from backfill_assets.core.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import upstream_first, upstreams_of
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayFault, Guard, Readiness, Sanction, Survey, no_guard, refusal
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import (
     ROUNDS,
     WAIT,
@@ -30,7 +26,7 @@ from backfill_assets.release.finish import (
     undone_days,
 )
 from backfill_assets.release.reconcile import Reconcile
-from backfill_assets.system import Clock, Identity, Ids
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -63,21 +59,15 @@ _Kind = TypeVar("_Kind", bound=_Outcome)
 
 
 @dataclass(frozen=True)
-class Publisher:
+class Publisher(OnWarehouse):
     """Releases units whose every day has complete, passing and fresh evidence.
 
-    `datasets` says what is built from what; `wait` is how long another release of one of the tables may take; `guard`
-    may refuse a unit whose evidence is complete, and `after` is told of what is released.
+    `wait` is how long another release of one of the tables may take; `guard` may refuse a unit whose evidence is
+    complete, and `after` is told of what is released.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
-    ids: Ids
-    identity: Identity
     fingerprints: ContentFingerprints
     basis: BasisNow
-    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
     guard: Guard = no_guard
@@ -121,7 +111,7 @@ class Publisher:
         """
         names = tuple(self.ledger.unit(unit_id).targets)
         require_tables(self.tables, names)
-        reconcile = Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after)
+        reconcile = Reconcile(self.warehouse, self.after)
         # The upstreams as well: what the days were built from must stand still from the verification to the commit.
         with reconcile.settled(names, {*names, *self._read_by(names)}, self.wait):
             outcome = self._rounds(unit_id, evidence_hash, reason)
@@ -130,7 +120,7 @@ class Publisher:
         return outcome
 
     def _read_by(self, names: Sequence[str]) -> set[str]:
-        return {above for name in names if name in self.datasets for above in self.datasets[name].upstream}
+        return {above for name in names for above in self.catalog.upstreams.get(name, ())}
 
     @property
     def readiness(self) -> Readiness:
@@ -139,7 +129,7 @@ class Publisher:
 
     @property
     def _finisher(self) -> Finisher:
-        return Finisher(self.ledger, self.tables, self.clock)
+        return Finisher(self.warehouse)
 
     def _rounds(self, unit_id: str, evidence_hash: str | None, reason: str) -> Released | AlreadyReleased:
         for attempts_left in reversed(range(ROUNDS)):
@@ -172,7 +162,7 @@ class Publisher:
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
         survey = self.readiness.survey(unit)
         if survey.faults:
-            raise EvidenceError(refusal(unit, survey.faults, self.datasets))
+            raise EvidenceError(refusal(unit, survey.faults, self.definitions))
         if evidence_hash is not None and evidence_hash != survey.hash:
             raise EvidenceError(
                 f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "
@@ -209,7 +199,7 @@ class Publisher:
                 source_range=sanction.source_range,
                 certificate=sanction.certificates.get(name, ""),
             )
-            for name in upstream_first(survey.unit.targets, upstreams_of(self.datasets))
+            for name in self.catalog.upstream_first(survey.unit.targets)
         )
 
     @contextmanager

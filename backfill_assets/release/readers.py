@@ -16,9 +16,9 @@ from backfill_assets.core.release import EXTRA, DaySwap, ReleaseKind, ReleaseSta
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.releases_table import ReleasesTable, by_name, differing, is_of, projection
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
+from backfill_assets.warehouse import OnWarehouse
 
 
 class Previews(Protocol):
@@ -251,11 +251,8 @@ class ReleasedVersion:
 
 
 @dataclass(frozen=True)
-class TimeTravel:
+class TimeTravel(OnWarehouse):
     """Finds the version that a release made, for readers who want the table as it was then."""
-
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
 
     def to_release(self, dataset: str, release: str) -> ReleasedVersion:
         """The version of a dataset's published table that a release (or a rollback) made; every file of it is there.

@@ -5,19 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from backfill_assets.core.errors import LedgerError, PreconditionError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import upstream_first, upstreams_of
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import After, Finisher, no_after, publish_locks, unit_or_none
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 class RepairKind(StrEnum):
@@ -52,16 +49,12 @@ _LOOK = 8
 
 
 @dataclass(frozen=True)
-class Reconcile:
+class Reconcile(OnWarehouse):
     """Finishes or gives up what a crash left half-way; running it again changes nothing.
 
-    `datasets` says what is built from what: a downstream is taken back before its upstream, as a publication does it.
+    A downstream is taken back before its upstream, as a publication does it.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
-    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     after: After = no_after
 
     def run(self, datasets: Collection[str] | None = None) -> tuple[Repair, ...]:
@@ -198,7 +191,7 @@ class Reconcile:
             if key not in groups:
                 whole = self.ledger.releases(unit=manifest.unit)
                 own = [r.manifest for r in whole if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
-                rank = upstream_first({m.dataset for m in own}, upstreams_of(self.datasets))
+                rank = self.catalog.upstream_first({m.dataset for m in own})
                 groups[key] = sorted(own, key=lambda m: rank.index(m.dataset))
         return list(groups.values())
 
@@ -214,7 +207,7 @@ class Reconcile:
         for manifest in manifests:
             if manifest.release in true:
                 self._keep(manifest, true[manifest.release])
-        finisher = Finisher(self.ledger, self.tables, self.clock)
+        finisher = Finisher(self.warehouse)
         if len(true) == len(manifests):
             self._finish(finisher, manifests, true)
             return [Repair(m.release, m.dataset, RepairKind.finalized) for m in manifests]
@@ -246,6 +239,6 @@ class Reconcile:
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.published if unit is None or unit.state is UnitState.open else unit.state
         if manifest.kind is ReleaseKind.rollback:
-            Finisher(self.ledger, self.tables, self.clock).rollback(manifest, version)
+            Finisher(self.warehouse).rollback(manifest, version)
         else:
             self.ledger.finalize(manifest.release, version, manifest.created_at, state)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
-from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import (
     ROUNDS,
     WAIT,
@@ -26,7 +24,7 @@ from backfill_assets.release.finish import (
     unit_or_none,
 )
 from backfill_assets.release.reconcile import Reconcile
-from backfill_assets.system import Clock, Identity, Ids
+from backfill_assets.warehouse import OnWarehouse
 
 Days = frozenset[dt.date]
 
@@ -139,17 +137,11 @@ class RolledBack:
 
 
 @dataclass(frozen=True)
-class Rollback:
+class Rollback(OnWarehouse):
     """Undoes releases, day by day, as long as they are restorable."""
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
-    ids: Ids
-    identity: Identity
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
-    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     after: After = no_after
 
     def plan(self, release_id: str, days: Days | None = None) -> Proposal:
@@ -228,7 +220,7 @@ class Rollback:
         # Whoever has rolled it back before may have died before that was told of.
         if told := [r.manifest.release for r in self._undoings(undone)]:
             self.after(told)
-        reconcile = Reconcile(self.ledger, self.tables, self.clock, self.datasets, self.after)
+        reconcile = Reconcile(self.warehouse, self.after)
         unit = unit_or_none(self.ledger, undone.unit)
         # Of a unit of several datasets one goes back after the other: only the last one sees that nothing of it is left.
         together = {dataset, *(unit.targets if unit else ())}
@@ -266,7 +258,7 @@ class Rollback:
             self.after(())
             raise
         self.checkpoint("commit")
-        Finisher(self.ledger, self.tables, self.clock).rollback(manifest, version)
+        Finisher(self.warehouse).rollback(manifest, version)
         self.checkpoint("finalize")
         done, left = tuple(s.day for s in swaps), proposal.left(consent)
         return RolledBack(manifest.release, manifest.undoes, manifest.dataset, manifest.unit, version, done, left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaign.plan import shown_bytes
@@ -12,9 +12,8 @@ from backfill_assets.core.release import AHEAD, EXTRA, Manifest, ReleaseState, S
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import WAIT, publish_locks
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,12 @@ class Swept:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(OnWarehouse):
     """Removes files that no reader, no release in its window, no open unit and no campaign before its sign-off needs.
 
     `over` are units of campaigns that count as signed off although they are not yet.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
     grace: dt.timedelta = GRACE
     wait: dt.timedelta = WAIT
     over: frozenset[str] = frozenset()

@@ -19,8 +19,7 @@ from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Consumer
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.ledger.open import Ledger
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -128,13 +127,9 @@ class ReleaseWatch:
 
 
 @dataclass(frozen=True)
-class WatchRelease:
+class WatchRelease(OnWarehouse):
     """Compares consumers' figures around a release, and tells of those that have drifted; changes nothing."""
 
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
     queries: ConsumerQueries
     tell: Callable[[Campaign, Notice, str], object]
 

@@ -25,11 +25,9 @@ from backfill_assets.core.unit import (
     UnitState,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
 from backfill_assets.evidence.late_deliveries import gaps_of
-from backfill_assets.ledger.open import Ledger
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 _HOUR: Final = 3600.0
 _BUILT: Final = "shadow"
@@ -298,23 +296,18 @@ def _hours(span: dt.timedelta) -> float:
 
 
 @dataclass(frozen=True)
-class MetricsNow:
+class MetricsNow(OnWarehouse):
     """Takes the metrics; reads only, and no file of anybody's data.
 
     Whether something behind a campaign's days has moved since they passed is not looked at: `backfill status` does.
     """
-
-    ledger: Ledger
-    datasets: Mapping[str, Dataset]
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
 
     def all(self) -> Metrics:
         """The metrics of every dataset and every campaign."""
         attempts = self.ledger.attempts()
         return Metrics(
             self.clock.now(),
-            tuple(self._dataset(name, attempts) for name in sorted(self.datasets)),
+            tuple(self._dataset(name, attempts) for name in sorted(self.definitions)),
             tuple(self._campaign(campaign, attempts) for campaign in self.ledger.campaigns()),
         )
 
@@ -330,7 +323,7 @@ class MetricsNow:
         active = table.active() if table.exists() else {}
         checked = standing.keys() if looked_at is None else standing.keys() & set(looked_at)
         published = Published(
-            dataset=self.datasets[name],
+            dataset=self.definitions[name],
             days={day for day, files in active.items() if files} | standing.keys(),
             standing=standing,
             findings=self.ledger.findings(name, {day: standing[day].unit for day in checked}),

@@ -22,10 +22,8 @@ from backfill_assets.core.measured import Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
-from backfill_assets.dataset.definition import Dataset, Publication
-from backfill_assets.delta.table import PublishedTable
+from backfill_assets.dataset.definition import Publication
 from backfill_assets.evidence.readiness import Command, Obstacles, Survey, commands_for
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
 from backfill_assets.report.causes import Attribution, Reach, attribute, made_reach, planned_reach
 from backfill_assets.report.concerns import (
@@ -58,7 +56,7 @@ from backfill_assets.report.facts import (
 )
 from backfill_assets.report.judgement import Grounds, Judgement, judge_unit
 from backfill_assets.report.series import PublishedBeside, Series, series_of
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -112,18 +110,14 @@ class Review:
 
 
 @dataclass(frozen=True)
-class Reviews:
+class Reviews(OnWarehouse):
     """Writes reviews; reads only.
 
     `price` is what an hour of batch time costs, if anybody has said so; `obstacles` tells what keeps a campaign of which
     all evidence is good from being released.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
     publisher: Publisher
-    datasets: Mapping[str, Dataset]
-    clock: Clock
     price: Price | None = None
     obstacles: Callable[[Campaign, Survey], Obstacles] = lambda _campaign, _survey: Obstacles()
 
@@ -255,7 +249,7 @@ class _Reviewing:
     def _series(self, name: str) -> tuple[Series, ...]:
         mine = {day: one for (dataset, day), one in self.evidence.items() if dataset == name}
         around = self.shown[name].around()
-        return series_of(self.reviews.datasets[name], mine, self.unit.contract.of(name), around)
+        return series_of(self.reviews.definitions[name], mine, self.unit.contract.of(name), around)
 
     @cached_property
     def seams(self) -> tuple[Seam, ...]:
@@ -280,7 +274,7 @@ class _Reviewing:
     @cached_property
     def concerns(self) -> tuple[Concern, ...]:
         """Whatever speaks against the unit."""
-        datasets = self.reviews.datasets
+        datasets = self.reviews.definitions
         checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
         judged = judged_seams(self.evidence)
         unjudged = [seam for seam in self.seams if place_of(seam) not in judged]
@@ -329,7 +323,7 @@ class _Reviewing:
 
     @property
     def _approval_needed(self) -> bool:
-        campaign, datasets = self.campaign, self.reviews.datasets
+        campaign, datasets = self.campaign, self.reviews.definitions
         always = any(
             datasets[name].publication is Publication.approval for name in self.unit.targets if name in datasets
         )

@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset, steps
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Admitted, Campaign, JournalEntry, Knobs, Phase
@@ -43,6 +42,7 @@ from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.rollback import Rollback
 from backfill_assets.release.sweep import Sweep
 from backfill_assets.storage.layout import ReportFolder
+from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.actors import (
     CountedIds,
     LiveRunsOf,
@@ -99,23 +99,25 @@ class World:
     def close(self) -> None:
         self.ledger.close()
 
+    def warehouse(self, user: str = "ada") -> Warehouse:
+        """What acts take, as things are now."""
+        catalog = Catalog({name: loaded(d, self.folder, self.basis.code(name)) for name, d in self.datasets.items()})
+        return Warehouse(catalog, layout(self.folder), self.tables, self.ledger, self.clock, self.ids, User(user))
+
     # What acts on tables and their releases.
 
     def publisher(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Publisher:
-        return Publisher(
-            self.ledger, self.tables, self.clock, self.ids, User(), self.fingerprints, self.basis,
-            datasets=self.datasets, wait=self.wait, checkpoint=checkpoint,
-        )  # fmt: skip
+        return Publisher(self.warehouse(), self.fingerprints, self.basis, self.wait, checkpoint)
 
     def rollback(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Rollback:
-        return Rollback(self.ledger, self.tables, self.clock, self.ids, User(), self.wait, checkpoint, self.datasets)
+        return Rollback(self.warehouse(), self.wait, checkpoint)
 
     def reconcile(self) -> Reconcile:
-        plain = Reconcile(self.ledger, self.tables, self.clock, self.datasets)
+        plain = Reconcile(self.warehouse())
         return replace(plain, after=self.aftermath().repairing()) if self.asked else plain
 
     def sweep(self) -> Sweep:
-        return Sweep(self.ledger, self.tables, self.clock)
+        return Sweep(self.warehouse())
 
     def doctor(self) -> Doctor:
         places = (StoredTables(layout(self.folder)), ReportFolder(self.folder / "reports"))
@@ -128,39 +130,35 @@ class World:
     # What acts on campaigns; their publisher and rollback mind the campaign's rules, and tell of what they did.
 
     def notifier(self) -> Notifier:
-        return Notifier(self.ledger, self.post, self.clock, User())
+        return Notifier(self.warehouse(), self.post)
 
     def aftermath(self) -> Aftermath:
-        tell = self.notifier().tell
         tidy = Preview(self.ledger, self.previews).tidy
-        return Aftermath(self.ledger, self.data_releases, tell, lambda name: self.tables[name].keep_for, tidy)
+        return Aftermath(self.warehouse(), self.data_releases, self.notifier().tell, tidy)
 
     def guard(self) -> CampaignGuard:
-        return CampaignGuard(self.ledger, self.tables, self.clock, self.drift, roles=ROLES)
-
-    def drift(self, campaign: Campaign) -> str:
-        return drift_of(campaign, {name: self.basis.code(name) for name in self.datasets})
+        return CampaignGuard(self.warehouse(), roles=ROLES)
 
     def campaign_publisher(self, user: str = "ada") -> Publisher:
-        return replace(self.publisher(), guard=self.guard(), after=self.aftermath(), identity=User(user))
+        own = self.warehouse(user)
+        return replace(self.publisher(), warehouse=own, guard=self.guard(), after=self.aftermath())
 
     def campaign_rollback(self, user: str = "ada") -> Rollback:
-        return replace(self.rollback(), after=self.aftermath(), identity=User(user))
+        return replace(self.rollback(), warehouse=self.warehouse(user), after=self.aftermath())
 
     def release(self, user: str = "ada") -> CampaignRelease:
         return CampaignRelease(self.ledger, self.campaign_publisher(user), self.guard())
 
     def approving(self, user: str = "anna") -> Approving:
-        return Approving(self.ledger, self.campaign_publisher(user), self.clock, User(user), ROLES, self.drift)
+        return Approving(self.warehouse(user), self.campaign_publisher(user), ROLES)
 
     def sign_off(self) -> SignOff:
-        return SignOff(self.ledger, self.tables, self.clock, User(), self.sweep())
+        return SignOff(self.warehouse(), self.sweep())
 
     @property
     def gatekeeper(self) -> Gatekeeper:
-        datasets = {name: loaded(d, self.folder, self.basis.code(name)) for name, d in self.datasets.items()}
-        workload = Workload(self.ledger, datasets, self.tables)
-        return Gatekeeper(self.ledger, Catalog(datasets), self.clock, LiveRunsOf(self.scheduler), workload)
+        own = self.warehouse()
+        return Gatekeeper(self.ledger, own.catalog, self.clock, LiveRunsOf(self.scheduler), Workload(own))
 
     @property
     def conductor(self) -> Conductor:
@@ -171,10 +169,7 @@ class World:
 
     @property
     def control(self) -> Control:
-        return Control(
-            self.ledger, self.gatekeeper.catalog, self.clock, self.ids, User(), self.conductor, self.make_plan,
-            self.conductor.tell,
-        )  # fmt: skip
+        return Control(self.warehouse(), self.conductor, self.make_plan, self.conductor.tell)
 
     @property
     def standings(self) -> Standings:

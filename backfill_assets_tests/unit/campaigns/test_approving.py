@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from backfill_assets.campaign.state import CHANGED, Action, JournalEntry, Phase
+from backfill_assets.control.approve import Approving
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError, RollbackError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets_tests.harness.clocks import FixedClock
@@ -126,12 +127,18 @@ def test_a_published_campaign_has_nothing_to_approve(campaigns: World) -> None:
         campaigns.approving().approve(NAME, "")
 
 
+def _approving(campaigns: World, user: str, now: dt.datetime) -> Approving:
+    """Somebody whose clock says something else than everybody's."""
+    own = replace(campaigns.warehouse(user), clock=FixedClock(now))
+    return replace(campaigns.approving(user), warehouse=own)
+
+
 @pytest.mark.parametrize("ahead", [dt.timedelta(minutes=5), dt.timedelta(days=3653)], ids=str)
 def test_an_approval_by_a_clock_that_is_ahead_does_not_survive_the_rollback(
     campaigns: World, ahead: dt.timedelta
 ) -> None:
     campaign, unit = campaigns.validated()
-    fast = replace(campaigns.approving(), clock=FixedClock(campaigns.clock.now() + ahead))
+    fast = _approving(campaigns, "anna", campaigns.clock.now() + ahead)
     fast.approve(NAME, campaigns.approval_of(unit.id).pending)
     release = campaigns.release().publish(NAME).outcome.release
     campaigns.campaign_rollback().execute(release, "wrong")
@@ -139,7 +146,7 @@ def test_an_approval_by_a_clock_that_is_ahead_does_not_survive_the_rollback(
     with pytest.raises(ApprovalError, match="nobody has approved"):
         campaigns.release().publish(NAME)
     # One by a clock that is behind counts, for it came after the rollback.
-    slow = replace(campaigns.approving("ben"), clock=FixedClock(campaigns.clock.now() - ahead))
+    slow = _approving(campaigns, "ben", campaigns.clock.now() - ahead)
     slow.approve(NAME, campaigns.approval_of(unit.id).pending)
     assert campaigns.approval_of(unit.id).unapproved == ()
     assert campaigns.ledger.journal(campaign.id)[-1].action is Action.approved

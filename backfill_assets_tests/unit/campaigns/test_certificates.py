@@ -14,9 +14,8 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ApprovalError, InvalidDayError, ModelError, ProofError, UnitError
 from backfill_assets.core.measured import Value
 from backfill_assets.proof.certificate import Prover, Sampled, ways_for
-from backfill_assets_tests.harness.actors import User
 from backfill_assets_tests.harness.specifications import DAYS, NAME
-from backfill_assets_tests.harness.tables import day, fingerprint, loaded, rows_of, write_shadow
+from backfill_assets_tests.harness.tables import day, fingerprint, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World
 
 pytestmark = pytest.mark.slow
@@ -65,10 +64,7 @@ def delivered(world: World, *days: dt.date) -> None:
 
 
 def prover(world: World, engine: Engine) -> Prover:
-    datasets = {name: loaded(d, world.folder) for name, d in world.datasets.items()}
-    return Prover(
-        world.ledger, datasets, world.tables, world.basis, lambda _: engine, world.clock, world.ids, User()
-    )  # fmt: skip
+    return Prover(world.warehouse(), world.basis, lambda _: engine)
 
 
 def proven(campaigns: World, **otherwise: tuple[int, ...]) -> Certificate:

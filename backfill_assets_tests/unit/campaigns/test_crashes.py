@@ -166,7 +166,9 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     tables = {name: between(t, ("commit", "store_manifest"), before=die_at) for name, t in two.tables.items()}
     ledger = between(two.ledger, ("intend", "finalize", "abandon"), before=die_at)
     with pytest.raises(Died):
-        replace(two.publisher(damage), ledger=ledger, tables=tables).release(unit.id)
+        replace(two.publisher(damage), warehouse=replace(two.warehouse(), ledger=ledger, tables=tables)).release(
+            unit.id
+        )
     two.clock.advance(dt.timedelta(minutes=5))
     seen = explained(two)
     two.reconcile().run()

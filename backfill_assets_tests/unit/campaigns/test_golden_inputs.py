@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.sources import Format, Golden, Reference
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.inputs import fact_inputs
@@ -21,7 +23,7 @@ BOOKED = Golden(file=Reference(format=Format.csv, path="golden/booked.csv", colu
 
 
 def basis(world: World, dataset: Dataset) -> CurrentBasis:
-    return CurrentBasis({"sales": loaded(dataset, world.folder)}, world.ledger, layout(world.folder), world.tables)
+    return CurrentBasis(replace(world.warehouse(), catalog=Catalog({"sales": loaded(dataset, world.folder)})))
 
 
 def with_golden(world: World) -> CurrentBasis:

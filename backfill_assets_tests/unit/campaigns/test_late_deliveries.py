@@ -7,6 +7,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.definition import Live
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.sources import Format, OnMissing, Reference, reading_of
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays
@@ -37,11 +39,12 @@ class Desk:
         self.folder = folder
         self.written = 1_700_000_000
         self.loaded = {name: loaded(dataset, folder) for name, dataset in self.world.datasets.items()}
-        self.world.basis = self.basis = TwoChecks(self.loaded, self.world.ledger, layout(folder), self.world.tables)
+        self.warehouse = replace(self.world.warehouse(), catalog=Catalog(self.loaded))
+        self.world.basis = self.basis = TwoChecks(self.warehouse)
 
     @property
     def late(self) -> LateDeliveries:
-        return LateDeliveries(self.world.ledger, self.loaded, self.world.tables, layout(self.folder), self.world.clock)
+        return LateDeliveries(self.warehouse)
 
     def says(self, name: str = "sales", **what: object) -> None:
         """Change what the contract of a dataset says."""
@@ -230,7 +233,7 @@ def test_days_that_were_built_from_other_references_are_outdated(desk: Desk, tmp
     file = layout(tmp_path).sources / "cities.csv"
     file.write_text("city\nParis\n", encoding="utf-8")
     desk.says(references={"cities": cities})
-    outdated = OutdatedDays(desk.world.ledger, desk.loaded, desk.world.tables, desk.basis)
+    outdated = OutdatedDays(desk.warehouse, desk.basis)
     desk.world.released({D1: [1], D2: [2]})
     # The third day was built before there was a reference.
     assert (outdated.of("sales").days, outdated.of("sales").causes) == (

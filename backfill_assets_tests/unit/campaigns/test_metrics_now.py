@@ -20,7 +20,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 def metrics(world: World) -> MetricsNow:
-    return MetricsNow(world.ledger, world.datasets, world.tables, world.clock)
+    return MetricsNow(world.warehouse())
 
 
 def test_a_dataset_without_a_release_has_no_figures(world: World) -> None:

@@ -23,6 +23,7 @@ from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing, Source
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.storage.files import delivered_sizes, discover
+from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded
 from backfill_assets_tests.harness.world import LEASE, World
@@ -46,9 +47,11 @@ class Office:
 
     @property
     def planner(self) -> Planner:
-        world, loaded = self.world, self.loaded
-        basis = CurrentBasis(loaded, world.ledger, layout(self.folder), world.tables)
-        return Planner(Catalog(loaded), world.ledger, world.tables, layout(self.folder), basis, world.clock)
+        return Planner(self.warehouse, CurrentBasis(self.warehouse))
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return replace(self.world.warehouse(), catalog=Catalog(self.loaded))
 
     def source(self, **changes: object) -> None:
         self.change("sales", source=self.datasets["sales"].landing.model_copy(update=changes))
@@ -186,8 +189,7 @@ def test_the_estimate_counts_batches_of_canaries_and_rest_and_the_bytes_that_the
     plan = office.planner.plan(spec())
     cuts = [step for step in plan.steps if step.kind in {StepKind.canary, StepKind.rest}]
     assert plan.estimate.batches == sum(int(s.text.split(" batches")[0].split()[-1]) for s in cuts)
-    loaded, world = office.loaded, office.world
-    workload = Workload(world.ledger, loaded, world.tables)
+    workload = Workload(office.warehouse)
     each = [batch for step in cuts for batch in batches(step.days, 4, 31)]
     assert plan.estimate.bytes == sum(workload.bytes_read(name, b) for name in ("sales", "totals") for b in each)
 

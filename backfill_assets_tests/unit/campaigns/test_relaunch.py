@@ -27,7 +27,7 @@ def chain(tmp_path: Path) -> Iterator[World]:
 
 
 def _plans(world: World) -> Relaunches:
-    return Relaunches(world.ledger, world.tables, world.datasets)
+    return Relaunches(world.warehouse())
 
 
 def test_a_unit_gets_what_it_lacks_and_what_is_built_from_that(chain: World) -> None:

@@ -16,6 +16,7 @@ from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import Level
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.report.causes import made_reach
 from backfill_assets.report.facts import all_seams, of_reaches, place_of, subject_of
 from backfill_assets.report.judgement import Outcome
@@ -31,7 +32,7 @@ PRICE = Price(Decimal(3600), "EUR")
 
 
 def reviews(world: World) -> Reviews:
-    return Reviews(world.ledger, world.tables, world.publisher(), world.datasets, world.clock, PRICE)
+    return Reviews(world.warehouse(), world.publisher(), PRICE)
 
 
 def built(world: World, *days: int, passed: bool = True) -> Unit:
@@ -190,9 +191,9 @@ def test_a_dataset_that_is_not_loaded_keeps_its_unit_from_being_ready(tmp_path: 
     unit = world.open_unit({"orders": DAYS[:1], "totals": DAYS[:1]})
     for name in ("orders", "totals"):
         world.build(unit, name, {DAYS[0]: [2]})
-    left = {name: one for name, one in world.tables.items() if name != "totals"}
-    loaded = replace(reviews(world), tables=left, datasets={"orders": world.datasets["orders"]})
-    review = replace(loaded, publisher=replace(world.publisher(), tables=left)).of(unit.id)
+    whole = world.warehouse()
+    left = whole.of(Catalog({"orders": whole.catalog.datasets["orders"]}))
+    review = Reviews(left, replace(world.publisher(), warehouse=left), PRICE).of(unit.id)
     assert review.judgement.sentence.startswith("Not ready: structural check loaded of totals fails: found no dataset")
     assert "put its folder back, or repair its dataset.yaml" in review.judgement.sentence
     world.close()

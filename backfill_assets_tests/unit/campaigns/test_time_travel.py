@@ -25,7 +25,7 @@ LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 
 
 def travel(world: World) -> TimeTravel:
-    return TimeTravel(world.ledger, world.tables)
+    return TimeTravel(world.warehouse())
 
 
 def test_a_release_is_the_whole_table_as_it_was_right_after_it(world: World) -> None:

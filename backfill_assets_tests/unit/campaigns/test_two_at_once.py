@@ -14,7 +14,7 @@ import pytest
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import Action, Approval, Campaign
 from backfill_assets.core.errors import ApprovalError, BackfillError, CampaignError, RollbackError
-from backfill_assets_tests.harness.actors import Scheduler, User
+from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.told import Told
@@ -62,7 +62,7 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told,
         def tell(_: Campaign, notice: Notice, _text: str) -> None:
             notices.append((user, notice, bool(own.ledger.units())))
 
-        control = replace(own.control, identity=User(user), tell=tell)
+        control = replace(own.control, warehouse=own.warehouse(user), tell=tell)
         barrier.wait()
         try:
             return control.launch(NAME)

@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 
 from backfill_assets.core.errors import EvidenceError, LedgerError, RollbackError, SourceError, UnitError
 from backfill_assets.core.unit import Unit, UnitState
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.outdated import OutdatedDays, UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Fault
@@ -37,15 +38,13 @@ class Shop:
         datasets = self.world.datasets
         datasets["totals"] = derived("totals", "sales", lookback=lookback)
         self.loaded = {name: loaded(dataset, folder) for name, dataset in datasets.items()}
-        self._wire(folder)
+        self._wire()
 
-    def _wire(self, folder: Path) -> None:
-        self.basis = TwoChecks(
-            self.loaded, self.world.ledger, layout(folder), self.world.tables, self.world.fingerprints
-        )
-        self.world.basis = self.basis
+    def _wire(self) -> None:
+        warehouse = replace(self.world.warehouse(), catalog=Catalog(self.loaded))
+        self.world.basis = self.basis = TwoChecks(warehouse, self.world.fingerprints)
         self.places = UpstreamPlaces(self.world.ledger, self.loaded)
-        self.outdated = OutdatedDays(self.world.ledger, self.loaded, self.world.tables, self.basis)
+        self.outdated = OutdatedDays(warehouse, self.basis)
 
     def unit(self, *days: dt.date, names: tuple[str, ...] = ("sales", "totals")) -> Unit:
         return self.world.open_unit(dict.fromkeys(names, days))
@@ -64,7 +63,7 @@ class Chain(Shop):
     def __init__(self, folder: Path) -> None:
         self.world = World(folder, ("zones", "sales<zones", "areas<sales"))
         self.loaded = {name: loaded(dataset, folder) for name, dataset in self.world.datasets.items()}
-        self._wire(folder)
+        self._wire()
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
 from backfill_assets.core.measured import Figures
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.sources import Consumer
 from backfill_assets.release.watch import WatchRelease
 from backfill_assets_tests.harness.actors import Post
@@ -43,9 +45,8 @@ class Sums:
 
 def watcher(campaigns: World, consumers: Mapping[str, Consumer] = FINANCE) -> WatchRelease:
     dataset = campaigns.datasets["sales"].model_copy(update={"consumers": dict(consumers)})
-    datasets = {"sales": loaded(dataset, campaigns.folder)}
-    tell = campaigns.notifier().tell
-    return WatchRelease(campaigns.ledger, datasets, campaigns.tables, campaigns.clock, Sums(campaigns), tell)
+    own = replace(campaigns.warehouse(), catalog=Catalog({"sales": loaded(dataset, campaigns.folder)}))
+    return WatchRelease(own, Sums(campaigns), campaigns.notifier().tell)
 
 
 def corrected(campaigns: World, **changes: object) -> str:

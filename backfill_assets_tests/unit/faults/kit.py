@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from backfill_assets.core.errors import BackfillError, RollbackError
 from backfill_assets.core.release import ReleaseKind, ReleaseState
-from backfill_assets.release.publish import Publisher
-from backfill_assets.release.rollback import Rollback
 from backfill_assets_tests.harness.between import Happens, between
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
@@ -39,10 +37,10 @@ def say(world: World, command: str, unit: str, before: Happens | None = None) ->
     watch = before or (lambda _call: None)
     ledger = between(world.ledger, calls, before=watch)
     tables = {name: between(table, calls, before=watch) for name, table in world.tables.items()}
+    warehouse = replace(world.warehouse(), ledger=ledger, tables=tables)
     if command == "publish":
-        publisher: Publisher = replace(world.publisher(), ledger=ledger, tables=tables)
-        return publisher.release(unit)
-    rollback: Rollback = replace(world.rollback(), ledger=ledger, tables=tables)
+        return replace(world.publisher(), warehouse=warehouse).release(unit)
+    rollback = replace(world.rollback(), warehouse=warehouse)
     return rollback.execute(published(world, unit), "no")
 
 

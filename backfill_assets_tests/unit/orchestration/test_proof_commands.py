@@ -34,9 +34,7 @@ def engine(house: House, monkeypatch: pytest.MonkeyPatch) -> Engine:
     found = Engine(house.world)
 
     def prover(self: Application) -> Prover:
-        return Prover(
-            self.ledger, self.datasets, self.tables, self.basis, lambda _: found, self.clock, self.ids, self.identity
-        )  # fmt: skip
+        return Prover(self.warehouse, self.basis, lambda _: found)
 
     made = cached_property(prover)
     made.__set_name__(Application, "prover")

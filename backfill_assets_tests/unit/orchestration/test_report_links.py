@@ -159,7 +159,8 @@ def test_whatever_goes_wrong_before_the_report_fails_no_step_either(
     unit = house.world.open_unit({"sales": [D1, D2]})
     house.world.build(unit, "sales", {D1: [1]})
     house.world.ledger.set_mode(unit.id, ReleaseMode.manual)
-    house.application.publisher = replace(house.application.publisher, tables={})
+    publisher = house.application.publisher
+    house.application.publisher = replace(publisher, warehouse=replace(publisher.warehouse, tables={}))
     assert told_of(house, unit) == []
     assert "report" not in capfd.readouterr().err  # nothing is surveyed before all days have passed
     house.world.build(unit, "sales", {D2: [1]})

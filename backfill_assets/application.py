@@ -171,7 +171,7 @@ class Application:
     @cached_property
     def road(self) -> Road:
         """Landing, staging, building and validating."""
-        return Road(self.ledger, self.datasets, self.layout, self.clock, self.tables, self.basis)
+        return Road(self.warehouse, self.basis)
 
     @cached_property
     def delivery_desk(self) -> DeliveryDesk:
@@ -281,8 +281,9 @@ class Application:
     @cached_property
     def doctor(self) -> Doctor:
         """Compares ledger, Delta logs, manifests, files and reports."""
-        places = (StoredTables(self.layout), ReportFolder(self.settings.reports))
-        return Doctor(self.ledger, self.tables, self.clock, *places, self.catalog.definitions, self.data_releases)
+        return Doctor(
+            self.warehouse, StoredTables(self.layout), ReportFolder(self.settings.reports), self.data_releases
+        )
 
     @cached_property
     def time_travel(self) -> TimeTravel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from backfill_assets.campaign.state import Action, JournalEntry
@@ -14,19 +14,17 @@ from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.release import is_ahead
 from backfill_assets.core.unit import AttemptState, Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable, StoredTables
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.files import REPORTS, FilesExam, days_of
 from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, Mended
 from backfill_assets.doctor.releases import RECONCILE, PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
 from backfill_assets.release.reconcile import Reconcile, RepairKind
 from backfill_assets.storage.layout import ReportFolder
-from backfill_assets.system import Clock, Identity
+from backfill_assets.system import Identity
+from backfill_assets.warehouse import OnWarehouse
 
 SETTLED = dt.timedelta(days=1)
 """How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""
@@ -36,15 +34,11 @@ _LOOKS = 3
 
 
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(OnWarehouse):
     """Compares; changes nothing. Without `events` the scheduler is not asked."""
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
-    clock: Clock
     stored: StoredTables
     reports: ReportFolder
-    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     data_releases: DataReleases | None = None
     events: EventLog | None = None
     old_unit: dt.timedelta = dt.timedelta(days=7)
@@ -61,7 +55,7 @@ class Doctor:
 
     def _files(self, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now = self.clock.now()
-        exam = FilesExam(self.ledger, self.datasets, now, now - self.settled)
+        exam = FilesExam(self.ledger, self.definitions, now, now - self.settled)
         there = {table.place for table in stored}
         gone = [StoredTable(f"raw/{name}", "raw", name) for name in self.datasets if f"raw/{name}" not in there]
         for table in (*stored, *gone):
@@ -238,7 +232,7 @@ class Repairer:
 
     def _forget_staged(self, dataset: str) -> None:
         """Days that were staged from nothing known are staged again; nobody else's work is touched."""
-        ledger, days = self.doctor.ledger, days_of(self.doctor.datasets.get(dataset), self.doctor.clock.now())
+        ledger, days = self.doctor.ledger, days_of(self.doctor.definitions.get(dataset), self.doctor.clock.now())
         ledger.add_staged(replace(day, inputs="", code="") for day in ledger.staged(dataset, days).values())
 
     def _in_table(self, cure: Cure) -> None:

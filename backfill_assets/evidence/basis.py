@@ -75,14 +75,12 @@ _Files = Mapping[dt.date, tuple[DataFile, ...]]
 
 
 @dataclass(frozen=True)
-class Contents:
+class Contents(OnWarehouse):
     """Finds the content of published days: empty for a day without files.
 
     Without `fingerprints` nothing is ever read: files that nobody measured only equal themselves.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
     fingerprints: ContentFingerprints | None = None
 
     def of(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
@@ -294,7 +292,7 @@ class CurrentBasis(OnWarehouse):
 
     @property
     def _published(self) -> Contents:
-        return Contents(self.ledger, self.tables, self.fingerprints)
+        return Contents(self.warehouse, self.fingerprints)
 
     def _digests(self, name: str, days: Collection[dt.date], *, lookback: bool) -> Mapping[dt.date, str]:
         dataset, wanted = self.datasets[name].dataset, tuple(sorted(days))

@@ -13,7 +13,6 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Unit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, CurrentBasis, UpstreamDays, published_among
 from backfill_assets.ledger.open import Ledger
@@ -24,14 +23,11 @@ _EMPTY: Final = layout_digest(())
 
 
 @dataclass(frozen=True)
-class UpstreamPlaces:
+class UpstreamPlaces(OnWarehouse):
     """Finds where upstream days stand: in the shadow of the unit that holds them, otherwise as published.
 
     A published table that waits for the very unit is never read: that would show the days as they were.
     """
-
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
 
     def of(self, unit: Unit | None, name: str, days: Days) -> tuple[UpstreamDays, ...]:
         """All upstream days behind these days of a dataset; without a unit, all as they are published.

@@ -14,9 +14,8 @@ from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import upstream_first, upstreams_of
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints, Contents
-from backfill_assets.ledger.open import Ledger
+from backfill_assets.warehouse import OnWarehouse
 
 
 class Fault(StrEnum):
@@ -159,7 +158,7 @@ def no_guard(_survey: Survey) -> Sanction:
 
 
 @dataclass(frozen=True)
-class Readiness:
+class Readiness(OnWarehouse):
     """Says what days of a unit are missing before they can be released; reads only.
 
     Runs before the gate, the guard, a relaunch, status, report and release all ask here. Where files of a published day are others
@@ -167,8 +166,6 @@ class Readiness:
     other rows.
     """
 
-    ledger: Ledger
-    tables: Mapping[str, PublishedTable]
     fingerprints: ContentFingerprints | None
     basis: BasisNow
 
@@ -232,7 +229,7 @@ class Readiness:
         if not moved or self.fingerprints is None:
             return frozenset()
         # What was read once is remembered: this is asked again and again, also while a run waits for another one.
-        now = Contents(self.ledger, self.tables, self.fingerprints).of(name, moved)
+        now = Contents(self.warehouse, self.fingerprints).of(name, moved)
         return frozenset(day for day in moved if now[day] == evidence[day].measured.published.fingerprint)
 
 

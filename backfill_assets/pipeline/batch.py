@@ -16,7 +16,6 @@ from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasureme
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
 from backfill_assets.dataset.deliveries import in_force
-from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
 from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
@@ -41,13 +40,12 @@ _TRIES: Final = 3
 class Road(Landing):
     """Everything that happens to a batch of days before its release; each step is idempotent."""
 
-    tables: Mapping[str, PublishedTable]
     basis: CurrentBasis
 
     @property
     def sources(self) -> UpstreamPlaces:
         """Where upstream days are read from."""
-        return UpstreamPlaces(self.ledger, self.datasets)
+        return UpstreamPlaces(self.warehouse)
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
         """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
@@ -89,7 +87,7 @@ class Road(Landing):
     @property
     def readiness(self) -> Readiness:
         """What days are missing before their release; the same answer that the release itself asks for."""
-        return Readiness(self.ledger, self.tables, self.basis.fingerprints, self.basis)
+        return Readiness(self.warehouse, self.basis.fingerprints, self.basis)
 
     def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
         """The days that cannot be released as they are; all others need no work, whatever launched it."""

@@ -22,7 +22,6 @@ from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.delta.shadows import keep, kept
 from backfill_assets.evidence.inputs import lost_days
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.formats import Found, delivered_rows, require_columns
 from backfill_assets.pipeline.raw_table import (
     DELIVERY_DAY,
@@ -37,7 +36,7 @@ from backfill_assets.pipeline.raw_table import (
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
 from backfill_assets.storage.files import EPOCH, SourceFile, discover, require_sources, sha256_of
 from backfill_assets.storage.layout import Layout
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 def land(
@@ -189,13 +188,8 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Landing:
+class Landing(OnWarehouse):
     """Everything that raw needs before a batch of days is staged."""
-
-    ledger: Ledger
-    datasets: Mapping[str, LoadedDataset]
-    layout: Layout
-    clock: Clock
 
     def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
         """Land the deliveries from which these business days are built, those of the days that they look back at included.

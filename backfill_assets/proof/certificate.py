@@ -226,7 +226,7 @@ class Prover(OnWarehouse):
         return prints, tuple(_disagreements(engine, sampled.dataset, prints, places))
 
     def _sampled(self, subject: RecomputedDays) -> Sampled:
-        found = UpstreamPlaces(self.ledger, self.datasets).of(subject.open_unit, subject.dataset, subject.days)
+        found = UpstreamPlaces(self.warehouse).of(subject.open_unit, subject.dataset, subject.days)
         upstream = {days.loaded.name: days.places for days in found}
         dataset = self.datasets[subject.dataset].dataset
         known = self.ledger.deliveries(subject.dataset, dataset.fact_delivery_days(subject.days))

@@ -328,7 +328,7 @@ class HistoryDiffs(OnWarehouse):
         except ProofError as error:
             return DatasetDiff(name, fault=str(error))
         scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
-        found = UpstreamPlaces(self.ledger, catalog.datasets).of(None, name, days)
+        found = UpstreamPlaces(warehouse).of(None, name, days)
         dataset = catalog.definitions[name]
         force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
         sampled = Sampled(name, days, {one.loaded.name: one.places for one in found}, force)

@@ -125,7 +125,7 @@ class Publisher(OnWarehouse):
     @property
     def readiness(self) -> Readiness:
         """What days are missing before their release."""
-        return Readiness(self.ledger, self.tables, self.fingerprints, self.basis)
+        return Readiness(self.warehouse, self.fingerprints, self.basis)
 
     @property
     def _finisher(self) -> Finisher:

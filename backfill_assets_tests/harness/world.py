@@ -121,8 +121,7 @@ class World:
 
     def doctor(self) -> Doctor:
         places = (StoredTables(layout(self.folder)), ReportFolder(self.folder / "reports"))
-        plain = Doctor(self.ledger, self.tables, self.clock, *places, self.datasets, events=self.events)
-        return replace(plain, data_releases=self.data_releases) if self.asked else plain
+        return Doctor(self.warehouse(), *places, self.data_releases if self.asked else None, events=self.events)
 
     def repairer(self) -> Repairer:
         return Repairer(self.doctor(), self.reconcile(), User())
@@ -245,7 +244,7 @@ class World:
     def days_to_build(self, unit: str, name: str) -> tuple[dt.date, ...]:
         """The days that a run would build, whatever launched it."""
         basis: Any = self.basis
-        road = Road(self.ledger, {}, layout(self.folder), self.clock, self.tables, basis)
+        road = Road(self.warehouse(), basis)
         opened = self.ledger.unit(unit)
         return road.days_to_build(opened, name, opened.targets[name])
 

@@ -229,7 +229,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
             **application.road.tables,
             "trips": between(application.road.tables["trips"], {"version"}, before=next_of(looks)),
         }
-        road = replace(application.road, clock=clock, tables=tables)
+        road = replace(application.road, warehouse=replace(application.warehouse, clock=clock, tables=tables))
         unit = opened(application, {"totals": (D1,)})
         attempt = application.ledger.start_attempt(unit.id, "totals", (D1,), unit.id, dt.timedelta(minutes=10))
         road.build(kit.spark, unit, attempt)
@@ -401,7 +401,7 @@ def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(
             old.road.stage(kit.spark, "trips", (D1,))
 
     busy = between(application.ledger, {"add_staged"}, after=stages)
-    road = replace(application.road, ledger=busy)
+    road = replace(application.road, warehouse=replace(application.warehouse, ledger=busy))
     road.land(kit.spark, "trips", (D1,))
     attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
     road.build(kit.spark, unit, attempt)

@@ -35,7 +35,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def road(desk: Desk) -> Road:
-    return Road(desk.world.ledger, desk.loaded, layout(desk.folder), desk.world.clock, desk.world.tables, desk.basis)
+    return Road(desk.warehouse, desk.basis)
 
 
 def test_days_are_to_be_landed_until_all_files_behind_them_have_landed(desk: Desk) -> None:

@@ -41,7 +41,7 @@ from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
-from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.campaigns.lifecycle_model import EDGES, READY, Built, Model, world_may_move
 
@@ -219,7 +219,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert unit is not None
         days = list(world.scheduler.requests[-1].days) if unit.state is UnitState.open else []
         basis: Any = world.basis
-        road = Road(world.ledger, {}, layout(self.folder), world.clock, world.tables, basis)
+        road = Road(world.warehouse(), basis)
         done = 0
         while days:
             size = world.campaign().knobs.partitions_per_batch

@@ -233,7 +233,7 @@ def test_a_release_that_comes_while_the_doctor_looks_is_no_fault(world: World) -
 
     doctor = world.doctor()
     slow = between(world.tables["sales"], ("history", "active"), before=release)
-    assert replace(doctor, tables={"sales": slow}).examine() == ()
+    assert replace(doctor, warehouse=replace(doctor.warehouse, tables={"sales": slow})).examine() == ()
     assert world.content() == NEW
 
 

@@ -43,7 +43,7 @@ class Shop:
     def _wire(self) -> None:
         warehouse = replace(self.world.warehouse(), catalog=Catalog(self.loaded))
         self.world.basis = self.basis = TwoChecks(warehouse, self.world.fingerprints)
-        self.places = UpstreamPlaces(self.world.ledger, self.loaded)
+        self.places = UpstreamPlaces(warehouse)
         self.outdated = OutdatedDays(warehouse, self.basis)
 
     def unit(self, *days: dt.date, names: tuple[str, ...] = ("sales", "totals")) -> Unit:

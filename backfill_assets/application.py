@@ -176,7 +176,7 @@ class Application:
     @cached_property
     def delivery_desk(self) -> DeliveryDesk:
         """Shows deliveries, takes them out and back, reads them again."""
-        return DeliveryDesk(self.road, self.identity)
+        return DeliveryDesk(self.road)
 
     @cached_property
     def publisher(self) -> Publisher:
@@ -212,7 +212,7 @@ class Application:
     @cached_property
     def campaign_release(self) -> CampaignRelease:
         """Publishes campaigns."""
-        return CampaignRelease(self.ledger, self.publisher, self.guard)
+        return CampaignRelease(self.warehouse, self.publisher, self.guard)
 
     @cached_property
     def prover(self) -> Prover:
@@ -230,7 +230,7 @@ class Application:
     @cached_property
     def sign_off(self) -> SignOff:
         """Closes campaigns and cleans up after them."""
-        return SignOff(self.warehouse, self.sweep())
+        return SignOff(self.warehouse)
 
     @cached_property
     def history(self) -> History:

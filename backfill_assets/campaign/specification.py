@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo
@@ -254,7 +253,7 @@ class Specification(Part):
         return Contract(tuple(clause for clause in clauses if clause.metrics or clause.rows))
 
     def to_plain(self) -> dict[str, Any]:
-        """JSON values that `from_plain` reads back, defaults included."""
+        """JSON values that `from_json` reads back, defaults included."""
         plain = self.model_dump(mode="json", by_alias=True)
         if not self.validation.expected_row_change:
             # Specifications of before rows could be promised keep their hashes.
@@ -263,10 +262,10 @@ class Specification(Part):
         return plain if self.publish_window else {k: v for k, v in plain.items() if k != "publish_window"}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The specification that `to_plain` was made from.
+    def from_json(cls, text: str) -> Self:
+        """The specification of which `to_plain` was stored.
 
         Raises:
             ValidationError: these are no values of a specification.
         """
-        return cls.model_validate_json(json.dumps(plain), strict=True, context=STORED)
+        return cls.model_validate_json(text, strict=True, context=STORED)

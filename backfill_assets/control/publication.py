@@ -16,7 +16,7 @@ from backfill_assets.core.release import DataFile, Manifest, ReleaseKind
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey, refusal
-from backfill_assets.ledger.open import Ledger, last_step
+from backfill_assets.ledger.open import last_step
 from backfill_assets.release.publish import AlreadyReleased, Publisher, Released
 from backfill_assets.release.rollback import plan_rollback
 from backfill_assets.warehouse import OnWarehouse
@@ -263,10 +263,9 @@ class PublishedCampaign:
 
 
 @dataclass(frozen=True)
-class CampaignRelease:
+class CampaignRelease(OnWarehouse):
     """Publishes campaigns. The publisher's guard is asked by every road; here it may be given a reason besides."""
 
-    ledger: Ledger
     publisher: Publisher
     guard: CampaignGuard
 

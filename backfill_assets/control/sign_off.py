@@ -44,8 +44,6 @@ class Cleanup:
 class SignOff(OnWarehouse):
     """Closes published campaigns, and cleans up after those that are closed or undone."""
 
-    sweep: Sweep
-
     def sign_off(self, campaign_id: str, reason: str = "") -> Campaign:
         """Close a published campaign: somebody has looked at what readers see, and it is right.
 
@@ -78,9 +76,7 @@ class SignOff(OnWarehouse):
         refusal = self._refusal(campaign, window)
         targets = self.ledger.unit(campaign.unit).targets if campaign.unit else {}
         own = {name: self.tables[name] for name in targets if name in self.tables}
-        sweep = replace(
-            self.sweep, warehouse=replace(self.warehouse, tables=own), over=self.sweep.over | {campaign.unit}
-        )
+        sweep = Sweep(replace(self.warehouse, tables=own), over=frozenset({campaign.unit}))
         now = self.clock.now()
         at = max(now, window or now)
         if dry_run:

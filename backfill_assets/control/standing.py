@@ -24,8 +24,8 @@ from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
 from backfill_assets.evidence.readiness import DayFault
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
+from backfill_assets.warehouse import OnWarehouse
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,9 @@ _RANK = {"stale": 1, "failed": 2, "missing": 3}
 
 
 @dataclass(frozen=True)
-class Standings:
+class Standings(OnWarehouse):
     """Takes standings; reads only. `roles` say whose approvals count, if this process knows of any."""
 
-    ledger: Ledger
     publisher: Publisher
     gatekeeper: Gatekeeper
     roles: Roles | None = None

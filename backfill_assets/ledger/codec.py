@@ -115,7 +115,7 @@ def _plan(text: str) -> Plan:
 
 @lru_cache(maxsize=8)
 def _specification(text: str) -> Specification:
-    return Specification.from_plain(json.loads(text))
+    return Specification.from_json(text)
 
 
 def campaign_from_row(row: RowMapping) -> Campaign:

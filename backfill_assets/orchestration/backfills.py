@@ -193,7 +193,7 @@ def desk_of(application: Application, instance: dg.DagsterInstance, webserver: s
     tell = application.notifier.tell
     conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, tell)
     control = Control(application.warehouse, conductor, application.planner.plan, tell)
-    standings = Standings(application.ledger, application.publisher, gatekeeper, application.settings.roles or None)
+    standings = Standings(application.warehouse, application.publisher, gatekeeper, application.settings.roles or None)
     return Desk(control, conductor, gatekeeper, standings)
 
 

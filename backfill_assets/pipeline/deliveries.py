@@ -20,7 +20,6 @@ from backfill_assets.evidence.basis import published_among
 from backfill_assets.pipeline.batch import Road
 from backfill_assets.pipeline.land import land
 from backfill_assets.storage.files import SourceFile, discover
-from backfill_assets.system import Identity
 
 Days = tuple[dt.date, ...]
 
@@ -78,7 +77,6 @@ class DeliveryDesk:
     """Commands about deliveries; each change is in the journal of deliveries and makes the touched days stale."""
 
     road: Road
-    identity: Identity
 
     def shown(self, name: str, days: Days = ()) -> tuple[ShownDelivery, ...]:
         """The deliveries of these delivery days, or of all, and files that have not landed; by day and path.
@@ -150,7 +148,7 @@ class DeliveryDesk:
         same = [one for one in wanted if (f := there.get(place_of(one))) and f.fingerprint == one.fingerprint]
         files = [replace(there[place_of(one)], delivered_at=one.delivered_at) for one in same]
         # Before and after: what is staged in between is stale, whichever rows it took.
-        who = (Deed.read, self.identity.name(), reason)
+        who = (Deed.read, self.road.identity.name(), reason)
         ledger.change_deliveries(same, *who)
         anew = {f.content: _ANEW for f in files}
         read = land(spark, loaded, self.road.layout, files, self.road.clock.now(), anew) if files else ()
@@ -162,7 +160,7 @@ class DeliveryDesk:
         if not wanted:
             what = "was withdrawn" if deed is Deed.restored else "has landed"
             raise ArgumentError(f"{name}: nothing that fits {chosen} {what}; see: backfill deliveries {name}")
-        return self._done(name, self.road.ledger.change_deliveries(wanted, deed, self.identity.name(), reason))
+        return self._done(name, self.road.ledger.change_deliveries(wanted, deed, self.road.identity.name(), reason))
 
     def _done(self, name: str, changed: tuple[Delivery, ...]) -> Done:
         dataset = self.road.datasets[name].dataset

@@ -146,13 +146,13 @@ class World:
         return replace(self.rollback(), warehouse=self.warehouse(user), after=self.aftermath())
 
     def release(self, user: str = "ada") -> CampaignRelease:
-        return CampaignRelease(self.ledger, self.campaign_publisher(user), self.guard())
+        return CampaignRelease(self.warehouse(user), self.campaign_publisher(user), self.guard())
 
     def approving(self, user: str = "anna") -> Approving:
         return Approving(self.warehouse(user), self.campaign_publisher(user), ROLES)
 
     def sign_off(self) -> SignOff:
-        return SignOff(self.warehouse(), self.sweep())
+        return SignOff(self.warehouse())
 
     @property
     def gatekeeper(self) -> Gatekeeper:
@@ -172,7 +172,7 @@ class World:
 
     @property
     def standings(self) -> Standings:
-        return Standings(self.ledger, self.campaign_publisher(), self.gatekeeper)
+        return Standings(self.warehouse(), self.campaign_publisher(), self.gatekeeper)
 
     # Units, and campaigns in any phase.
 

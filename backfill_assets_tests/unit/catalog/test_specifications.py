@@ -10,6 +10,7 @@ import pytest
 import backfill_assets
 from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, read_specification, scoped
 from backfill_assets.campaign.specification import Specification
+from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.expected_change import parse_change
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog
@@ -416,4 +417,4 @@ def test_a_target_whose_folder_is_faulty_is_refused_with_what_is_wrong(tmp_path:
 
 def test_a_specification_is_the_same_after_it_was_stored(catalog: Catalog) -> None:
     before = read(YAML).specification
-    assert Specification.from_plain(before.to_plain()) == before
+    assert Specification.from_json(canonical_json(before.to_plain())) == before

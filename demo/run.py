@@ -15,6 +15,7 @@ from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say, table
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.layers import Layer
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
 from backfill_assets.orchestration.names import op_name
 from backfill_assets.spark.server import SparkServer
@@ -136,7 +137,7 @@ def _correct(application: Application) -> None:
 
 def _expecting(changes: Mapping[str, str]) -> Mapping[str, object]:
     contract = [{"days": [str(day) for day in REDELIVERED], "metrics": dict(changes)}]
-    return {"ops": {op_name("shadow", DATASET): {"config": {"expected_change": contract}}}}
+    return {"ops": {op_name(Layer.shadow, DATASET): {"config": {"expected_change": contract}}}}
 
 
 def _launch_and_follow(application: Application, backfill: Backfill, variables: Mapping[str, str]) -> None:

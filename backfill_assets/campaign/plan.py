@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.core.canonical import digest, plain
 from backfill_assets.core.days import day_range, format_days, runs_of_days, slices
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 
@@ -50,7 +51,7 @@ class PlannedDataset:
     """
 
     name: str
-    layers: tuple[str, ...]
+    layers: tuple[Layer, ...]
     days: StoredDays
     code_version: str
     inputs: Mapping[dt.date, str]

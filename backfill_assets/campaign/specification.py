@@ -27,6 +27,7 @@ from backfill_assets.core.days import MOST_DAYS, day_range
 from backfill_assets.core.errors import MisfitError
 from backfill_assets.core.expected_change import Clause, Contract
 from backfill_assets.core.fields import Day, Line, Name, Part, Period, TimeZone, Who
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import NAME_PATTERN
 
 ID_PATTERN = r"[a-z][a-z0-9-]{2,62}"
@@ -65,12 +66,12 @@ def _webhook(value: object) -> object:
     return value
 
 
-class Layer(StrEnum):
+class FirstLayer(StrEnum):
     """Where in the pipeline a campaign begins; a dataset without that layer begins at its first one after it."""
 
-    raw = "raw"
-    staging = "staging"
-    shadow = "shadow"
+    raw = Layer.raw.value
+    staging = Layer.staging.value
+    shadow = Layer.shadow.value
 
 
 class Notice(StrEnum):
@@ -129,7 +130,7 @@ class Reason(Part):
 class Scope(Part):
     """What is recomputed beside the target's shadow: earlier layers, and datasets that are built from it."""
 
-    from_: Layer = Field(default=Layer.raw, alias="from", description="The first layer that is run again.")
+    from_: FirstLayer = Field(default=FirstLayer.raw, alias="from", description="The first layer that is run again.")
     downstream: Annotated[
         str | tuple[str, ...],
         PlainValidator(_downstream),

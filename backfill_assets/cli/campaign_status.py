@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.plan import Estimate
-from backfill_assets.campaign.specification import Layer
 from backfill_assets.campaign.state import Action, Admitted, CampaignState
 from backfill_assets.cli.output import as_json, console, say, table
 from backfill_assets.control.standing import CampaignStanding
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.yaml import shown_path

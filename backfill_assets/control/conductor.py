@@ -27,6 +27,7 @@ from backfill_assets.campaign.state import (
 from backfill_assets.control.figures import Workload
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.errors import CampaignError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, Attempt, AttemptState, UnitState, Work, shown_days
 from backfill_assets.dataset.loaded import Catalog
@@ -55,7 +56,7 @@ class Batch:
 
     dataset: str
     days: tuple[dt.date, ...]
-    layer: str = "shadow"
+    layer: Layer = Layer.shadow
 
     def to_plain(self) -> dict[str, object]:
         """The same as plain JSON values, for a journal."""
@@ -65,7 +66,7 @@ class Batch:
     def from_plain(cls, plain: Mapping[str, Any]) -> Batch:
         """The batch that `to_plain` was made of."""
         days = tuple(dt.date.fromisoformat(day) for day in plain["days"])
-        return cls(plain["dataset"], days, plain["layer"])
+        return cls(plain["dataset"], days, Layer(plain["layer"]))
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Gatekeeper:
 class BackfillRequest:
     """A native backfill to be launched: layers by dataset over some days, with title, description and run tags."""
 
-    layers: Mapping[str, tuple[str, ...]]
+    layers: Mapping[str, tuple[Layer, ...]]
     days: tuple[dt.date, ...]
     title: str
     description: str

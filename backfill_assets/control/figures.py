@@ -9,6 +9,7 @@ from typing import Final
 
 from backfill_assets.campaign.plan import Days, Estimate, PlannedDataset, counted
 from backfill_assets.campaign.specification import Specification
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import DataFile
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Hold
@@ -113,7 +114,7 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 class Workload(OnWarehouse):
     """Sizes of what days are built from and compared with."""
 
-    def bytes_read(self, name: str, days: Collection[dt.date], layer: str = "shadow") -> int:
+    def bytes_read(self, name: str, days: Collection[dt.date], layer: Layer = Layer.shadow) -> int:
         """Bytes of the files behind one batch of a layer, compressed as they lie there.
 
         What was delivered for the days and for those they look back at, the published files that they are compared with,
@@ -124,7 +125,7 @@ class Workload(OnWarehouse):
         window = dataset.fact_delivery_days(asked)
         known = self.ledger.deliveries(name, window) if window else ()
         delivered = sum(d.size for d in in_force(dataset, known))
-        if layer != "shadow":
+        if layer != Layer.shadow:
             return delivered
         upstream = sum(self._published(above, dataset.upstream_days(above, asked)) for above in dataset.upstream)
         return delivered + upstream + self._published(name, asked)

@@ -23,13 +23,14 @@ from backfill_assets.campaign.plan import (
     rates_of,
     steps,
 )
-from backfill_assets.campaign.specification import Layer, Specification
+from backfill_assets.campaign.specification import FirstLayer, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.control.figures import FigureReader, Figures, PlanBasis, warnings_of
 from backfill_assets.core.canonical import digest, to_json
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.basis import BasisNow
@@ -151,7 +152,7 @@ class Planner(OnWarehouse):
 
     def _figures(self, specification: Specification, names: Iterable[str], days: Days) -> dict[str, Figures]:
         reader = FigureReader(self.warehouse)
-        landing, found = specification.scope.from_ is Layer.raw, dict[str, Figures]()
+        landing, found = specification.scope.from_ is FirstLayer.raw, dict[str, Figures]()
         for name in names:
             found[name] = reader.read(name, days, found, landing=landing)
         return found
@@ -202,10 +203,10 @@ def _canaries(specification: Specification, figures: Mapping[str, Figures]) -> D
     return choose_canaries(days, sizes, canary.partitions)
 
 
-def layers_from(first: Layer, dataset: Dataset) -> tuple[str, ...]:
+def layers_from(first: str, dataset: Dataset) -> tuple[Layer, ...]:
     """The layers of a dataset that a campaign builds: never the published one, and only shadow without a source."""
-    layers = tuple(layer.value for layer in Layer)
-    return layers[layers.index(first.value) :] if dataset.source is not None else layers[-1:]
+    built = dataset.built_layers
+    return built[built.index(first) :] if first in built else built[-1:]
 
 
 def plan_file(state: Path, plan: Plan) -> Path:

@@ -12,6 +12,7 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.core.evidence import DatasetDay, shadow_folder
 from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 
 
@@ -223,7 +224,7 @@ class Work:
     rows: int = 0
     bytes_read: int = 0
     waited: dt.timedelta = dt.timedelta()
-    layer: str = "shadow"
+    layer: Layer = Layer.shadow
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class Attempt:
     rows: int = 0
     bytes_read: int = 0
     waited: dt.timedelta = dt.timedelta()
-    layer: str = "shadow"
+    layer: Layer = Layer.shadow
 
     @property
     def folder(self) -> str:

@@ -14,6 +14,7 @@ from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.core.expected_change import KEY_CHANGES, OF_ROWS
 from backfill_assets.core.fields import Day, Distance, Duration, Name, Part, TimeZone
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
 from backfill_assets.dataset.consistency import golden_misfits, misfits
@@ -138,9 +139,9 @@ class Dataset(Part):
         return self.source
 
     @property
-    def built_layers(self) -> tuple[str, ...]:
+    def built_layers(self) -> tuple[Layer, ...]:
         """The layers up to the shadow; a dataset that is built from upstream alone has only that."""
-        return ("shadow",) if self.source is None else ("raw", "staging", "shadow")
+        return (Layer.shadow,) if self.source is None else (Layer.raw, Layer.staging, Layer.shadow)
 
     @property
     def compared(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from backfill_assets.core.errors import PreconditionError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta import reading, shadows
@@ -143,7 +144,7 @@ class StoredTables:
     def _places(self) -> Iterator[tuple[str, str, str]]:
         """Place, layer and dataset of every folder that has a log."""
         home = self.layout.warehouse
-        for layer, depth in (("raw", "*"), ("staging", "*/*"), ("published", "*")):
+        for layer, depth in ((Layer.raw, "*"), (Layer.staging, "*/*"), (Layer.published, "*")):
             for folder in (home / layer).glob(f"{depth}/{reading.LOG}"):
                 place = folder.parent.relative_to(home)
                 yield place.as_posix(), layer, place.parts[1]
@@ -175,8 +176,8 @@ class StoredTables:
             gaps=tuple(sorted(set(range(versions[0], versions[-1])) - set(versions))) if versions else (),
             fault=fault,
             # The doctor compares the files of published tables with their releases.
-            lost=tuple(_lost(root, active)) if layer != "published" else (),
-            rows=_rows(root, sound[-1]) if layer == "raw" and sound else {},
+            lost=tuple(_lost(root, active)) if layer != Layer.published else (),
+            rows=_rows(root, sound[-1]) if layer == Layer.raw and sound else {},
             temporary=tuple(f for f in files if _is_temporary(root, f.path)),
             orphans=() if fault or damaged else tuple(_orphans(files, active, commits)),
             manifests=tuple(_unreadable(root / RELEASES)),

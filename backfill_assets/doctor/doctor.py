@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import is_ahead
 from backfill_assets.core.unit import AttemptState, Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
@@ -57,7 +58,7 @@ class Doctor(OnWarehouse):
         now = self.clock.now()
         exam = FilesExam(self.ledger, self.definitions, now, now - self.settled)
         there = {table.place for table in stored}
-        gone = [StoredTable(f"raw/{name}", "raw", name) for name in self.datasets if f"raw/{name}" not in there]
+        gone = [StoredTable(f"raw/{name}", Layer.raw, name) for name in self.datasets if f"raw/{name}" not in there]
         for table in (*stored, *gone):
             yield from exam.of_table(table)
         yield from exam.of_staging(stored)
@@ -84,7 +85,7 @@ class Doctor(OnWarehouse):
 
     def _published(self, name: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now, place = self.clock.now(), f"published/{name}"
-        table = next((t for t in stored if t.place == place), StoredTable(place, "published", name))
+        table = next((t for t in stored if t.place == place), StoredTable(place, Layer.published, name))
         # What a broken log says of releases is not worth comparing: its own findings come first.
         if table.readable:
             yield from self._standing_still(name, table)

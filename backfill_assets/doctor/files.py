@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import UnitState
@@ -43,14 +44,14 @@ class FilesExam:
         yield from self._lost(table)
         yield from self._left(table, table.temporary, "unfinished files")
         yield from self._left(table, table.orphans, "data files that no commit names")
-        if table.layer == "raw":
+        if table.layer == Layer.raw:
             yield from self._landed(table)
 
     def of_staging(self, tables: Sequence[StoredTable]) -> Iterator[Finding]:
         """Staged tables of columns that the staging model had before."""
         for table in tables:
             newest = current_staging(tables, table.dataset)
-            if table.layer == "staging" and newest is not None and table.place != newest.place:
+            if table.layer == Layer.staging and newest is not None and table.place != newest.place:
                 what = f"{table.place} holds rows of {table.dataset} with columns that nothing was staged with since"
                 remedy = f"nobody reads it unless the staging model goes back to them; remove the folder {table.place}"
                 yield Finding(Gravity.info, what, remedy)
@@ -118,7 +119,7 @@ class FilesExam:
 
     def _may_go(self, table: StoredTable) -> bool:
         """Nothing else knows what raw holds: its version before has to have all that the ledger says was landed."""
-        if table.layer != "raw":
+        if table.layer != Layer.raw:
             return True
         # Of a dataset that is not loaded nobody knows on which days something may have been landed.
         return table.dataset in self.datasets and not lost_days(self._deliveries(table), table.rows)
@@ -129,13 +130,13 @@ class FilesExam:
         first = table.lost[0]
         found = "is not there" if first.found < 0 else f"has {first.found:,} bytes instead of {first.size:,}"
         what = f"{table.place}: {number_of(len(table.lost), 'file')} of its newest version lost or altered; {first.path} {found}"
-        if table.layer == "staging":
+        if table.layer == Layer.staging:
             staged = self.ledger.staged(table.dataset, self.days(table.dataset))
             known = any(day.inputs for day in staged.values())
             cure = Cure(Mend.stage, table.place, table.dataset) if known else None
             remedy = "launch staging of these days" if known else "these days are staged again when they are needed"
             yield Finding(Gravity.warning if known else Gravity.info, what, remedy, cure)
-        elif table.layer == "raw":
+        elif table.layer == Layer.raw:
             yield Finding(Gravity.error, what, "restore them from a backup: raw is the only copy of what was delivered")
         else:
             yield Finding(Gravity.error, what, _BACKUP)
@@ -185,5 +186,5 @@ def days_of(dataset: Dataset | None, now: dt.datetime) -> tuple[dt.date, ...]:
 def current_staging(tables: Sequence[StoredTable], dataset: str) -> StoredTable | None:
     """The staged table of a dataset that was written last."""
     oldest = dt.datetime.min.replace(tzinfo=dt.UTC)
-    own = [table for table in tables if table.layer == "staging" and table.dataset == dataset]
+    own = [table for table in tables if table.layer == Layer.staging and table.dataset == dataset]
     return max(own, key=lambda table: table.written_at or oldest, default=None)

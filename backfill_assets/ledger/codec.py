@@ -19,6 +19,7 @@ from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.core.canonical import canonical_json, from_json, to_json
 from backfill_assets.core.evidence import SEEN, DayEvidence
 from backfill_assets.core.expected_change import Contract
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.release import Manifest, ReleaseState
 from backfill_assets.core.unit import (
@@ -167,7 +168,7 @@ _WORK = ("rows", "bytes_read", "waited_seconds", "layer")
 
 
 def _work(rows: int | None, bytes_read: int | None, waited: float | None, layer: str | None) -> Work:
-    return Work(rows or 0, bytes_read or 0, dt.timedelta(seconds=waited or 0), layer or "shadow")
+    return Work(rows or 0, bytes_read or 0, dt.timedelta(seconds=waited or 0), Layer(layer or Layer.shadow))
 
 
 @dataclass(frozen=True)

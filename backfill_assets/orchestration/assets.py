@@ -11,6 +11,7 @@ from backfill_assets.control.conductor import Batch
 from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import EvidenceError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
@@ -57,7 +58,7 @@ def road_assets(loaded: LoadedDataset, application: Application) -> list[dg.Asse
     return [_raw(loaded, application), _staging(loaded, application), shadow]
 
 
-def common(layer: str, loaded: LoadedDataset) -> dict[str, Any]:
+def common(layer: Layer, loaded: LoadedDataset) -> dict[str, Any]:
     """What the assets of a dataset share: key, partitions, group, code version, owner."""
     dataset = loaded.dataset
     return {
@@ -66,7 +67,7 @@ def common(layer: str, loaded: LoadedDataset) -> dict[str, Any]:
         "group_name": dataset.name,
         "code_version": loaded.code_version,
         # The lineage shows only the last part of a key, the dataset; the kind tells the layers apart.
-        "kinds": {layer, "delta"} if layer == "published" else {layer, "delta", "spark"},
+        "kinds": {layer.value, "delta"} if layer == Layer.published else {layer.value, "delta", "spark"},
         "metadata": {
             "dataset": dataset.name,
             "time_zone": dataset.time_zone,
@@ -75,7 +76,7 @@ def common(layer: str, loaded: LoadedDataset) -> dict[str, Any]:
     }
 
 
-def executable(layer: str, loaded: LoadedDataset, application: Application) -> dict[str, Any]:
+def executable(layer: Layer, loaded: LoadedDataset, application: Application) -> dict[str, Any]:
     """What the executable assets of a dataset share besides."""
     return {
         **common(layer, loaded),
@@ -92,7 +93,7 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
         # Of a campaign, days of which no file is found pass no gate, and land nothing.
         application.road.require_sources(name)
         new: list[Delivery] = []
-        for spark, batch in in_batches(context, application, Batch(name, days, "raw")):
+        for spark, batch in in_batches(context, application, Batch(name, days, Layer.raw)):
             new += application.road.land(spark, name, batch).new
         fresh = frozenset(new)
         deliveries = application.ledger.deliveries(name, loaded.dataset.delivery_days(days))
@@ -108,7 +109,7 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
         context.log.info(f"landed {len(new)} new deliveries for {format_days(days)}")
 
     decorate: AssetDecorator = dg.asset(
-        **executable("raw", loaded, application),
+        **executable(Layer.raw, loaded, application),
         description=f"Every delivery of {name}, as landed, with its file, fingerprint and load time.",
     )
     return decorate(raw)
@@ -120,7 +121,7 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
     def staging(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
         rows: dict[dt.date, int] = {}
-        for spark, batch in in_batches(context, application, Batch(name, days, "staging")):
+        for spark, batch in in_batches(context, application, Batch(name, days, Layer.staging)):
             rows |= application.road.stage(spark, name, batch)
         for day in days:
             metadata: Mapping[str, object] = (
@@ -129,8 +130,8 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
     decorate: AssetDecorator = dg.asset(
-        **executable("staging", loaded, application),
-        deps=[asset_key("raw", name)],
+        **executable(Layer.staging, loaded, application),
+        deps=[asset_key(Layer.raw, name)],
         description=f"{name} cleaned, typed, and of each key only the newest delivery.",
     )
     return decorate(staging)
@@ -153,7 +154,7 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
     decorate: AssetDecorator = dg.asset(
-        **executable("shadow", loaded, application),
+        **executable(Layer.shadow, loaded, application),
         deps=_origins(loaded),
         config_schema=SHADOW_CONFIG,
         description=f"The new version of {name}, invisible to readers until it is released.",
@@ -168,8 +169,8 @@ def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
     Evidence names the upstream days behind a day in any case.
     """
     dataset = loaded.dataset
-    own = [asset_key("staging", dataset.name)] if dataset.source is not None else []
-    return own + [asset_key("shadow", name) for name in dataset.upstream]
+    own = [asset_key(Layer.staging, dataset.name)] if dataset.source is not None else []
+    return own + [asset_key(Layer.shadow, name) for name in dataset.upstream]
 
 
 def _admitted_days(
@@ -189,8 +190,8 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
     description = f"What readers of {dataset.name} see; changed only by releases, each one atomic commit."
     if dataset.publication is Publication.approval:
         return dg.AssetSpec(
-            **common("published", loaded),
-            deps=[asset_key("shadow", dataset.name)],
+            **common(Layer.published, loaded),
+            deps=[asset_key(Layer.shadow, dataset.name)],
             description=description + " Released by the job publish_unit after approval.",
         )
 
@@ -217,8 +218,8 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         yield dg.MaterializeResult()
 
     decorate: AssetDecorator = dg.asset(
-        **executable("published", loaded, application),
-        deps=[asset_key("shadow", dataset.name)],
+        **executable(Layer.published, loaded, application),
+        deps=[asset_key(Layer.shadow, dataset.name)],
         output_required=False,
         description=description,
     )
@@ -238,7 +239,7 @@ def _told(
         if not isinstance(outcome, AlreadyReleased):
             continue
         for name, target in targets_of(context, tuple(outcome.days)).items():
-            key, days = asset_key("published", name), outcome.days[name]
+            key, days = asset_key(Layer.published, name), outcome.days[name]
             own = set(target.days) if target.published else set()
             told |= {
                 (name, day)
@@ -258,7 +259,7 @@ def _units(
     claims = application.ledger.claims(dataset.name, target.days)
     unclaimed = [day for day in target.days if day not in claims]
     # A sibling run of the same backfill may have released the unit already, and said so with the launch's id.
-    said = last_said(context.instance, asset_key("published", dataset.name), unclaimed, LAUNCH_METADATA)
+    said = last_said(context.instance, asset_key(Layer.published, dataset.name), unclaimed, LAUNCH_METADATA)
     unclaimed = [day for day in unclaimed if said.get(day) != target.launched_by]
     if unclaimed:
         raise EvidenceError(

@@ -25,9 +25,10 @@ from backfill_assets.control.commands import Control
 from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor, Gatekeeper, LiveRuns
 from backfill_assets.control.standing import Standings
 from backfill_assets.core.errors import BackfillError, SettingsError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets.orchestration.launches import BACKFILL_TAG
-from backfill_assets.orchestration.names import LAYERS, keys_of
+from backfill_assets.orchestration.names import keys_of
 from dagster_batched_events import UnreadableUrlError
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
@@ -67,7 +68,7 @@ class Backfill:
 
     dataset: str
     partitions: tuple[str, ...]
-    layers: Sequence[str] = LAYERS
+    layers: Sequence[Layer] = tuple(Layer)
     others: Mapping[str, Sequence[str]] = field(default_factory=dict)
     title: str = ""
     description: str = ""

@@ -31,6 +31,7 @@ from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
@@ -90,7 +91,7 @@ def in_batches(
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
-    lacking = road.days_to_land if batch.layer == "raw" else road.days_to_stage
+    lacking = road.days_to_land if batch.layer == Layer.raw else road.days_to_stage
     while days:
         now, days = gate.cut(days)
         todo = lacking(batch.dataset, now)
@@ -127,7 +128,7 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
                 context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
                 continue
             context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
-            with _at_work(context, application, attempt, "shadow", gate.execution) as spark:
+            with _at_work(context, application, attempt, Layer.shadow, gate.execution) as spark:
                 application.road.build(spark, unit, attempt)
                 evidence = application.road.validate(spark, unit, attempt)
                 work = Work(sum(e.measured.shadow.rows for e in evidence), attempt.bytes_read, gate.waited)
@@ -145,7 +146,7 @@ def _at_work(
     context: dg.AssetExecutionContext,
     application: Application,
     attempt: Attempt,
-    layer: str,
+    layer: Layer,
     execution: Execution | None,
 ) -> Iterator[SparkSession]:
     """A session for a batch, and the attempt's lease kept, as long as the batch is at work."""
@@ -310,7 +311,7 @@ def _report(
     context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Sequence[dt.date]
 ) -> None:
     """Tell Dagster of the batches of a step that does not end well: its own events would come only at a good end."""
-    key, instance = asset_key("shadow", name), context.instance
+    key, instance = asset_key(Layer.shadow, name), context.instance
     evidence = application.ledger.evidence(unit.id, name, days) if days else {}
     with batched_events(instance):
         for day in days:

@@ -9,6 +9,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.checks import checks_of
@@ -26,7 +27,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
     specs = [
         dg.AssetCheckSpec(
             name=check.name,
-            asset=asset_key("shadow", dataset.name),
+            asset=asset_key(Layer.shadow, dataset.name),
             description=check.description,
             blocking=check.blocks,
             partitions_def=partitions_of(dataset),

@@ -14,6 +14,7 @@ import psutil
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from backfill_assets.application import Application
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UNIT_TAG
 from backfill_assets.doctor.findings import EventLog, RunAtWork
@@ -131,7 +132,7 @@ class DagsterEventLog(EventLog):
 
     def told(self, dataset: str) -> Mapping[dt.date, str]:
         """The release that the newest materialization of each published day names; empty text where it names none."""
-        key = asset_key("published", dataset)
+        key = asset_key(Layer.published, dataset)
         days = days_of(self.instance.get_materialized_partitions(key))
         said = last_said(self.instance, key, days, RELEASE_METADATA)
         return {day: str(said.get(day, "")) for day in days}
@@ -159,7 +160,7 @@ class DagsterEventLog(EventLog):
 
     def note(self, dataset: str, text: str) -> None:
         """Record a repair as an observation of the published asset, which makes nobody due."""
-        key = asset_key("published", dataset)
+        key = asset_key(Layer.published, dataset)
         # As text: names of files are no Markdown.
         metadata = {"repair": dg.MetadataValue.text(text)}
         self.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=metadata, description="repaired"))

@@ -15,6 +15,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ContractError, DatasetError, LayoutError, UnitError
 from backfill_assets.core.expected_change import Contract, parse_contract
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import (
     CONTRACT_TAG,
     LIVE_TAG,
@@ -101,7 +102,7 @@ def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where:
 
 def _configured(context: Context, dataset: Dataset) -> object:
     ops = _mapping(context.run.run_config.get("ops"))
-    return _mapping(_mapping(ops.get(op_name("shadow", dataset.name))).get("config")).get("expected_change")
+    return _mapping(_mapping(ops.get(op_name(Layer.shadow, dataset.name))).get("config")).get("expected_change")
 
 
 def _by_dataset(content: object, datasets: Mapping[str, Dataset]) -> Mapping[str, object]:
@@ -158,7 +159,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 BACKFILL_TAG = "dagster/backfill"
 
-_LAST = ("shadow", "published")
+_LAST = (Layer.shadow, Layer.published)
 
 
 @dataclass(frozen=True)

@@ -7,25 +7,23 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.settings import Settings
 
-LAYERS = ("raw", "staging", "shadow", "published")
-"""The road of a dataset; each layer is one asset."""
 
-
-def asset_key(layer: str, dataset: str) -> dg.AssetKey:
+def asset_key(layer: Layer, dataset: str) -> dg.AssetKey:
     """The asset of one layer of a dataset: `raw/flights` … `published/flights`."""
-    return dg.AssetKey([layer, dataset])
+    return dg.AssetKey([str(layer), dataset])
 
 
-def layers_of(dataset: Dataset) -> tuple[str, ...]:
+def layers_of(dataset: Dataset) -> tuple[Layer, ...]:
     """The layers of a dataset that can be launched: no raw and staging without a source, no published with approval."""
     built = dataset.built_layers
-    return (*built, "published") if dataset.publication is Publication.auto else built
+    return (*built, Layer.published) if dataset.publication is Publication.auto else built
 
 
-def op_name(layer: str, dataset: str) -> str:
+def op_name(layer: Layer, dataset: str) -> str:
     """The op behind an asset, as run config names it: `shadow__flights`."""
     return f"{layer}__{dataset}"
 

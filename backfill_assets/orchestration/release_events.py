@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from backfill_assets.application import Application, never_in_the_way, tell
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import Manifest
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -33,7 +34,7 @@ def upstream_current(loaded: LoadedDataset, application: Application) -> dg.Asse
     dataset = loaded.dataset
     spec = dg.AssetCheckSpec(
         name=CHECK,
-        asset=asset_key("published", dataset.name),
+        asset=asset_key(Layer.published, dataset.name),
         description=f"Built from what is published of {', '.join(dataset.upstream)}; if not: backfill refresh",
         blocking=False,
         partitions_def=partitions_of(dataset),
@@ -92,12 +93,12 @@ def _evaluations(
     if not days:
         return
     outdated = application.outdated.of(name, days)
-    targets = last_materializations(instance, asset_key("published", name), days)
+    targets = last_materializations(instance, asset_key(Layer.published, name), days)
     upstream, left_behind = ", ".join(outdated.upstream), frozenset(outdated.days) - frozenset(outdated.references)
     for day in days:
         behind = day in left_behind
         yield dg.AssetCheckEvaluation(
-            asset_key=asset_key("published", name),
+            asset_key=asset_key(Layer.published, name),
             check_name=CHECK,
             passed=not behind,
             partition=day.isoformat(),
@@ -144,7 +145,7 @@ def report_waiting(context: dg.OpExecutionContext, application: Application, uni
         metadata = report_metadata(application, unit, context.log)
         if metadata:
             context.log_event(
-                dg.AssetObservation(asset_key("shadow", dataset), metadata=metadata, description="ready for review")
+                dg.AssetObservation(asset_key(Layer.shadow, dataset), metadata=metadata, description="ready for review")
             )
 
 
@@ -227,7 +228,7 @@ def released_events(
             for day in days:
                 if (name, day) not in but:
                     yield dg.AssetMaterialization(
-                        asset_key("published", name),
+                        asset_key(Layer.published, name),
                         partition=day.isoformat(),
                         metadata=metadata.of(outcome.release, (name, day)),
                     )
@@ -248,7 +249,7 @@ def rolled_back_events(
     }
     if unit := unit_or_none(application.ledger, rollback.unit):
         metadata |= report_metadata(application, unit, log, again=again)
-    key = asset_key("published", rollback.dataset)
+    key = asset_key(Layer.published, rollback.dataset)
     for day in days:
         yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
 
@@ -297,7 +298,7 @@ def evaluations(
     instance: dg.DagsterInstance, name: str, evidence: Sequence[DayEvidence]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """One result per check and day, each naming the materialization that it judged; refused days last."""
-    key = asset_key("shadow", name)
+    key = asset_key(Layer.shadow, name)
     targets = last_materializations(instance, key, [e.day for e in evidence])
     with batched_events(instance):
         # Refused days last: Dagster shows the newest result as the state of the whole check.

@@ -13,6 +13,7 @@ from typing import Final
 from backfill_assets.campaign.plan import Estimate, Price
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange, RowCounts, Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit
@@ -249,7 +250,7 @@ class Effort:
 
 def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.datetime, price: Price | None) -> Effort:
     """What was estimated against what it took: batches and rows as the plan counts them, seconds and bytes over all layers."""
-    done = [a for a in attempts if a.state is AttemptState.done and a.layer == "shadow"]
+    done = [a for a in attempts if a.state is AttemptState.done and a.layer == Layer.shadow]
     seconds = sum(attempt.spent(now).total_seconds() for attempt in attempts)
     rows, read = sum(a.rows for a in done), sum(a.bytes_read for a in attempts)
     actual = Estimate(rows, read, len(done), round(seconds, 1), price.of(seconds) if price is not None else "")

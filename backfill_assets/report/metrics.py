@@ -14,6 +14,7 @@ from backfill_assets.control.conductor import STEPS
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import ONE_DAY, runs_of_days
 from backfill_assets.core.evidence import DatasetDay
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import Manifest, ReleaseState, restorable_until
 from backfill_assets.core.unit import (
     IDENTICAL_FILES,
@@ -30,7 +31,7 @@ from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.warehouse import OnWarehouse
 
 _HOUR: Final = 3600.0
-_BUILT: Final = "shadow"
+_BUILT: Final = Layer.shadow
 """The layer whose batches are timed: plain launches count no others, and it ends with the checks."""
 _OVER: Final = frozenset(
     {

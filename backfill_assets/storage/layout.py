@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from backfill_assets.core.errors import LayoutError, PreconditionError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.consistency import DATA_RELEASES
@@ -37,15 +38,15 @@ class Layout:
             InvalidNameError: the dataset's name is not a safe name.
             LayoutError: the folder is a link that leads out of the warehouse.
         """
-        return self._table("raw", dataset)
+        return self._table(Layer.raw, dataset)
 
     def staging_path(self, dataset: str) -> Path:
         """Folder of the staging table; raises like `raw_path`."""
-        return self._table("staging", dataset)
+        return self._table(Layer.staging, dataset)
 
     def published_path(self, dataset: str) -> Path:
         """Folder of the published table; raises like `raw_path`."""
-        return self._table("published", dataset)
+        return self._table(Layer.published, dataset)
 
     def data_releases_path(self) -> Path:
         """Folder of the table `data_releases`; raises like `raw_path`."""

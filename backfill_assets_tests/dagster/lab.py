@@ -25,12 +25,12 @@ from typer.testing import CliRunner
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.doctor.findings import Finding
 from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
-from backfill_assets.orchestration.names import LAYERS
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.harness.shared import made_once, shared_folder
@@ -163,7 +163,7 @@ class Lab:
         self,
         dataset: str,
         days: Sequence[dt.date],
-        layers: Sequence[str] = LAYERS,
+        layers: Sequence[Layer] = tuple(Layer),
         tags: Mapping[str, str] | None = None,
         contract: object = None,
     ) -> str:

@@ -21,6 +21,7 @@ from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
 from backfill_assets.control.standing import Standings
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
@@ -260,7 +261,7 @@ class World:
     def planned(self, targets: Mapping[str, Sequence[dt.date]], **changes: object) -> Campaign:
         asked, now = specification(**changes), self.clock.now()
         datasets = tuple(
-            PlannedDataset(n, ("shadow",), tuple(d), self.basis.code(n), {}, 0, 0) for n, d in targets.items()
+            PlannedDataset(n, (Layer.shadow,), tuple(d), self.basis.code(n), {}, 0, 0) for n, d in targets.items()
         )
         plan = Plan(
             asked.backfill_id, asked.hash, now, datasets, (), steps(asked, datasets, (), 7), Estimate(0, 0, 0, 0.0)
@@ -309,7 +310,9 @@ class World:
 
     def make_plan(self, asked: Specification, canaries: Days | None = None) -> Plan:
         days = asked.source_range.days
-        planned = PlannedDataset("sales", ("raw", "staging", "shadow"), days, self.basis.code("sales"), {}, 10, 100)
+        planned = PlannedDataset(
+            "sales", (Layer.raw, Layer.staging, Layer.shadow), days, self.basis.code("sales"), {}, 10, 100
+        )
         chosen = CANARIES if canaries is None else canaries
         estimate = Estimate(10, 100, 3, 1.0)
         taken = steps(asked, (planned,), chosen, 7)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from backfill_assets.campaign.plan import ASSUMED, Plan, StepKind, batches, parse_price
-from backfill_assets.campaign.specification import Layer, Specification
+from backfill_assets.campaign.specification import Specification
 from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner, layers_from, plan_file, write_plan
 from backfill_assets.core.canonical import from_json
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError, InvalidDayError, SpecificationError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, Unit, Work
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing, Source

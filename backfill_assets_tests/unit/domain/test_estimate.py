@@ -25,6 +25,7 @@ from backfill_assets.campaign.plan import (
     rates_of,
 )
 from backfill_assets.core.days import day_range
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Attempt, AttemptState
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
@@ -39,7 +40,7 @@ def attempt(
 
 
 def a_plan(rows: int = 2_000) -> Plan:
-    dataset = PlannedDataset("sales", ("shadow",), RANGE, "c0de", {}, rows, 500)
+    dataset = PlannedDataset("sales", (Layer.shadow,), RANGE, "c0de", {}, rows, 500)
     return Plan("tax-fix", "5pec", NOW, (dataset,), RANGE[:2], (), Estimate(rows, 9_999, 5, 60.0))
 
 
@@ -107,9 +108,9 @@ def test_where_the_plan_knew_no_rows_the_measured_ones_count() -> None:
 
 
 def test_a_batch_that_landed_or_staged_days_has_not_built_them() -> None:
-    dataset = replace(a_plan().datasets[0], layers=("raw", "staging", "shadow"))
+    dataset = replace(a_plan().datasets[0], layers=(Layer.raw, Layer.staging, Layer.shadow))
     plan = replace(a_plan(), datasets=(dataset,))
-    staged = [replace(attempt(10, 0, RANGE), layer=layer, bytes_read=2_000) for layer in ("raw", "staging")]
+    staged = [replace(attempt(10, 0, RANGE), layer=layer, bytes_read=2_000) for layer in (Layer.raw, Layer.staging)]
     rates = {"sales": ASSUMED}
     left = estimate_left(plan, staged, rates, lambda days: batches(days, 7, 31))
     assert (left.rows, left.bytes, left.batches) == (2_000, 9_999, 3)

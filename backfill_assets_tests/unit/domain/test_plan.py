@@ -27,6 +27,7 @@ from backfill_assets.campaign.plan import (
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.core.canonical import from_json, to_json
 from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.layers import Layer
 from backfill_assets_tests.harness.specifications import specification
 
 FIRST, LAST = dt.date(1995, 1, 1), dt.date(1996, 6, 30)
@@ -47,12 +48,12 @@ def asked(**changes: object) -> Specification:
     return specification(**own | changes)
 
 
-def planned(name: str = "order_items", layers: tuple[str, ...] = ("staging", "shadow")) -> PlannedDataset:
+def planned(name: str = "order_items", layers: tuple[Layer, ...] = (Layer.staging, Layer.shadow)) -> PlannedDataset:
     return PlannedDataset(name, layers, RANGE, "c0de", {day: f"i{day:%j}" for day in RANGE}, 1_234_567, 89_000_000)
 
 
 def a_plan(**changes: Any) -> Plan:
-    datasets = (planned(), planned("daily_sales", ("shadow",)))
+    datasets = (planned(), planned("daily_sales", (Layer.shadow,)))
     canaries = choose_canaries(RANGE, {}, 3)
     made = Plan(
         "tax-fix", "5pec", NOW, datasets, canaries, steps(asked(), datasets, canaries, 31),
@@ -119,8 +120,8 @@ def test_days_with_gaps_come_back_as_well() -> None:
         {"canaries": RANGE[:3]},
         {"steps": ()},
         {"datasets": (planned(),)},
-        {"datasets": (replace(planned(), code_version="beef"), planned("daily_sales", ("shadow",)))},
-        {"datasets": (replace(planned(), inputs={FIRST: "x"}), planned("daily_sales", ("shadow",)))},
+        {"datasets": (replace(planned(), code_version="beef"), planned("daily_sales", (Layer.shadow,)))},
+        {"datasets": (replace(planned(), inputs={FIRST: "x"}), planned("daily_sales", (Layer.shadow,)))},
     ],
     ids=lambda change: next(iter(change)),
 )

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from backfill_assets.campaign.execution import parse_pace, parse_window
-from backfill_assets.campaign.specification import Layer, Notice, Specification
+from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.expected_change import ANY, UNCHANGED, Change
+from backfill_assets.core.layers import Layer
 from backfill_assets_tests.harness.specifications import PLAIN, specification
 
 SMALL = PLAIN | {

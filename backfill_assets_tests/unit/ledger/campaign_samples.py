@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from backfill_assets.campaign.plan import Estimate, Plan, PlannedDataset, Step, StepKind
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Knobs
+from backfill_assets.core.layers import Layer
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.unit.ledger.samples import NOON, march
 
@@ -43,7 +44,9 @@ def a_plan(specification: Specification, days: tuple[dt.date, ...] = march(1, 9)
         specification=specification.hash,
         created_at=NOON,
         datasets=(
-            PlannedDataset("flights", ("staging", "shadow"), days, code, dict.fromkeys(days, "d1"), 1000, 2**40),
+            PlannedDataset(
+                "flights", (Layer.staging, Layer.shadow), days, code, dict.fromkeys(days, "d1"), 1000, 2**40
+            ),
         ),
         canaries=days[:1],
         steps=steps,

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import UNIT_TAG
 from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.orchestration.event_log import DagsterEventLog
@@ -46,7 +47,7 @@ class Scene:
         self.kept.said[dataset, at] = release
         if self.instance is not None:
             metadata = {"release": release} if release else {}
-            event = dg.AssetMaterialization(asset_key("published", dataset), partition=str(at), metadata=metadata)
+            event = dg.AssetMaterialization(asset_key(Layer.published, dataset), partition=str(at), metadata=metadata)
             self.instance.report_runless_asset_event(event)
 
     def released(self, data: dict[dt.date, list[int]]) -> dict[str, str]:
@@ -108,7 +109,7 @@ def test_a_rollback_is_told_as_a_release_of_its_own(scene: Scene) -> None:
     told = scene.log.told("sales")
     assert (releases["sales"] in told[D1].split(", "), told[D2]) == (True, done.release)
     if scene.instance is not None:
-        said = last_metadata(scene.instance, asset_key("published", "sales"), [D2])[D2]
+        said = last_metadata(scene.instance, asset_key(Layer.published, "sales"), [D2])[D2]
         assert (said["undoes"], said["reason"], "launch" in said) == (releases["sales"], "wrong model", False)
 
 
@@ -120,7 +121,7 @@ def test_a_repair_is_noted_without_publishing_anything(scene: Scene) -> None:
 def test_dagster_shows_a_repair_beside_the_published_asset(house: House) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         DagsterEventLog(instance, house.application).note("sales", "sealed")
-        (record,) = instance.fetch_observations(asset_key("published", "sales"), limit=9).records
+        (record,) = instance.fetch_observations(asset_key(Layer.published, "sales"), limit=9).records
     assert record.asset_observation is not None
     assert record.asset_observation.metadata["repair"].value == "sealed"
 

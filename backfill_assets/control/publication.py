@@ -18,7 +18,7 @@ from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.readiness import Obstacles, Sanction, Survey, refusal
 from backfill_assets.ledger.open import last_step
 from backfill_assets.release.publish import AlreadyReleased, Publisher, Released
-from backfill_assets.release.rollback import plan_rollback
+from backfill_assets.release.rollback import undoing
 from backfill_assets.warehouse import OnWarehouse
 
 _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
@@ -154,12 +154,12 @@ class CampaignGuard(OnWarehouse):
         for name in sorted(survey.unit.targets):
             swaps = survey.swaps(name)
             # What readers would see after the release, and what its rollback would make of that.
-            back = plan_rollback(self._to_be(survey, name), {swap.day: swap.add for swap in swaps})
-            taken = {f.path for swap in back.swaps for f in swap.remove}
-            again = {swap.day for swap in back.swaps if not taken & {f.path for f in swap.add}}
+            back = undoing(self._to_be(survey, name), {swap.day: swap.add for swap in swaps})
+            taken = {f.path for swap in back for f in swap.remove}
+            again = {swap.day for swap in back if not taken & {f.path for f in swap.add}}
             if stuck := [swap.day for swap in swaps if swap.day not in again]:
                 lost.append(f"{name} {format_days(stuck)} would not show again what it shows now")
-            gone = self.tables[name].missing_files(f for swap in back.swaps for f in swap.add)
+            gone = self.tables[name].missing_files(f for swap in back for f in swap.add)
             if gone:
                 shown = f"{name} {format_days(f.day for f in gone)} ({len(gone)} files, first {gone[0].path})"
                 lost.append(f"files of what readers see now are gone or altered: {shown}")

@@ -11,7 +11,7 @@ from typing import Final
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.measured import Compared, DayMeasurement
-from backfill_assets.core.release import DataFile
+from backfill_assets.core.release import SHADOW, DataFile
 
 
 class Severity(StrEnum):
@@ -132,7 +132,7 @@ class DayEvidence:
 
 def shadow_folder(unit: str, attempt: int) -> str:
     """Where an attempt of a unit keeps its rows, relative to the published table's folder."""
-    return f"_shadow/{unit}/{attempt}"
+    return f"{SHADOW}/{unit}/{attempt}"
 
 
 def unit_hash(evidence: Iterable[DayEvidence]) -> str:

@@ -38,6 +38,10 @@ class DataFile:
         return count if isinstance(count, int) else None
 
 
+SHADOW: Final = "_shadow"
+"""The folder of a published table below which units build what they will release."""
+
+
 def shadow_of(path: str) -> str:
     """The folder of the shadow that a published file was written to: `_shadow/<unit>/<attempt>`."""
     return "/".join(path.split("/")[:3])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from backfill_assets.core.errors import DatasetError, TableMovedError, UnitError
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
@@ -13,6 +14,8 @@ from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.warehouse import OnWarehouse
+
+T = TypeVar("T")
 
 Checkpoint = Callable[[str], None]
 """Called with the name of the step just done; tests of crashes end the process there."""
@@ -24,13 +27,21 @@ True where it had to bring a projection of the ledger up to date.
 """
 
 ROUNDS = 5
-"""How often a release is verified and tried anew when somebody commits to the table in between."""
+"""How often a release is verified and tried when somebody commits to the table in between."""
 
 WAIT = dt.timedelta(minutes=5)
 """How long a release waits for another one of the same table."""
 
 
 _UNDO = "_undo"
+
+
+def in_rounds(act: Callable[[], T]) -> T:
+    """Verify and commit, again when somebody else commits to the table in between; raises `TableMovedError` if they go on."""
+    for _ in range(ROUNDS - 1):
+        with suppress(TableMovedError):
+            return act()
+    return act()
 
 
 def no_checkpoint(_step: str) -> None:
@@ -192,9 +203,4 @@ class Finisher(OnWarehouse):
 
 def commit_on_newest(table: PublishedTable, manifest: Manifest) -> int:
     """Commit a manifest that stays right whatever happens to other days: its preconditions are checked each time."""
-    for _ in range(ROUNDS - 1):
-        try:
-            return table.commit(manifest, table.version())
-        except TableMovedError:
-            continue
-    return table.commit(manifest, table.version())
+    return in_rounds(lambda: table.commit(manifest, table.version()))

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backfill_assets.core.errors import EvidenceError, ReadBackError, TableMovedError, UnitError
+from backfill_assets.core.errors import EvidenceError, ReadBackError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayFault, Guard, Readiness, Sanction, Survey, no_guard, refusal
 from backfill_assets.release.finish import (
-    ROUNDS,
     WAIT,
     After,
     Checkpoint,
     Finisher,
+    in_rounds,
     last_publish,
     no_after,
     no_checkpoint,
@@ -114,7 +114,7 @@ class Publisher(OnWarehouse):
         reconcile = Reconcile(self.warehouse, self.after)
         # The upstreams as well: what the days were built from must stand still from the verification to the commit.
         with reconcile.settled(names, {*names, *self._read_by(names)}, self.wait):
-            outcome = self._rounds(unit_id, evidence_hash, reason)
+            outcome = in_rounds(lambda: self._release(unit_id, evidence_hash, reason))
         # Also of what was released before: whoever did that may have died before it was told of.
         self.after(tuple(outcome.releases.values()))
         return outcome
@@ -131,19 +131,10 @@ class Publisher(OnWarehouse):
     def _finisher(self) -> Finisher:
         return Finisher(self.warehouse)
 
-    def _rounds(self, unit_id: str, evidence_hash: str | None, reason: str) -> Released | AlreadyReleased:
-        for attempts_left in reversed(range(ROUNDS)):
-            unit = self.ledger.unit(unit_id)
-            if unit.state is UnitState.published:
-                return self._already(unit)
-            try:
-                return self._release(unit, evidence_hash, reason)
-            except TableMovedError:
-                if not attempts_left:
-                    raise
-        raise AssertionError("unreachable: the last round returns or raises")
-
-    def _release(self, unit: Unit, evidence_hash: str | None, reason: str) -> Released:
+    def _release(self, unit_id: str, evidence_hash: str | None, reason: str) -> Released | AlreadyReleased:
+        unit = self.ledger.unit(unit_id)
+        if unit.state is UnitState.published:
+            return self._already(unit)
         if unit.state is UnitState.discarded:
             raise UnitError(f"unit {unit.id} was discarded; launch its days again for a new unit")
         survey, sanction = self._verified(unit, evidence_hash)

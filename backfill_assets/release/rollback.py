@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ReadBackError, RollbackError, TableMovedError
+from backfill_assets.core.errors import ReadBackError, RollbackError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
 from backfill_assets.release.finish import (
-    ROUNDS,
     WAIT,
     After,
     Checkpoint,
     Finisher,
+    in_rounds,
     no_after,
     no_checkpoint,
     require_tables,
@@ -96,31 +96,18 @@ def days_of(swaps: Sequence[DaySwap]) -> Days:
     return frozenset(swap.day for swap in swaps)
 
 
-@dataclass(frozen=True)
-class RollbackPlan:
-    """What undoing a release would do: days that go back, and days that somebody else has rewritten since."""
-
-    swaps: tuple[DaySwap, ...]
-    rewritten: tuple[dt.date, ...]
-
-
-def plan_rollback(
-    manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: frozenset[dt.date] | None = None
-) -> RollbackPlan:
+def undoing(
+    manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: Days | None = None
+) -> tuple[DaySwap, ...]:
     """Undo a release day by day: a day goes back only if its files are still the ones that the release brought.
 
     `active` maps each day to the files that readers see now; `days` limits the rollback to some of the release's days.
     """
-    swaps, rewritten = [], []
-    for swap in manifest.days:
-        if days is not None and swap.day not in days:
-            continue
-        now = tuple(active.get(swap.day, ()))
-        if {f.identity for f in now} == {f.identity for f in swap.add}:
-            swaps.append(DaySwap(swap.day, now, swap.remove, swap.evidence))
-        else:
-            rewritten.append(swap.day)
-    return RollbackPlan(tuple(swaps), tuple(rewritten))
+    return tuple(
+        DaySwap(swap.day, tuple(active.get(swap.day, ())), swap.remove, swap.evidence)
+        for swap in manifest.days
+        if (days is None or swap.day in days) and _same(active.get(swap.day, ()), swap.add)
+    )
 
 
 @dataclass(frozen=True)
@@ -161,10 +148,9 @@ class Rollback(OnWarehouse):
         _require_committed(manifest, table)
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
-        planned = plan_rollback(manifest, active, days)
         records = self.ledger.releases(manifest.dataset)
         top = effective(records)
-        swaps = tuple(s for s in planned.swaps if s.day in top and top[s.day].release == release_id)
+        swaps = tuple(s for s in undoing(manifest, active, days) if s.day in top and top[s.day].release == release_id)
         returning = days_of(swaps)
         others = [s for s in manifest.days if (days is None or s.day in days) and s.day not in returning]
         back = {s.day for s in others if _same(active.get(s.day, ()), s.remove)}
@@ -225,19 +211,9 @@ class Rollback(OnWarehouse):
         # Of a unit of several datasets one goes back after the other: only the last one sees that nothing of it is left.
         together = {dataset, *(unit.targets if unit else ())}
         with reconcile.settled((dataset,), together, self.wait):
-            done = self._rounds(release_id, reason, days, consent_rewritten)
+            done = in_rounds(lambda: self._execute(self.plan(release_id, days), reason, consent_rewritten))
         self.after((done.release,))
         return done
-
-    def _rounds(self, release_id: str, reason: str, days: Days | None, consent: Days) -> RolledBack:
-        for attempts_left in reversed(range(ROUNDS)):
-            proposal = self.plan(release_id, days)
-            try:
-                return self._execute(proposal, reason, consent)
-            except TableMovedError:
-                if not attempts_left:
-                    raise
-        raise AssertionError("unreachable: the last round returns or raises")
 
     def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
         table = self.tables[proposal.record.manifest.dataset]

@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.campaign.state import Phase
-from backfill_assets.core.release import AHEAD, EXTRA, Manifest, ReleaseState, StoredFile, restorable_until, shadow_of
+from backfill_assets.core.release import (
+    AHEAD,
+    EXTRA,
+    SHADOW,
+    ReleaseState,
+    StoredFile,
+    restorable_until,
+    shadow_of,
+)
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
+from backfill_assets.delta.reading import LOG, SEALED
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.finish import WAIT, publish_locks
 from backfill_assets.warehouse import OnWarehouse
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Everything that keeps files alive: active files, releases with their end, and folders of open or running work."""
-
-    active: frozenset[str]
-    releases: tuple[tuple[Manifest, dt.datetime], ...]
-    folders: frozenset[str]
-
-    def files(self, now: dt.datetime) -> frozenset[str]:
-        """Paths that are referred to at `now`."""
-        kept = {f.path for m, until in self.releases if until > now for f in (*m.added, *m.removed)}
-        return self.active | kept
-
-
-def collectable(stored: Iterable[StoredFile], needs: Needs, now: dt.datetime, grace: dt.timedelta) -> tuple[str, ...]:
-    """The files that nobody needs: not active, in no retained release, in no folder of open work, older than `grace`."""
-    needed = needs.files(now)
-    return tuple(
-        sorted(
-            f.path
-            for f in stored
-            if f.path not in needed
-            and not any(f.path.startswith(folder) for folder in needs.folders)
-            and now - f.modified >= grace
-        )
-    )
-
 
 GRACE = dt.timedelta(hours=1)
 """How old a file must be before the sweep looks at it."""
@@ -50,7 +30,6 @@ GRACE = dt.timedelta(hours=1)
 SIGNED_OFF = frozenset({Phase.closed, Phase.cleaned})
 """Phases of a campaign after its sign-off."""
 
-_LOGS = ("_sealed_log", "_delta_log")
 _MOST_PATHS = 20
 
 
@@ -102,23 +81,33 @@ class Sweep(OnWarehouse):
     def _decide(self, name: str, now: dt.datetime, but: Collection[str] = frozenset()) -> Swept:
         # Listed before anybody's needs are read: work that begins in between is not in the list.
         stored = [file for file in self.tables[name].stored_files() if file.path not in but]
-        paths = collectable(stored, self._needs(name, stored, now), now, self.grace) if stored else ()
-        sizes = {f.path: f.size for f in stored}
-        return Swept(name, paths, sum(sizes[path] for path in paths))
+        if not stored:
+            return Swept(name, (), 0)
+        # Before the releases are read: a unit that is released in between is still in the list.
+        at_work = tuple(self._folders_at_work(name))
+        files = self._needed_files(name, now)
+        folders = (*at_work, *_logs_of(files, stored))
+        left = [
+            file
+            for file in stored
+            if file.path not in files and not file.path.startswith(folders) and now - file.modified >= self.grace
+        ]
+        return Swept(name, tuple(sorted(file.path for file in left)), sum(file.size for file in left))
 
-    def _needs(self, name: str, stored: Sequence[StoredFile], now: dt.datetime) -> Needs:
-        table = self.tables[name]
-        window = table.keep_for + EXTRA
-        units = {f"_shadow/{u.id}/" for u in self.ledger.units(name, {UnitState.open})}
-        running = {f"{a.folder}/" for a in self.ledger.attempts(state=AttemptState.running)}
-        waiting = self._waiting()
-        records = self.ledger.releases(name)
-        releases = tuple((r.manifest, _until(r, window, now, waiting)) for r in records)
-        active = frozenset(f.path for files in table.active().values() for f in files)
+    def _needed_files(self, name: str, now: dt.datetime) -> frozenset[str]:
+        """What readers see or may still read, and what releases within their windows brought or replaced."""
+        table, waiting = self.tables[name], self._waiting()
+        window, records = table.keep_for + EXTRA, self.ledger.releases(name)
+        kept = [r.manifest for r in records if _until(r, window, now, waiting) > now]
+        active = {f.path for files in table.active().values() for f in files}
         # Also what left the table otherwise (a compaction): readers may still be on the version before.
         recent = table.removed_since(now - window) - self._dated_ahead(table, records, now)
-        needs = Needs(active | recent, releases, frozenset(units | running))
-        return Needs(needs.active, releases, needs.folders | _logs_of(needs.files(now), stored))
+        return recent | active | {f.path for m in kept for f in (*m.added, *m.removed)}
+
+    def _folders_at_work(self, name: str) -> Iterator[str]:
+        """The folders of open units and of running attempts."""
+        yield from (f"{SHADOW}/{unit.id}/" for unit in self.ledger.units(name, {UnitState.open}))
+        yield from (f"{attempt.folder}/" for attempt in self.ledger.attempts(state=AttemptState.running))
 
     def _dated_ahead(self, table: PublishedTable, records: Sequence[ReleaseRecord], now: dt.datetime) -> frozenset[str]:
         """Files that left the table in the future, by releases of which is known when they were made: their windows count."""
@@ -142,6 +131,6 @@ def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime, waitin
 
 def _logs_of(kept: Iterable[str], stored: Sequence[StoredFile]) -> frozenset[str]:
     """The logs of shadows of which files are kept: publishing them again compares their schema."""
-    shadows = {shadow_of(path) for path in kept if path.startswith("_shadow/")}
+    shadows = {shadow_of(path) for path in kept if path.startswith(f"{SHADOW}/")}
     present = {shadow_of(f.path) for f in stored}
-    return frozenset(f"{shadow}/{log}/" for shadow in shadows & present for log in _LOGS)
+    return frozenset(f"{shadow}/{log}/" for shadow in shadows & present for log in (SEALED, LOG))

@@ -17,7 +17,7 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.measured import DayComparison
 from backfill_assets.core.unit import shown_days
 from backfill_assets.ledger.codec import campaign_columns, campaign_from_row, entry_columns, entry_from_row
-from backfill_assets.ledger.database import Rows, span, upsert
+from backfill_assets.ledger.database import Rows, matching, span, upsert
 from backfill_assets.ledger.schema import (
     approval_days,
     approvals,
@@ -255,9 +255,7 @@ class ProofRows(Rows):
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
     ) -> Mapping[DatasetDay, DayComparison]:
         """The newest comparison of each day of a unit, optionally only of one dataset or of some days."""
-        wanted = _COMPARISONS.c.unit == unit
-        if dataset is not None:
-            wanted &= _COMPARISONS.c.dataset == dataset
+        wanted = matching(_COMPARISONS, unit=unit, dataset=dataset)
         if days is not None:
             wanted &= span(_COMPARISONS.c.day, days)
         query = select(_COMPARISONS.c.body).where(wanted).order_by(_COMPARISONS.c.dataset, _COMPARISONS.c.day)
@@ -279,11 +277,7 @@ class ProofRows(Rows):
 
     def certificates(self, dataset: str | None = None, unit: str | None = None) -> tuple[Certificate, ...]:
         """Certificates, newest first, optionally only those of one dataset or of one unit."""
-        wanted: ColumnElement[bool] = true()
-        if dataset is not None:
-            wanted &= _CERTIFICATES.c.dataset == dataset
-        if unit is not None:
-            wanted &= _CERTIFICATES.c.unit == unit
+        wanted = matching(_CERTIFICATES, dataset=dataset, unit=unit)
         # Those of before they were counted have no number; among them the time decides.
         newest = (_CERTIFICATES.c.number.desc(), _CERTIFICATES.c.at.desc(), _CERTIFICATES.c.id.desc())
         query = select(_CERTIFICATES.c.body).where(wanted).order_by(*newest)

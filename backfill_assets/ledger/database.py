@@ -19,12 +19,14 @@ from sqlalchemy import (
     Connection,
     Engine,
     Table,
+    and_,
     create_engine,
     event,
     false,
     make_url,
     select,
     text,
+    true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -167,6 +169,11 @@ def span(column: Column[dt.date], days: Collection[dt.date]) -> ColumnElement[bo
     A condition that lists 10,000 days goes beyond the number of variables that databases allow.
     """
     return column.between(min(days), max(days)) if days else false()
+
+
+def matching(table: Table, **values: object) -> ColumnElement[bool]:
+    """Condition for the rows with these values; a value that is None asks for nothing."""
+    return and_(true(), *(table.c[name] == value for name, value in values.items() if value is not None))
 
 
 def has_table(connection: Connection, name: str) -> bool:

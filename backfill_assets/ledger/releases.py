@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, true, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from backfill_assets.core.canonical import from_json
 from backfill_assets.core.days import slices
@@ -19,7 +19,7 @@ from backfill_assets.core.errors import LedgerError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
-from backfill_assets.ledger.database import Database, LockPace, Rows, worker_name
+from backfill_assets.ledger.database import Database, LockPace, Rows, matching, worker_name
 from backfill_assets.ledger.schema import holds, locks, releases, units
 from backfill_assets.ledger.units import holds_on, load_unit, set_state
 from backfill_assets.system import Clock
@@ -201,11 +201,7 @@ class ReleaseRows(Rows):
         self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
     ) -> tuple[ReleaseRecord, ...]:
         """Releases, newest first by their numbers, optionally only those of one dataset, of one unit or in some states."""
-        wanted: ColumnElement[bool] = true()
-        if dataset is not None:
-            wanted &= _TABLE.c.dataset == dataset
-        if unit is not None:
-            wanted &= _TABLE.c.unit == unit
+        wanted = matching(_TABLE, dataset=dataset, unit=unit)
         if states:
             wanted &= _TABLE.c.state.in_([state.value for state in states])
         query = select(_TABLE).where(wanted).order_by(_TABLE.c.number.desc())

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.days import format_days, slices
@@ -17,7 +17,7 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, Content, DayFindings, Unit, UnitState, Work
 from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, findings_from_text, work_columns
-from backfill_assets.ledger.database import span, upsert, worker_name
+from backfill_assets.ledger.database import matching, span, upsert, worker_name
 from backfill_assets.ledger.deliveries import DeliveryRows
 from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
 from backfill_assets.ledger.units import load_unit, lose_attempts
@@ -79,13 +79,7 @@ class WorkRows(DeliveryRows):
         self, unit: str | None = None, state: AttemptState | None = None, run: str | None = None
     ) -> tuple[Attempt, ...]:
         """Attempts in order of their numbers; a running one may be past its lease (compare `lease_until`)."""
-        wanted: ColumnElement[bool] = true()
-        if unit is not None:
-            wanted &= _TABLE.c.unit == unit
-        if state is not None:
-            wanted &= _TABLE.c.state == state.value
-        if run is not None:
-            wanted &= _TABLE.c.run == run
+        wanted = matching(_TABLE, unit=unit, state=state and state.value, run=run)
         with self._database.read() as connection:
             return _load(connection, wanted)
 
@@ -140,9 +134,7 @@ class WorkRows(DeliveryRows):
         Raises:
             LedgerError: somebody has written what is no evidence; names the day.
         """
-        of_unit = _EVIDENCE.c.unit == unit
-        if dataset is not None:
-            of_unit &= _EVIDENCE.c.dataset == dataset
+        of_unit = matching(_EVIDENCE, unit=unit, dataset=dataset)
         if days is not None:
             of_unit &= span(_EVIDENCE.c.day, days)
         newest = select(func.max(_EVIDENCE.c.number)).where(of_unit).group_by(_EVIDENCE.c.dataset, _EVIDENCE.c.day)

@@ -12,17 +12,17 @@ from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.release import is_ahead
+from backfill_assets.core.release import SHADOW, is_ahead
 from backfill_assets.core.unit import AttemptState, Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.stored_tables import StoredTable, StoredTables
 from backfill_assets.doctor.files import REPORTS, FilesExam, days_of
-from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, Mended
-from backfill_assets.doctor.releases import RECONCILE, PublishedExam
+from backfill_assets.doctor.findings import RECONCILE, Cure, EventLog, Finding, Gravity, Mend, Mended
+from backfill_assets.doctor.releases import PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
 from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
-from backfill_assets.release.reconcile import Reconcile, RepairKind
+from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.system import Identity
 from backfill_assets.warehouse import OnWarehouse
@@ -124,7 +124,6 @@ _LOG: Final = logging.getLogger(__name__)
 _LOCK: Final = "doctor"
 _NO_WAIT: Final = dt.timedelta(0)
 _RECONCILE: Final = Cure(Mend.reconcile)
-_LEFT: Final = frozenset({RepairKind.stuck, RepairKind.busy, RepairKind.forged})
 _ROUNDS: Final = 4
 """A log that can be read again may have more to tell."""
 
@@ -187,85 +186,80 @@ class Repairer:
 
     def _mend(self, cure: Cure) -> str:
         """Do it; why it could not be done, or nothing."""
-        match cure.mend:
-            case Mend.set_aside | Mend.checkpoint | Mend.files | Mend.stage:
-                self._in_files(cure)
-            case Mend.manifest | Mend.commit | Mend.seal:
-                self._in_table(cure)
-            case Mend.reconcile:
-                return self._reconcile()
-            case Mend.attempt | Mend.run:
-                self._end(cure)
-            case Mend.lock:
-                self._free(cure.subject)
-            case Mend.tell:
-                days = [parse_day(day, "day") for day in cure.paths]
-                if self.doctor.events is not None:
-                    self.doctor.events.tell(cure.subject, days)
-            case _:
-                assert_never(cure.mend)
+        doctor = self.doctor
+        with publish_locks(doctor.ledger, cure.locked, _NO_WAIT):
+            match cure.mend:
+                case Mend.set_aside | Mend.checkpoint | Mend.files:
+                    self._in_files(cure)
+                case Mend.manifest | Mend.commit | Mend.seal:
+                    self._in_table(cure)
+                case Mend.reconcile:
+                    return self._reconcile()
+                case Mend.attempt | Mend.run:
+                    self._end(cure)
+                case Mend.lock:
+                    # Whoever takes a lock over and lets go of it has freed it; one that is held again stays so.
+                    with doctor.ledger.lock(cure.subject, _NO_WAIT):
+                        pass
+                case Mend.stage:
+                    self._forget_staged(cure.dataset)
+                case Mend.tell:
+                    if doctor.events is not None:
+                        doctor.events.tell(cure.subject, [parse_day(day, "day") for day in cure.paths])
+                case _:
+                    assert_never(cure.mend)
         return ""
 
     def _reconcile(self) -> str:
         # A table that cannot be read must not keep the others from being mended.
         broken = {table.dataset for table in self.doctor.stored.look() if not table.readable}
         done = self.reconcile.run([name for name in self.doctor.tables if name not in broken])
-        return "; ".join(str(repair) for repair in done if repair.kind in _LEFT)
+        return "; ".join(str(repair) for repair in done if repair.kind.left)
 
     def _in_files(self, cure: Cure) -> None:
-        doctor, published = self.doctor, cure.subject.startswith("published/")
-        if cure.mend is Mend.stage:
-            self._forget_staged(cure.dataset)
+        doctor, place = self.doctor, cure.subject
+        if cure.mend is Mend.set_aside:
+            if place.startswith("staging/"):
+                self._forget_staged(cure.dataset)
+            doctor.stored.set_aside(place, int(cure.paths[0]))
+        elif cure.mend is Mend.checkpoint:
+            doctor.stored.set_aside_checkpoint(place, int(cure.paths[0]))
+        elif place == REPORTS:
+            doctor.reports.remove(cure.paths)
+        elif cure.paths[0].startswith(f"{SHADOW}/"):
+            doctor.tables[cure.dataset].delete(cure.paths)
+        else:
+            doctor.stored.remove(place, cure.paths)
+
+    def _in_table(self, cure: Cure) -> None:
+        table = self.doctor.tables[cure.dataset]
+        if cure.mend is Mend.seal:
+            table.seal(cure.subject)
             return
-        with publish_locks(doctor.ledger, [cure.dataset] if published else [], _NO_WAIT):
-            if cure.mend is Mend.set_aside:
-                if cure.subject.startswith("staging/"):
-                    self._forget_staged(cure.dataset)
-                doctor.stored.set_aside(cure.subject, int(cure.paths[0]))
-            elif cure.mend is Mend.checkpoint:
-                doctor.stored.set_aside_checkpoint(cure.subject, int(cure.paths[0]))
-            elif cure.subject == REPORTS:
-                doctor.reports.remove(cure.paths)
-            elif cure.paths[0].startswith("_shadow/"):
-                doctor.tables[cure.dataset].delete(cure.paths)
-            else:
-                doctor.stored.remove(cure.subject, cure.paths)
+        record = self.doctor.ledger.release(cure.subject)
+        if cure.mend is Mend.manifest:
+            table.store_manifest(record.manifest)
+        elif record.version is not None:
+            table.commit(record.manifest, record.version - 1)
 
     def _forget_staged(self, dataset: str) -> None:
         """Days that were staged from nothing known are staged again; nobody else's work is touched."""
         ledger, days = self.doctor.ledger, days_of(self.doctor.definitions.get(dataset), self.doctor.clock.now())
         ledger.add_staged(replace(day, inputs="", code="") for day in ledger.staged(dataset, days).values())
 
-    def _in_table(self, cure: Cure) -> None:
-        table = self.doctor.tables[cure.dataset]
-        with publish_locks(self.doctor.ledger, [cure.dataset], _NO_WAIT):
-            if cure.mend is Mend.seal:
-                table.seal(cure.subject)
-                return
-            record = self.doctor.ledger.release(cure.subject)
-            if cure.mend is Mend.manifest:
-                table.store_manifest(record.manifest)
-            elif record.version is not None:
-                table.commit(record.manifest, record.version - 1)
-
     def _end(self, cure: Cure) -> None:
-        run = cure.subject
+        ledger, now = self.doctor.ledger, self.doctor.clock.now()
         if cure.mend is Mend.attempt:
-            number = int(cure.subject)
             # Looked at again: a worker that was only slow has renewed its lease meanwhile.
-            now, running = self.doctor.clock.now(), self.doctor.ledger.attempts(state=AttemptState.running)
-            over = [attempt for attempt in running if attempt.number == number and attempt.lease_until < now]
+            running = ledger.attempts(state=AttemptState.running)
+            over = [a for a in running if a.number == int(cure.subject) and a.lease_until < now]
             if not over:
                 return
-            self.doctor.ledger.end_attempt(number, AttemptState.lost)
             run = over[0].run
         else:
-            for attempt in self.doctor.ledger.attempts(state=AttemptState.running, run=run):
-                self.doctor.ledger.end_attempt(attempt.number, AttemptState.lost)
+            run = cure.subject
+            over = list(ledger.attempts(state=AttemptState.running, run=run))
+        for attempt in over:
+            ledger.end_attempt(attempt.number, AttemptState.lost)
         if self.doctor.events is not None:
             self.doctor.events.fail(run, "the doctor found its worker dead; nothing that it had not finished counts")
-
-    def _free(self, name: str) -> None:
-        # Whoever takes a lock over and lets go of it has freed it; one that is held again stays so.
-        with self.doctor.ledger.lock(name, _NO_WAIT):
-            pass

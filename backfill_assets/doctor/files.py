@@ -16,15 +16,13 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend
+from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Cure, Finding, Gravity, Mend
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.layout import ReportFolder
 
 REPORTS = "reports"
 """Stands for the folder of reports where a table's folder is named otherwise."""
-_BACKUP = "restore the folder from a backup"
-_RESTORE = "backfill reconcile, or restore the ledger from a backup"
 _SCRATCH = ("p_", "d_")
 """What the ids of certificates and of comparisons with history begin with."""
 
@@ -72,7 +70,7 @@ class FilesExam:
                 killed = f"{what} is scratch of a backfill prove or diff-history that was killed"
                 yield Finding(Gravity.info, killed, "run: backfill sweep", cure)
             else:
-                remedy = f"if the ledger lost it: {_RESTORE}; otherwise run: backfill sweep"
+                remedy = f"if the ledger lost it: {RESTORE_LEDGER}; otherwise run: backfill sweep"
                 yield Finding(Gravity.warning, f"{what} belongs to a unit that the ledger does not know", remedy)
 
     def of_evidence(self, tables: Mapping[str, PublishedTable]) -> Iterator[Finding]:
@@ -94,7 +92,9 @@ class FilesExam:
         for unit in reports.units():
             if unit not in units:
                 what = f"there is a report of unit {unit}, which the ledger does not know"
-                yield Finding(Gravity.warning, what, f"if the ledger lost it: {_RESTORE}; otherwise remove the folder")
+                yield Finding(
+                    Gravity.warning, what, f"if the ledger lost it: {RESTORE_LEDGER}; otherwise remove the folder"
+                )
         left = [file for file in reports.unfinished() if file.modified < self.settled]
         if left:
             cure = Cure(Mend.files, REPORTS, paths=tuple(file.path for file in left))
@@ -106,16 +106,16 @@ class FilesExam:
             newest = commit.version == table.version
             what = f"{table.place}: commit {commit.version} of its log {commit.fault}"
             cure = Cure(Mend.set_aside, table.place, table.dataset, paths=(str(commit.version),))
-            yield Finding(Gravity.error, what, _BACKUP, cure if newest and self._may_go(table) else None)
+            yield Finding(Gravity.error, what, RESTORE_FOLDER, cure if newest and self._may_go(table) else None)
         if table.gaps:
             what = f"{table.place}: its log lacks the commits {', '.join(map(str, table.gaps[:5]))}"
-            yield Finding(Gravity.error, what, _BACKUP)
+            yield Finding(Gravity.error, what, RESTORE_FOLDER)
         for version in table.torn_checkpoints:
             what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have all that was in it"
             cure = Cure(Mend.checkpoint, table.place, table.dataset, paths=(str(version),))
-            yield Finding(Gravity.error, what, _BACKUP, cure)
+            yield Finding(Gravity.error, what, RESTORE_FOLDER, cure)
         if table.fault and not table.damaged and not table.gaps and not table.torn_checkpoints:
-            yield Finding(Gravity.error, f"{table.place}: its log cannot be read: {table.fault}", _BACKUP)
+            yield Finding(Gravity.error, f"{table.place}: its log cannot be read: {table.fault}", RESTORE_FOLDER)
 
     def _may_go(self, table: StoredTable) -> bool:
         """Nothing else knows what raw holds: its version before has to have all that the ledger says was landed."""
@@ -139,7 +139,7 @@ class FilesExam:
         elif table.layer == Layer.raw:
             yield Finding(Gravity.error, what, "restore them from a backup: raw is the only copy of what was delivered")
         else:
-            yield Finding(Gravity.error, what, _BACKUP)
+            yield Finding(Gravity.error, what, RESTORE_FOLDER)
 
     def _left(self, table: StoredTable, files: Sequence[StoredFile], what: str) -> Iterator[Finding]:
         left = [file for file in files if file.modified < self.settled]

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Gravity(StrEnum):
@@ -34,6 +34,13 @@ class Mend(StrEnum):
     tell = "tells Dagster of the release"
 
 
+RECONCILE: Final = "run: backfill reconcile"
+RESTORE_FOLDER: Final = "restore the folder from a backup"
+RESTORE_MANIFESTS: Final = "restore _releases/ from a backup"
+RESTORE_LEDGER: Final = "backfill reconcile, or restore the ledger from a backup"
+LEDGER_ALTERED: Final = "the ledger was altered: restore it from a backup, or find out who writes to it"
+
+
 @dataclass(frozen=True)
 class Cure:
     """A repair that is safe. `subject` is what it is done to: a release, an attempt's number, a run, a lock or a folder.
@@ -46,6 +53,12 @@ class Cure:
     dataset: str = ""
     unit: str = ""
     paths: tuple[str, ...] = ()
+
+    @property
+    def locked(self) -> tuple[str, ...]:
+        """The dataset that nobody may release while it is done; none where it does not touch the published table."""
+        touches = self.subject.startswith("published/") or self.mend in {Mend.manifest, Mend.commit, Mend.seal}
+        return (self.dataset,) if touches else ()
 
 
 @dataclass(frozen=True)

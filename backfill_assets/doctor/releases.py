@@ -19,14 +19,12 @@ from backfill_assets.core.release import (
     shadow_of,
 )
 from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
+from backfill_assets.delta.reading import LOG, SEALED
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import Cure, Finding, Gravity, Mend
+from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Cure, Finding, Gravity, Mend
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import taken_back, unit_or_none
-
-RECONCILE = "run: backfill reconcile"
-_BACKUP = "restore _releases/ from a backup"
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,9 @@ class PublishedExam:
                 what = f"release {commit.release} is in the Delta log of {self.name}, but not in the ledger"
                 known = self._manifests.get(commit.release)
                 cure = Cure(Mend.reconcile) if known is not None and known.hash == commit.manifest else None
-                yield Finding(Gravity.error, what, RECONCILE if cure else f"{_BACKUP}, then {RECONCILE}", cure)
+                yield Finding(
+                    Gravity.error, what, RECONCILE if cure else f"{RESTORE_MANIFESTS}, then {RECONCILE}", cure
+                )
             record = self._records.get(commit.release)
             if record is not None and record.manifest.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} in the ledger is not the one that was committed"
@@ -124,18 +124,20 @@ class PublishedExam:
             stored = self._manifests.get(commit.release)
             if stored is not None and stored.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} on disk is not the one that was committed"
-                yield Finding(Gravity.error, what, f"{_BACKUP}; do not roll back from this one")
+                yield Finding(Gravity.error, what, f"{RESTORE_MANIFESTS}; do not roll back from this one")
 
     def _manifest_findings(self) -> Iterator[Finding]:
         for release in self.stored.manifests:
             what = f"the manifest of release {release} of {self.name} cannot be read"
-            yield Finding(Gravity.error, what, _BACKUP, self._manifest_cure(self._records.get(release)))
+            yield Finding(Gravity.error, what, RESTORE_MANIFESTS, self._manifest_cure(self._records.get(release)))
         if self.stored.manifests:
             return
         for record in self._true:
             if record.manifest.release not in self._manifests:
                 what = f"release {record.manifest.release} has no manifest beside its table"
-                yield Finding(Gravity.warning, what, f"{_BACKUP}; the ledger still has it", self._manifest_cure(record))
+                yield Finding(
+                    Gravity.warning, what, f"{RESTORE_MANIFESTS}; the ledger still has it", self._manifest_cure(record)
+                )
         for release in self._manifests.keys() - self._records.keys() - self._hashes.keys():
             if self.table.committed(release) is not None:
                 what = f"release {release} has a manifest and a commit, but the ledger does not know it"
@@ -199,7 +201,7 @@ class PublishedExam:
         logs = {"/".join(f.path.split("/")[:4]) for f in self.table.stored_files()}
         for record in published:
             for folder in sorted({shadow_of(f.path) for f in record.manifest.added}):
-                if f"{folder}/_delta_log" not in logs or f"{folder}/_sealed_log" in logs:
+                if f"{folder}/{LOG}" not in logs or f"{folder}/{SEALED}" in logs:
                     continue
                 unit = unit_or_none(self.ledger, record.manifest.unit)
                 if unit is None or unit.state is not UnitState.open:

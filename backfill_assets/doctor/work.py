@@ -12,13 +12,10 @@ from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ahead
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.doctor.findings import Cure, EventLog, Finding, Gravity, Mend, RunAtWork
-from backfill_assets.doctor.releases import RECONCILE
+from backfill_assets.doctor.findings import LEDGER_ALTERED, RECONCILE, Cure, EventLog, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.notices.notifier import releases_in
 from backfill_assets.release.finish import is_rollback, taken_back
-
-_RESTORE = "the ledger was altered: restore it from a backup, or find out who writes to it"
-_TOLD = frozenset({Action.published, Action.rolled_back})
 
 
 @dataclass(frozen=True)
@@ -98,22 +95,22 @@ class WorkExam:
         noted = {entry.at for entry in journal if entry.action is Action.approved}
         for at in sorted(given - noted):
             what = f"campaign {campaign.id} has an approval of {at:%Y-%m-%d %H:%M:%S} UTC that its journal does not tell of"
-            yield Finding(Gravity.error, what, _RESTORE)
+            yield Finding(Gravity.error, what, LEDGER_ALTERED)
         for at in sorted(noted - given):
             what = f"the journal of campaign {campaign.id} tells of an approval at {at:%Y-%m-%d %H:%M:%S} UTC that is not there"
-            yield Finding(Gravity.error, what, _RESTORE)
+            yield Finding(Gravity.error, what, LEDGER_ALTERED)
 
     def _told(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         records = self.ledger.releases(unit=campaign.unit)
         true = {r.manifest.release for r in records if r.state is ReleaseState.finalized}
-        noted = {release for entry in journal if entry.action in _TOLD for release in _released(entry)}
+        noted = releases_in(journal)
         unsettled = {r.manifest.release for r in records if r.state is ReleaseState.intent}
         for release in sorted(_to_be_told(records) - noted):
             what = f"release {release} is not in the journal of its campaign {campaign.id}"
             yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
         for release in sorted(noted - true - unsettled):
             what = f"the journal of campaign {campaign.id} tells of release {release}, which the ledger does not have as true"
-            yield Finding(Gravity.error, what, _RESTORE)
+            yield Finding(Gravity.error, what, LEDGER_ALTERED)
 
 
 def launch_of(unit: Unit) -> str:
@@ -132,11 +129,6 @@ def _to_be_told(records: Collection[ReleaseRecord]) -> frozenset[str]:
         and r.manifest.release not in undone
         and (r.manifest.kind is ReleaseKind.publish or is_rollback(r))
     )
-
-
-def _released(entry: JournalEntry) -> Collection[str]:
-    named = entry.detail.get("releases")
-    return [str(name) for name in named.values()] if isinstance(named, Mapping) else []
 
 
 def _go_on(unit: Unit) -> str:

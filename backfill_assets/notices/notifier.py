@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -131,13 +131,7 @@ class Aftermath(OnWarehouse):
         return True
 
     def _known(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> bool:
-        told = {
-            name
-            for entry in self.ledger.journal(campaign.id)
-            if entry.action in {Action.published, Action.rolled_back}
-            for name in _names(entry.detail.get(_RELEASES))
-        }
-        return {r.manifest.release for r in records} <= told
+        return {r.manifest.release for r in records} <= releases_in(self.ledger.journal(campaign.id))
 
     def _published(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> str:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
@@ -174,5 +168,7 @@ def _rolled_back(campaign: Campaign, manifest: Manifest) -> str:
     )
 
 
-def _names(releases: object) -> Sequence[str]:
-    return [str(name) for name in releases.values()] if isinstance(releases, dict) else []
+def releases_in(journal: Collection[JournalEntry]) -> frozenset[str]:
+    """The releases of which a journal says that they were published or rolled back."""
+    details = [e.detail.get(_RELEASES) for e in journal if e.action in {Action.published, Action.rolled_back}]
+    return frozenset(str(name) for named in details if isinstance(named, Mapping) for name in named.values())

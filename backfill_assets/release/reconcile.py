@@ -29,6 +29,11 @@ class RepairKind(StrEnum):
     projected = "written again: it was not what the ledger says"
     forged = "left alone: its manifest is not the one that was committed"
 
+    @property
+    def left(self) -> bool:
+        """Whether nothing was done, and somebody has to look at it."""
+        return self in {RepairKind.stuck, RepairKind.busy, RepairKind.forged}
+
 
 @dataclass(frozen=True)
 class Repair:

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
-from backfill_assets.doctor.releases import RECONCILE
+from backfill_assets.doctor.findings import RECONCILE
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.reconcile import RepairKind
 from backfill_assets_tests.harness.between import Died, between

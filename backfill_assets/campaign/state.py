@@ -74,6 +74,8 @@ class Action(StrEnum):
 
 CHANGED = "changed"
 """Key of a journal entry's detail: the top-level keys of the specification that are other ones now."""
+RELEASES = "releases"
+"""The same: the releases that were made, by dataset."""
 _BEFORE, _AFTER = "before", "after"
 
 NOTES = frozenset(
@@ -174,6 +176,12 @@ class JournalEntry:
         """The top-level keys of the specification that are other ones from here on."""
         keys = self.detail.get(CHANGED)
         return tuple(map(str, keys)) if isinstance(keys, (list, tuple)) else ()
+
+    @property
+    def released(self) -> frozenset[str]:
+        """The releases that it says were published or rolled back."""
+        named = self.detail.get(RELEASES) if self.action in {Action.published, Action.rolled_back} else None
+        return frozenset(map(str, named.values())) if isinstance(named, Mapping) else frozenset()
 
     def __str__(self) -> str:
         """One line for people."""

@@ -14,7 +14,6 @@ from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ah
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.doctor.findings import LEDGER_ALTERED, RECONCILE, Cure, EventLog, Finding, Gravity, Mend, RunAtWork
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.notices.notifier import releases_in
 from backfill_assets.release.finish import is_rollback, taken_back
 
 
@@ -103,7 +102,7 @@ class WorkExam:
     def _told(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         records = self.ledger.releases(unit=campaign.unit)
         true = {r.manifest.release for r in records if r.state is ReleaseState.finalized}
-        noted = releases_in(journal)
+        noted = {release for entry in journal for release in entry.released}
         unsettled = {r.manifest.release for r in records if r.state is ReleaseState.intent}
         for release in sorted(_to_be_told(records) - noted):
             what = f"release {release} is not in the journal of its campaign {campaign.id}"

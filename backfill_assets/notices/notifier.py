@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from backfill_assets.campaign.specification import Notice
-from backfill_assets.campaign.state import Action, Campaign, JournalEntry
+from backfill_assets.campaign.state import RELEASES, Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, NoticeError
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
@@ -71,9 +71,6 @@ def _short(notice: Notice, text: str) -> str:
     return shortened(told, _LONGEST)
 
 
-_RELEASES: Final = "releases"
-
-
 @dataclass(frozen=True)
 class Aftermath(OnWarehouse):
     """Tells of releases that are true now. All of it may be repeated, and none of it undoes or refuses a release."""
@@ -131,7 +128,8 @@ class Aftermath(OnWarehouse):
         return True
 
     def _known(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> bool:
-        return {r.manifest.release for r in records} <= releases_in(self.ledger.journal(campaign.id))
+        told = {release for entry in self.ledger.journal(campaign.id) for release in entry.released}
+        return {r.manifest.release for r in records} <= told
 
     def _published(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> str:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
@@ -153,7 +151,7 @@ def _warn(what: str, error: Exception) -> None:
 def _entry(campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> JournalEntry:
     first, published = records[0].manifest, kind is ReleaseKind.publish
     detail = {
-        _RELEASES: {r.manifest.dataset: r.manifest.release for r in records},
+        RELEASES: {r.manifest.dataset: r.manifest.release for r in records},
         "days": {r.manifest.dataset: format_days(s.day for s in r.manifest.days) for r in records},
         **({"approved_by": first.approved_by} if published else {"undoes": first.undoes}),
     }
@@ -166,9 +164,3 @@ def _rolled_back(campaign: Campaign, manifest: Manifest) -> str:
         f"{campaign.id}: {manifest.dataset} {format_days(s.day for s in manifest.days)} is rolled back by {manifest.by} "
         f"({manifest.release} undoes {manifest.undoes}): {manifest.reason}"
     )
-
-
-def releases_in(journal: Collection[JournalEntry]) -> frozenset[str]:
-    """The releases of which a journal says that they were published or rolled back."""
-    details = [e.detail.get(_RELEASES) for e in journal if e.action in {Action.published, Action.rolled_back}]
-    return frozenset(str(name) for named in details if isinstance(named, Mapping) for name in named.values())

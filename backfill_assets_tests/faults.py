@@ -30,11 +30,11 @@ def _of(file: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{file}.py::test_{name}" for name in names)
 
 
-_CRASHES, _CAMPAIGN = "unit/campaigns/test_crashes", "unit/campaigns/test_campaign_crashes"
+_CRASHES, _CAMPAIGN = "unit/release/test_crashes", "unit/control/test_campaign_crashes"
 _LIVES, _POWER, _DISK = "dagster/test_campaign_faults", f"{UNIT}/test_power_cut", f"{UNIT}/test_refusing_disk"
 _OTHERS, _CLOCKS, _HOSTS = f"{UNIT}/test_others_at_the_table", f"{UNIT}/test_clocks", f"{UNIT}/test_hosts_and_postgres"
 _SERVERS, _BETWEEN = "dagster/test_server_deaths", f"{UNIT}/test_in_between"
-_TWO, _PUBLISH = "unit/campaigns/test_two_at_once", "unit/campaigns/test_publish"
+_TWO, _PUBLISH = "unit/control/test_two_at_once", "unit/release/test_publish"
 _DEATHS = "dagster/test_worker_deaths"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
 
@@ -229,7 +229,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "The error names the table and what to make room for; the table is what it was, and with room again the same call "
             "writes each row once.",
             _of(
-                "spark/road/test_full_disk",
+                "spark/pipeline/test_full_disk",
                 "the_disk_is_full_before_the_first_day_is_written",
                 "the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit",
             ),
@@ -237,7 +237,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "the disk is full while Spark does anything else (the same)",
             "The error names the work and what to make room for.",
-            _of("spark/road/test_full_disk", "the_disk_is_full_while_spark_is_busy_with_anything_else"),
+            _of("spark/pipeline/test_full_disk", "the_disk_is_full_while_spark_is_busy_with_anything_else"),
         ),
         Fault(
             "the manifests, the Delta log, the shadow or the ledger may not be written to (as another user where this one is root)",
@@ -256,7 +256,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             (
                 *_of(_DISK, "the_disk_does_not_confirm_a_shadow", "the_disk_does_not_confirm_a_new_table"),
                 *_of(
-                    "spark/road/test_unconfirmed_writes",
+                    "spark/pipeline/test_unconfirmed_writes",
                     "what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call",
                 ),
             ),
@@ -416,7 +416,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "a specification is edited",
             "Neither approved nor published until a resume; the journal names the keys.",
             _of(
-                "unit/campaigns/test_drift",
+                "unit/control/test_drift",
                 "a_specification_that_moved_after_the_last_batch_is_not_approved",
                 "a_specification_that_moved_after_the_approval_is_not_published_on_any_road",
             ),
@@ -426,7 +426,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "The campaign stops, its evidence is stale; a resume freezes a new plan.",
             (
                 *_of(
-                    "unit/campaigns/test_campaign_control",
+                    "unit/control/test_campaign_control",
                     "code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan",
                 ),
                 *_of(_PUBLISH, "changed_code_makes_all_days_stale"),
@@ -451,7 +451,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "an upstream is published again, or somebody writes into it",
             "Days built from other content are stale or outdated; equal content in other files is neither.",
             _of(
-                "unit/campaigns/test_upstream",
+                "unit/evidence/test_upstream",
                 "no_upstream_can_be_released_between_the_verification_and_the_commit",
                 "a_compacted_upstream_makes_nothing_stale_and_nothing_outdated",
                 "foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated",

@@ -26,7 +26,7 @@ from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import ARROW, dataset, day, layout, publish
-from backfill_assets_tests.unit.published.every_type import TYPES, VALUES, every_type, probes
+from backfill_assets_tests.unit.delta.every_type import TYPES, VALUES, every_type, probes
 
 ALL = {**TYPES, **AUDIT_COLUMNS}
 DAYS = [day(i) for i in range(12)]

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from backfill_assets.spark.server import SparkServer
-from backfill_assets_tests.unit.published.flights import Flights
-from backfill_assets_tests.unit.published.test_readers import AFTER, BEFORE, MARCH, code, correct, shell
+from backfill_assets_tests.unit.delta.flights import Flights
+from backfill_assets_tests.unit.delta.test_readers import AFTER, BEFORE, MARCH, code, correct, shell
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from backfill_assets.core.unit import UnitState
 from backfill_assets.report.page import Reports
 from backfill_assets_tests.ui.conftest import QUIET, SCREENSHOTS
-from backfill_assets_tests.unit.reports.sample import Wish, sample_review
+from backfill_assets_tests.unit.report.sample import Wish, sample_review
 
 WISHES = {
     "ready": Wish(days=547),

@@ -18,7 +18,7 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 from backfill_assets.consumers.carrier_report import carrier_report
 from backfill_assets.orchestration.definitions import published_table
 from backfill_assets.orchestration.release_events import report_outside_runs
-from backfill_assets_tests.unit.published.flights import AIRLINES, DISTANCE, SEATS, Departure, Flights
+from backfill_assets_tests.unit.delta.flights import AIRLINES, DISTANCE, SEATS, Departure, Flights
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
 KEY = dg.AssetKey(["consumers", "carrier_report"])

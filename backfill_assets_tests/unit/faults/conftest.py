@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.unit.campaigns.conftest import two, world
+from backfill_assets_tests.unit.conftest import two, world
 from backfill_assets_tests.unit.faults.kit import ready
 
 __all__ = ["two", "world"]

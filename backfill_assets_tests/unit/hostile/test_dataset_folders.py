@@ -20,7 +20,7 @@ from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.models import sql_faults
 from backfill_assets.dataset.yaml import MOST_FAULTS
 from backfill_assets.orchestration.names import partitions_of
-from backfill_assets_tests.unit.catalog.kit import FACT, YAML, faults, loaded, spoiled, write_dataset
+from backfill_assets_tests.harness.dataset_folders import FACT, YAML, faults, loaded, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, texts
 from backfill_assets_tests.unit.hostile.strategies import spoiled as spoiled_document
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told

@@ -26,7 +26,7 @@ from backfill_assets.evidence.inputs import golden_fingerprints, reference_finge
 from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.files import delivered_sizes, discover, require_sources
 from backfill_assets.storage.layout import Layout
-from backfill_assets_tests.unit.catalog.kit import YAML, loaded, write_dataset
+from backfill_assets_tests.harness.dataset_folders import YAML, loaded, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import often, texts
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
 

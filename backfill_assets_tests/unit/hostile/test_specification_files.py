@@ -23,7 +23,7 @@ from backfill_assets.core.days import EARLIEST, LATEST, MOST_DAYS
 from backfill_assets.core.text import NAME_PATTERN, hidden_in
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.yaml import MOST_FAULTS, FileFault
-from backfill_assets_tests.unit.catalog.test_specifications import YAML
+from backfill_assets_tests.unit.campaign.test_specifications import YAML
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, spoiled
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
 

@@ -16,8 +16,8 @@ from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, Place
 from backfill_assets.dataset.deliveries import heads, in_force
 from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.judged import BY_KEY, PLAIN, dataset
 from backfill_assets_tests.harness.supplier import D7, D8, D9, Act, Supplier, acts, merged, print_of
-from backfill_assets_tests.unit.domain.kit import BY_KEY, PLAIN, dataset
 from backfill_assets_tests.unit.ledger.samples import SECOND, a_delivery, march
 
 (DAY,) = march(7)

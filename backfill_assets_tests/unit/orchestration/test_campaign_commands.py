@@ -31,8 +31,8 @@ from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.jobs import operation_jobs
 from backfill_assets.orchestration.launches import DeclaredChange, unit_of, updated
 from backfill_assets_tests.harness.specifications import DAYS, NAME, PLAIN
-from backfill_assets_tests.unit.campaigns.test_watch_release import watcher
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
+from backfill_assets_tests.unit.release.test_watch_release import watcher
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.names import asset_key, last_metadata
 from backfill_assets_tests.harness.tables import day
-from backfill_assets_tests.unit.campaigns.events import KeptEvents
+from backfill_assets_tests.unit.doctor.events import KeptEvents
 from backfill_assets_tests.unit.orchestration.house import House
 from event_lab import batched_sqlite, open_instance
 

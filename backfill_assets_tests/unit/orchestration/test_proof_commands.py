@@ -20,8 +20,8 @@ from backfill_assets.proof.certificate import Prover
 from backfill_assets_tests.harness.git import git
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import day
-from backfill_assets_tests.unit.campaigns.test_certificates import Engine
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
+from backfill_assets_tests.unit.proof.test_certificates import Engine
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,67 @@
+"""Consumers' queries run on the table as it was and as it is."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from backfill_assets.core.errors import DatasetError
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.pipeline.views import consumer_figures
+from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, Kit
+
+CONSUMERS = {
+    "finance": {"sql": "SELECT sum(fee) AS fees, count(*) AS rows FROM {name}"},
+    "features": {"sql": "WITH t AS (SELECT amount FROM {name}) SELECT avg(amount) AS mean FROM t;"},
+}
+
+
+def dataset(kit: Kit, **consumers: object) -> LoadedDataset:
+    given = consumers or CONSUMERS
+    text = {name: {"sql": str(c["sql"]).format(name="trips")} for name, c in given.items()}  # type: ignore[index]
+    return kit.dataset(consumers=text)
+
+
+@pytest.fixture(scope="module")
+def published(module_kit: Kit) -> Kit:
+    """Version 0 has a fee of 1 on each of two days and no further column; version 1 has a fee of 2 on three."""
+    kit, loaded = module_kit, dataset(module_kit)
+    kit.publish(loaded, kit.rows(*((day, 1, "a", 1.0, Decimal(1)) for day in (D1, D2))))
+    kit.publish(loaded, kit.rows(*((day, 1, "a", 3.0, Decimal(2)) for day in (D1, D2, D3))))
+    return kit
+
+
+def test_each_version_gives_its_own_figures(published: Kit) -> None:
+    loaded = dataset(published)
+    old, new = (consumer_figures(published.spark, loaded, published.layout, version, D3) for version in (0, 1))
+    assert old == {"finance": {"fees": Decimal(2), "rows": Decimal(2)}, "features": {"mean": Decimal(1)}}
+    assert new == {"finance": {"fees": Decimal(6), "rows": Decimal(3)}, "features": {"mean": Decimal(3)}}
+
+
+def test_later_days_are_left_out(published: Kit) -> None:
+    spark, loaded, layout = published.spark, dataset(published), published.layout
+    assert consumer_figures(spark, loaded, layout, 1, D2)["finance"] == {"fees": Decimal(4), "rows": Decimal(2)}
+    nothing = consumer_figures(spark, loaded, layout, 1, D1.replace(year=2000))
+    assert nothing == {"finance": {"fees": None, "rows": Decimal(0)}, "features": {"mean": None}}
+
+
+def test_a_column_that_the_version_lacks_is_null(kit: Kit) -> None:
+    loaded = dataset(kit)
+    kit.publish(loaded, kit.rows((D1, 1, "a", 1.0, Decimal(1))).drop("fee"))
+    assert consumer_figures(kit.spark, loaded, kit.layout, 0, D1)["finance"] == {"fees": None, "rows": Decimal(1)}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT sum(nothing) FROM {name}", r"dataset\.yaml: consumers\.bi\.sql: .*nothing"),
+        ("SELECT kind FROM {name}", "column 'kind' is no number"),
+        ("SELECT amount FROM {name}", "returns several rows"),
+        ("SELECT amount FROM {name} WHERE false", "returns no row"),
+    ],
+)
+def test_a_query_without_exactly_one_row_of_numbers_is_refused(published: Kit, query: str, message: str) -> None:
+    loaded = dataset(published, bi={"sql": query})
+    with pytest.raises(DatasetError, match=message):
+        consumer_figures(published.spark, loaded, published.layout, 1, D3)

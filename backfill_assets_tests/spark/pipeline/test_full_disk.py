@@ -1,0 +1,135 @@
+"""The disk is full while Spark writes raw, staging or a shadow: refused in words, the table as it was, and it goes on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from backfill_assets.core.errors import StorageError
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import is_table
+from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets.pipeline.stage import stage
+from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.session import open_session
+from backfill_assets_tests.full_disk import TMPFS, full, small_disk
+from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, Kit, commits, values
+from backfill_assets_tests.told import Told
+
+pytestmark = pytest.mark.faults
+
+STEPS = ("raw", "staging", "shadow")
+Step = Callable[[dt.date], object]
+
+
+def steps(kit: Kit, loaded: LoadedDataset) -> dict[str, Step]:
+    """The road of one day, step by step."""
+    audit = Audit(NOW, "u_1", loaded.code_version)
+    return {
+        "raw": lambda day: kit.land(loaded, day),
+        "staging": lambda day: stage(kit.spark, loaded, kit.layout, (day,), kit.in_force(loaded)),
+        "shadow": lambda day: build_shadow(kit.frames(loaded, day), audit),
+    }
+
+
+def place(kit: Kit, loaded: LoadedDataset, step: str) -> Path:
+    """Folder of the table that a step writes; of staging the one above it."""
+    return {
+        "raw": kit.layout.raw_path(loaded.name),
+        "staging": kit.layout.staging_path(loaded.name),
+        "shadow": kit.shadow_folder(loaded),
+    }[step]
+
+
+def tables(folder: Path) -> list[Path]:
+    return [log.parent for log in folder.rglob("_delta_log") if is_table(log.parent)]
+
+
+def rows(kit: Kit, folder: Path) -> list[tuple[object, ...]]:
+    """What the only table there holds; nothing where there is none."""
+    found: list[tuple[object, ...]] = []
+    for table in tables(folder):
+        frame = kit.table(table)
+        if "_line" in frame.columns:  # raw keeps the lines of the files
+            cells = "split(cast(_line AS string), ',')"
+            frame = frame.selectExpr(f"cast({cells}[0] AS date) AS day", f"cast({cells}[1] AS long) AS id")
+        found += values(frame, "day", "id")
+    return found
+
+
+def written(folder: Path, day: dt.date) -> list[Path]:
+    """Data files of a day that have got any content, whether or not a table knows of them."""
+    return [file for file in folder.rglob(f"*day={day}/*.parquet") if file.stat().st_size]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_disk_is_full_before_the_first_day_is_written(
+    spark: SparkSession, spark_server: SparkServer, told: Told, step: str
+) -> None:
+    with small_disk() as (disk, kind):
+        kit = Kit(spark, disk)
+        loaded = kit.dataset()
+        kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
+        road, folder = steps(kit, loaded), place(kit, loaded, step)
+        for before in STEPS[: STEPS.index(step)]:
+            road[before](D1)
+        told.injected(f"{kind} before Spark writes {step}")
+        with full(disk, kind, spark_server.status().pid):
+            refused = refusal(road[step], D1, folder)
+        assert tables(folder) == []
+        road[step](D1)
+        assert rows(kit, folder) == [(D1, 1), (D1, 2)]
+        told.found(refused.removeprefix(f"{disk}/"), "no table", "said again, it writes each row once")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit(
+    spark: SparkSession, spark_server: SparkServer, told: Told, step: str
+) -> None:
+    with small_disk() as (disk, kind):
+        kit = Kit(spark, disk)
+        loaded = kit.dataset()
+        for day in (D1, D2):
+            kit.deliver(day, f"{day},1,a,1,1", f"{day},2,b,2,1")
+        road, folder = steps(kit, loaded), place(kit, loaded, step)
+        for before in STEPS[: STEPS.index(step)]:
+            road[before](D1)
+            road[before](D2)
+        road[step](D1)
+        (table,) = tables(folder)
+        when = "once Spark has written the files, before their commit" if kind == TMPFS else "before Spark writes more"
+        told.injected(f"{kind}, {when}: {step}")
+        # A page for the data file of the day and one for its checksum.
+        with full(disk, kind, spark_server.status().pid, pages=2):
+            refused = refusal(road[step], D2, folder)
+            assert len(written(folder, D2)) == (1 if kind == TMPFS else 0)
+        assert (commits(table), rows(kit, folder)) == (1, [(D1, 1), (D1, 2)])
+        road[step](D2)
+        assert (commits(table), rows(kit, folder)) == (2, [(D1, 1), (D1, 2), (D2, 1), (D2, 2)])
+        told.found(refused.removeprefix(f"{disk}/"), "the table is what it was", "said again, it writes each row once")
+
+
+def test_the_disk_is_full_while_spark_is_busy_with_anything_else(
+    spark_settings: Settings, spark_server: SparkServer, told: Told
+) -> None:
+    with small_disk() as (disk, kind):
+        told.injected(f"{kind} while Spark writes for a step that says nothing of it itself")
+        with (
+            pytest.raises(StorageError, match=r"^u_1 evidence: Spark cannot write \(.+\); make room") as refused,
+            full(disk, kind, spark_server.status().pid),
+            open_session(spark_settings, "u_1 evidence") as spark,
+        ):
+            spark.range(100_000).write.parquet(str(disk / "any"))
+        told.found(refused.value)
+
+
+def refusal(write: Step, day: dt.date, folder: Path) -> str:
+    with pytest.raises(StorageError, match=r"Spark cannot write \(.+\); make room on the disk of") as refused:
+        write(day)
+    assert str(refused.value).startswith(str(folder))
+    return str(refused.value)

@@ -1,0 +1,187 @@
+"""The dataset: what it derives from its keys, and the defaults of its checks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from backfill_assets.core.days import day_range
+from backfill_assets.core.errors import InvalidDayError, MisfitError
+from backfill_assets.core.evidence import Severity
+from backfill_assets.core.unit import LateData
+from backfill_assets.dataset.checks import CheckConfig, Checks, Measure
+from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets_tests.harness.judged import BY_KEY, PLAIN, dataset
+
+START = dt.date(2024, 1, 1)
+some_days = st.sets(st.dates(START, dt.date(2024, 3, 1)), min_size=1, max_size=5).map(lambda d: tuple(sorted(d)))
+
+
+def test_what_is_not_said_has_careful_defaults() -> None:
+    bare = {key: PLAIN[key] for key in ("name", "partition_column", "start", "key", "columns", "source")}
+    found = Dataset.model_validate(bare)
+    assert (found.time_zone, found.end, found.chunk_days, found.lookback_days) == ("UTC", None, 31, 0)
+    assert (found.publication, found.late_data) == (Publication.auto, LateData.hold)
+    assert found.retention.keep_for == dt.timedelta(days=30)
+    checks = found.checks
+    assert checks.row_count.tolerance == checks.reconciliation.tolerance == checks.corrupt_rows.max_rows == 0
+    assert all(getattr(checks, name).blocks for name in ("unique_key", "not_null", "source_present", "row_count"))
+
+
+def test_required_columns_are_the_key_the_partition_and_those_declared() -> None:
+    assert dataset().required_columns == ("trip_date", "trip", "fare")
+
+
+def test_the_zone_is_that_of_the_business_day() -> None:
+    assert dt.datetime(2024, 7, 1, tzinfo=dataset().zone).utcoffset() == dt.timedelta(hours=2)
+
+
+def test_a_dataset_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        dataset().name = "other"  # type: ignore[misc]
+
+
+def test_all_columns_but_those_that_match_rows_are_compared_and_texts_and_booleans_tell_them_apart() -> None:
+    columns = PLAIN["columns"] | {"late": {"type": "boolean"}, "zone": {"type": "string"}, "at": {"type": "timestamp"}}
+    found = dataset(columns=columns)
+    assert list(found.compared) == ["fare", "city", "late", "zone", "at"]
+    assert found.told_apart_by == ("late", "zone")
+    assert dataset(columns=columns, dimensions=["city", "trip"]).told_apart_by == ("city", "trip")
+    assert dataset(dimensions=[]).told_apart_by == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        (
+            {"columns": {"city": {"type": "string", "tolerance": 1}}},
+            ("columns", "city", "tolerance"),
+            "holds no numbers",
+        ),
+        ({"columns": {"trip": {"type": "long", "tolerance": 1}}}, ("columns", "trip", "tolerance"), "must be equal"),
+        ({"dimensions": ["town"]}, ("dimensions",), "dimensions names 'town', which columns does not declare"),
+        ({"dropped_columns": ["fare"]}, ("dropped_columns",), "dropped_columns names 'fare', which columns declares"),
+        ({"dimensions": ["city", "city"]}, ("dimensions",), "dimensions names 'city' 2 times"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], path: tuple[str, ...], message: str) -> None:
+    whole = {**changes, "columns": PLAIN["columns"] | changes.get("columns", {})}
+    with pytest.raises(ValidationError) as refused:
+        dataset(**whole)
+    cause = refused.value.errors()[0]["ctx"]["error"]
+    ((where, text),) = cause.faults
+    assert (where, message in text) == (path, True)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"path": "tills/{day}/*.csv"}, "source.path 'tills/{day}/*.csv' may find several files of a day"),
+        ({"path": "tills/**/{day}.csv"}, "may find several files of a day"),
+        ({"path": "till[12]/{day}.csv"}, "may find several files of a day"),
+        ({"late_days": 1}, "source.late_days lets files of several days bring rows of a day"),
+    ],
+)
+def test_what_several_files_of_a_day_do_to_each_other_has_to_be_said(source: dict[str, Any], message: str) -> None:
+    """Two tills of a day sold the same article, and nobody had said that they add up: the sales of one were published."""
+    said = PLAIN["source"] | source
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        dataset(source=said)
+    for how in ("latest_delivery", "latest_file", "none"):
+        dataset(source=said, staging={"deduplicate": how})
+    # Of files that take each other's place there is always one.
+    assert dataset().staging.deduplicate == "latest_delivery"
+
+
+def test_a_tolerance_is_a_finite_number_from_zero_on() -> None:
+    for value in (-0.1, "nan", "inf", "1%"):
+        with pytest.raises(ValidationError):
+            dataset(columns=PLAIN["columns"] | {"fare": {"type": "double", "tolerance": value}})
+
+
+@pytest.mark.parametrize(
+    ("day", "end", "shown"),
+    [("2023-12-31", None, "2024-01-01.."), ("2024-02-01", "2024-01-31", "2024-01-01..2024-01-31")],
+)
+def test_a_day_outside_the_history_is_refused(day: str, end: str | None, shown: str) -> None:
+    bounded = dataset(end=end)
+    bounded.check_days((START,))
+    with pytest.raises(
+        InvalidDayError, match=f"{day} is outside the history of trips \\({shown}\\); choose other days"
+    ):
+        bounded.check_days((START, dt.date.fromisoformat(day)))
+
+
+@given(some_days, st.integers(0, 5))
+def test_delivery_days_are_the_days_and_those_after_them(days: tuple[dt.date, ...], late: int) -> None:
+    source = dataset(source=PLAIN["source"] | {"late_days": late}, staging=BY_KEY)
+    found = source.delivery_days(days)
+    assert found == tuple(sorted(set(found)))
+    assert set(found) == {d + dt.timedelta(days=i) for d in days for i in range(late + 1)}
+
+
+@given(some_days, st.integers(0, 40))
+def test_lookback_never_reaches_before_the_start(days: tuple[dt.date, ...], back: int) -> None:
+    found = dataset(lookback_days=back).with_lookback(days)
+    assert set(days) <= set(found)
+    assert min(found) >= START
+    assert set(found) == {d for day in days for d in day_range(max(START, day - dt.timedelta(days=back)), day)}
+
+
+def test_contradictions_carry_the_path_of_their_key() -> None:
+    with pytest.raises(ValidationError) as refused:
+        dataset(key=["ride"], partition_column="day")
+    cause = refused.value.errors()[0]["ctx"]["error"]
+    assert isinstance(cause, MisfitError)
+    assert [path for path, _ in cause.faults] == [("key",), ("partition_column",)]
+
+
+@pytest.mark.parametrize("kind", ["string", "decimal(38,38)", "decimal(1,0)", "decimal(10, 2)", "timestamp"])
+def test_a_known_type_is_accepted_without_its_spaces(kind: str) -> None:
+    columns = PLAIN["columns"] | {"city": {"type": kind}}
+    assert dataset(columns=columns).columns["city"].type == kind.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "kind", ["int", "STRING", "decimal", "decimal(0,0)", "decimal(39,1)", "decimal(2,3)", "long\n", "array<long>"]
+)
+def test_an_unknown_type_is_refused(kind: str) -> None:
+    with pytest.raises(ValidationError, match="use string, boolean, integer"):
+        dataset(columns=PLAIN["columns"] | {"city": {"type": kind}})
+
+
+@pytest.mark.parametrize("path", ["", ".", "/a", "../a", "a/../b", "a\\b", "s3://a/b", "a\0b"])
+def test_a_path_that_leaves_the_sources_is_refused(path: str) -> None:
+    reference = PLAIN["references"]["cities"] | {"path": path}
+    with pytest.raises(ValidationError, match="use a path relative to the sources folder"):
+        dataset(references={"cities": reference})
+
+
+def test_a_warning_never_blocks_and_cannot_be_told_to() -> None:
+    assert CheckConfig().blocks
+    assert not CheckConfig(severity=Severity.warn).blocks
+    assert not CheckConfig(blocking=False).blocks
+    assert not CheckConfig(severity=Severity.warn, blocking=False).blocks
+    with pytest.raises(ValidationError, match="contradict each other; drop one"):
+        CheckConfig(severity=Severity.warn, blocking=True)
+
+
+def test_checks_know_no_other_keys() -> None:
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Checks.model_validate({"uniqe_key": {}})
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Measure.model_validate({"sums": True})
+
+
+@pytest.mark.parametrize(
+    ("where", "value"), [("corrupt_rows", {"max_rows": -1}), ("rules", {"a": {"sql": "x > 0", "max_failing": -1}})]
+)
+def test_a_limit_is_never_negative(where: str, value: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Checks.model_validate({where: value})

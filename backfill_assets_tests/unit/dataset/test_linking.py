@@ -1,0 +1,86 @@
+"""Datasets that name each other: all of a folder that fits is loaded, the rest is refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.loaded import Catalog
+from backfill_assets_tests.harness.dataset_folders import YAML, write_dataset
+
+TOTALS = """\
+name: totals
+partition_column: trip_date
+start: 2024-01-01
+key: [trip_date]
+columns:
+  trip_date: {type: date}
+  fare: {type: "decimal(38, 2)"}
+upstream:
+  trips: {}
+"""
+
+
+def derived(root: Path, yaml: str = TOTALS, name: str = "totals", upstream: str = "trips") -> Path:
+    folder = root / name
+    folder.mkdir()
+    (folder / "dataset.yaml").write_text(yaml.replace("totals", name).replace("trips", upstream), encoding="utf-8")
+    (folder / "fact.sql").write_text(
+        f"SELECT trip_date, sum(fare) AS fare FROM {upstream} GROUP BY trip_date\n", encoding="utf-8"
+    )
+    return folder
+
+
+def faults(catalog: Catalog) -> str:
+    return "\n".join(str(fault) for fault in catalog.faults)
+
+
+def test_a_dataset_may_be_built_from_another_alone(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    derived(tmp_path)
+    catalog = load_folder(tmp_path)
+    assert faults(catalog) == ""
+    assert catalog.groups == (("trips", "totals"),)
+    assert catalog.datasets["totals"].staging is None
+    assert catalog.downstream_of(["trips"]) == ("totals",)
+
+
+def test_a_faulty_dataset_takes_with_it_what_is_built_from_it_and_nothing_else(tmp_path: Path) -> None:
+    write_dataset(tmp_path, yaml=YAML.replace("type: long", "type: longer"))
+    write_dataset(tmp_path, "rides", YAML.replace("name: trips", "name: rides"))
+    derived(tmp_path)
+    derived(tmp_path, name="monthly", upstream="totals")
+    catalog = load_folder(tmp_path)
+    assert set(catalog.datasets) == {"rides"}
+    assert "upstream 'trips' is not loaded" in faults(catalog)
+    assert "upstream 'totals' is not loaded" in faults(catalog)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("start: 2024-01-01", "start: 2024-02-01", "start is 2024-02-01, but 2024-01-01 in trips"),
+        ("key:", "chunk_days: 7\nkey:", "chunk_days is 7, but 31 in trips"),
+        ("key:", "time_zone: Europe/Berlin\nkey:", "time_zone is Europe/Berlin, but UTC in trips"),
+        ("key:", "publication: approval\nkey:", "publication is approval, but auto in trips"),
+        ("key:", "end: 2024-12-31\nkey:", "end is 2024-12-31, but not set in trips"),
+    ],
+)
+def test_datasets_that_are_released_together_must_agree(tmp_path: Path, old: str, new: str, fault: str) -> None:
+    write_dataset(tmp_path)
+    folder = derived(tmp_path, TOTALS.replace(old, new))
+    catalog = load_folder(tmp_path)
+    assert set(catalog.datasets) == {"trips"}
+    assert f"{folder / 'dataset.yaml'}: {fault}" in faults(catalog)
+
+
+def test_a_circle_is_refused_with_all_its_members(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    derived(tmp_path, name="egg", upstream="hen")
+    derived(tmp_path, name="hen", upstream="egg")
+    catalog = load_folder(tmp_path)
+    assert set(catalog.datasets) == {"trips"}
+    assert {fault.dataset for fault in catalog.faults} == {"egg", "hen"}
+    assert "go round in a circle" in faults(catalog)

@@ -1,0 +1,167 @@
+"""Inputs of a day: its digest moves exactly when something that the day is built from does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.measured import SameContent, SourceDay, SourceState
+from backfill_assets.core.unit import StagedDay
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import place_of, received
+from backfill_assets.evidence.inputs import (
+    by_delivery_day,
+    deliveries_of,
+    fact_inputs,
+    force_by_day,
+    lost_days,
+    source_state,
+    staged_inputs,
+    surplus_days,
+)
+from backfill_assets_tests.harness.judged import BY_KEY, PLAIN, dataset
+
+NOON = dt.datetime(2024, 1, 9, 12, tzinfo=dt.UTC)
+DAYS = [dt.date(2024, 1, day) for day in range(1, 11)]
+REFERENCES = {"cities": "aa"}
+
+
+def delivered(day: dt.date, fingerprint: str = "f", hours: int = 0) -> Delivery:
+    at = NOON + dt.timedelta(hours=hours)
+    return Delivery("trips", day, f"{day}.csv", fingerprint, 10, at, at, rows=5, corrupt_rows=1)
+
+
+def late(days: int, lookback: int = 0) -> Dataset:
+    return dataset(source=PLAIN["source"] | {"late_days": days}, staging=BY_KEY, lookback_days=lookback)
+
+
+@given(st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
+def test_a_delivery_counts_for_the_days_that_it_may_hold(days: int, business: dt.date, delivery: dt.date) -> None:
+    found = deliveries_of(late(days), business, by_delivery_day([delivered(delivery)]))
+    assert bool(found) == (0 <= (delivery - business).days <= days)
+
+
+@given(st.integers(0, 2), st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
+def test_a_late_file_moves_exactly_the_days_that_read_it(
+    late_days: int, lookback: int, business: dt.date, delivery: dt.date
+) -> None:
+    described = late(late_days, lookback)
+    before = by_delivery_day(delivered(day) for day in DAYS)
+    after = by_delivery_day([*(delivered(day) for day in DAYS), delivered(delivery, "other")])
+    distance = (delivery - business).days
+    staged_moves = staged_inputs(described, business, before, {}) != staged_inputs(described, business, after, {})
+    fact_moves = fact_inputs(described, business, before, {}) != fact_inputs(described, business, after, {})
+    assert staged_moves == (0 <= distance <= late_days)
+    first = max(dt.date(2024, 1, 1), business - dt.timedelta(days=lookback))
+    assert fact_moves == ((first - business).days <= distance <= late_days)
+
+
+@given(st.permutations([delivered(DAYS[0], f) for f in "abc"]))
+def test_the_order_of_deliveries_does_not_count(deliveries: list[Delivery]) -> None:
+    described, day = late(0), DAYS[0]
+    sorted_ones = by_delivery_day(sorted(deliveries, key=lambda d: d.fingerprint))
+    shuffled = by_delivery_day(deliveries)
+    assert staged_inputs(described, day, shuffled, REFERENCES) == staged_inputs(described, day, sorted_ones, REFERENCES)
+
+
+def test_when_a_file_was_landed_does_not_count_but_its_content_and_references_do() -> None:
+    described, day = late(0), DAYS[0]
+    one = delivered(day)
+
+    def inputs(delivery: Delivery, references: dict[str, str]) -> str:
+        return staged_inputs(described, day, by_delivery_day([delivery]), references)
+
+    before = inputs(one, REFERENCES)
+    assert inputs(replace(one, landed_at=NOON + dt.timedelta(days=1)), REFERENCES) == before
+    assert inputs(replace(one, fingerprint="g"), REFERENCES) != before
+    assert inputs(replace(one, path="else.csv"), REFERENCES) != before
+    assert inputs(one, {"cities": "bb"}) != before
+
+
+def test_the_state_of_the_source_sums_the_deliveries_and_takes_the_newest_time() -> None:
+    deliveries = by_delivery_day([delivered(DAYS[0]), delivered(DAYS[0], "g", hours=3), delivered(DAYS[2])])
+    staged = {DAYS[0]: StagedDay("trips", DAYS[0], "i", "c", outside_rows=4)}
+    state = source_state(late(1), DAYS[0], deliveries, staged)
+    assert (state.deliveries, state.rows, state.corrupt_rows, state.outside_rows, state.rows_read) == (2, 10, 2, 4, 10)
+    assert state.delivered_at == NOON + dt.timedelta(hours=3)
+    assert source_state(late(0), DAYS[9], deliveries, {}) == SourceState()
+
+
+def test_days_looked_back_at_count_where_they_lack_a_delivery_or_have_bad_rows() -> None:
+    described = late(0).model_copy(update={"lookback_days": 2})
+    known = by_delivery_day([delivered(DAYS[1]), replace(delivered(DAYS[2]), corrupt_rows=0)])
+    staged = {DAYS[1]: StagedDay("trips", DAYS[1], "i", "c", outside_rows=4)}
+    assert source_state(described, DAYS[2], known, staged).faulty_before == (
+        SourceDay(DAYS[0], 0, 0),
+        SourceDay(DAYS[1], 5, 5),
+    )
+    # The corrected file of a path takes the place of the cut one, whatever its time of change.
+    cut = received((), [delivered(day) for day in DAYS[:3]])
+    good = received(cut, [replace(delivered(day, "g", hours=-1), corrupt_rows=0) for day in DAYS[:3]])
+    assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).faulty_before == ()
+    assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).corrupt_rows == 0
+
+
+def test_raw_has_lost_what_it_has_fewer_rows_of_than_were_landed() -> None:
+    known = [delivered(DAYS[0]), delivered(DAYS[0], "g"), delivered(DAYS[1])]
+    assert lost_days(known, {DAYS[0]: 10, DAYS[1]: 5}) == set()
+    assert lost_days(known, {DAYS[0]: 9, DAYS[1]: 7}) == {DAYS[0]}
+    assert lost_days(known, {}) == {DAYS[0], DAYS[1]}
+    # It has more than the ledger knows where it has more rows, also of days of which nothing is known.
+    assert surplus_days(known, {DAYS[0]: 10, DAYS[1]: 6, DAYS[2]: 1, DAYS[3]: 0}) == {DAYS[1], DAYS[2]}
+
+
+def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
+    """A day whose file lacked passed `source_present` with its neighbour's, and was published empty; it was late by it."""
+    later = by_delivery_day([delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)])
+    alone = source_state(late(2), DAYS[0], later, {})
+    assert alone == SourceState(corrupt_rows=2, rows_read=10)
+    both = source_state(late(2), DAYS[1], later, {})
+    assert (both.deliveries, both.rows, both.delivered_at, both.rows_read) == (1, 5, NOON, 10)
+
+
+def test_deliveries_whose_file_is_gone_are_named_among_all_that_a_day_reads() -> None:
+    one, other = delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)
+    known = by_delivery_day([one, other])
+    assert source_state(late(1), DAYS[1], known, {}, {place_of(one)}).gone == (one.path,)
+    assert source_state(late(1), DAYS[1], known, {}, {place_of(other)}).gone == (other.path,)
+    assert source_state(late(0), DAYS[1], known, {}, {place_of(other)}).gone == ()
+    assert source_state(late(1), DAYS[1], known, {}).gone == ()
+
+
+def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:
+    one, again = delivered(DAYS[0]), replace(delivered(DAYS[0]), path="again.csv")
+    same = SameContent(tuple(sorted((one.path, "again.csv"))), (DAYS[0],))
+    assert source_state(late(0), DAYS[0], by_delivery_day([one, again]), {}).identical == (same,)
+    # Of a path what came last counts, and a file without a row doubles none.
+    corrected = replace(delivered(DAYS[0], "g", hours=1), path="again.csv")
+    assert source_state(late(0), DAYS[0], by_delivery_day([one, corrected]), {}).identical == ()
+    assert source_state(late(0), DAYS[0], by_delivery_day([one, replace(again, rows=0)]), {}).identical == ()
+    next_day = by_delivery_day([one, delivered(DAYS[1])])
+    assert source_state(late(0), DAYS[0], next_day, {}).identical == ()
+    (across,) = source_state(late(1), DAYS[0], next_day, {}).identical
+    assert across.days == (DAYS[0], DAYS[1])
+
+
+def test_the_file_of_a_day_before_that_comes_again_under_the_name_of_a_day_is_named() -> None:
+    """A stale export: its rows came out once more, as those of the new day."""
+    today = delivered(DAYS[9])
+
+    def identical(*others: Delivery, lookback: int = 0) -> tuple[SameContent, ...]:
+        return source_state(late(0, lookback), DAYS[9], by_delivery_day([today, *others]), {}).identical
+
+    for back in range(1, 10):
+        before = delivered(DAYS[9 - back])
+        same = SameContent((before.path, today.path), (before.day, today.day))
+        assert identical(before) == ((same,) if back <= 7 else ())
+    # Once, also where the day looks back at the other one.
+    assert identical(delivered(DAYS[8]), lookback=1) == identical(delivered(DAYS[8]))
+    assert identical(delivered(DAYS[8]), delivered(DAYS[7]))[0].days == (DAYS[7], DAYS[8], DAYS[9])
+    # Other days are named on their own, and what has no row repeats none.
+    assert identical(delivered(DAYS[7], "g"), delivered(DAYS[8], "g")) == ()
+    assert identical(replace(delivered(DAYS[8]), rows=0)) == ()
+    assert identical(delivered(DAYS[9] + dt.timedelta(days=1))) == ()

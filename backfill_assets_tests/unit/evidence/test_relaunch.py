@@ -1,0 +1,102 @@
+"""What is launched again for a unit that lacks something, and for days that an upstream has left behind."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.core.unit import Hold
+from backfill_assets.evidence.outdated import Outdated, Refresh, Relaunch, Relaunches
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.harness.world import World
+from backfill_assets_tests.unit.evidence.test_upstream import Shop
+
+D1, D2, D3, D4 = (day(i) for i in range(1, 5))
+NAMES = ("zones", "sales", "areas")
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[World]:
+    """`areas` is built from `sales`, and that from `zones`: upstream first is not the order of the alphabet."""
+    world = World(tmp_path, ("zones", "sales<zones", "areas<sales"))
+    yield world
+    world.close()
+
+
+def _plans(world: World) -> Relaunches:
+    return Relaunches(world.warehouse())
+
+
+def test_a_unit_gets_what_it_lacks_and_what_is_built_from_that(chain: World) -> None:
+    unit = chain.open_unit(dict.fromkeys(NAMES, (D1, D2, D3)))
+    plans = _plans(chain).of_unit(unit, {("sales", D2)})
+    assert plans == (Relaunch(("sales", "areas"), (D2,)),)
+    assert _plans(chain).of_unit(unit, {("areas", D3), ("zones", D1)}) == (Relaunch(NAMES, (D1, D3)),)
+
+
+def test_a_unit_whose_downstream_looks_back_is_resumed_within_its_own_days(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=2)
+    unit = shop.unit(D1, D2, D3)
+    amounts = {D1: [1], D2: [2], D3: [3]}
+    shop.world.build(unit, "sales", {D1: [1], D3: [3]})
+    shop.world.build(unit, "sales", {D2: [2]}, passed=False)
+    shop.world.build(unit, "totals", {D1: [1]})
+    lacking = {(f.dataset, f.day) for f in shop.world.publisher().missing(unit.id)}
+    assert lacking == {("sales", D2), ("totals", D2), ("totals", D3)}
+    assert _plans(shop.world).of_unit(unit, lacking) == (Relaunch(("sales", "totals"), (D2, D3)),)
+    shop.world.build(unit, "sales", {D2: [2]})
+    shop.world.build(unit, "totals", amounts)
+    shop.world.publisher().release(unit.id)
+    assert shop.outdated.all() == ()
+    shop.world.close()
+
+
+def test_a_day_that_looks_back_at_what_is_built_anew_is_launched_with_it(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, lookback=1)
+    unit = shop.unit(D1, D2, D3)
+    assert _plans(shop.world).of_unit(unit, {("sales", D1)}) == (Relaunch(("sales", "totals"), (D1, D2)),)
+    assert _plans(shop.world).of_unit(unit, {("sales", D3)}) == (Relaunch(("sales", "totals"), (D3,)),)
+    shop.world.close()
+
+
+def test_days_that_a_dataset_of_the_unit_does_not_have_are_launched_without_it(chain: World) -> None:
+    unit = chain.open_unit({"zones": (D1, D2), "sales": (D2, D3)})
+    plans = _plans(chain).of_unit(unit, {("zones", D1), ("zones", D2), ("sales", D3)})
+    assert plans == (Relaunch(("zones",), (D1,)), Relaunch(("zones", "sales"), (D2,)), Relaunch(("sales",), (D3,)))
+
+
+def _published(world: World, name: str, *days: dt.date) -> None:
+    world.released({date: [1] for date in days}, name)
+
+
+def test_outdated_days_take_the_published_days_downstream_along_and_no_others(chain: World) -> None:
+    _published(chain, "sales", D1, D2, D3)
+    plans = _plans(chain)
+    left_behind = (Outdated("sales", (D1, D2, D3), ("zones",)),)
+    assert plans.of_outdated(left_behind).launches == (Relaunch(("sales",), (D1, D2, D3)),)
+    _published(chain, "areas", D1, D4)
+    assert plans.of_outdated(left_behind).launches == (
+        Relaunch(("sales", "areas"), (D1,)),
+        Relaunch(("sales",), (D2, D3)),
+    )
+
+
+def test_each_outdated_dataset_is_launched_over_its_own_days(chain: World) -> None:
+    _published(chain, "sales", D1, D2)
+    _published(chain, "areas", D3, D4)
+    found = (Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D4,), ("sales",)))
+    assert _plans(chain).of_outdated(found).launches == (Relaunch(("sales",), (D1,)), Relaunch(("areas",), (D4,)))
+
+
+def test_days_on_hold_are_left_out_and_nothing_is_taken_along_past_them(chain: World) -> None:
+    for name in NAMES:
+        _published(chain, name, D1, D2)
+    hold = Hold(("sales", D1), "wrong", "ada", chain.clock.now())
+    chain.ledger.hold([hold, Hold(("sales", D4), "nobody asks for it", "ada", chain.clock.now())])
+    found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
+    assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (hold,))
+    found = _plans(chain).of_outdated([Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D1,), ("sales",))])
+    assert found == Refresh((Relaunch(("areas",), (D1,)),), (hold,))

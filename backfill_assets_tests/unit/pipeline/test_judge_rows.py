@@ -1,0 +1,182 @@
+"""Checks of columns and rows: what they promise, and what they find."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from backfill_assets.core.evidence import Basis, DayEvidence, Severity
+from backfill_assets.core.expected_change import UNCHANGED, Contract, parse_change, parse_contract
+from backfill_assets.core.measured import NOTHING, Compared, RowCounts, SchemaChange, Side
+from backfill_assets.dataset.checks import metric_names
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.pipeline.judge import judge
+from backfill_assets.pipeline.judge_rows import Promises, schema_change
+from backfill_assets.pipeline.samples import columns_behind
+from backfill_assets_tests.harness.judged import DAY, GOOD, METRICS, PLAIN, dataset, verdict, with_checks
+
+COLUMNS = PLAIN["columns"] | {"tip": {"type": "decimal(9,2)", "tolerance": 0.01}, "seats": {"type": "integer"}}
+MEASURES = {"fare": {"tolerance": "2%"}, "tip": {}, "city": {"sum": False, "distinct": True}}
+
+
+def trips(**changes: object) -> Dataset:
+    """A sum with a tolerance, one without, a measure that is no sum, and a column that is no measure."""
+    return dataset(columns=COLUMNS, **{"measures": MEASURES, **changes})
+
+
+def contract(value: object) -> Contract:
+    return parse_contract(value, metric_names(trips()), columns=trips().promisable)
+
+
+def changed(beyond: Mapping[str, int] | None = None, **columns: int) -> Compared:
+    most = max(columns.values(), default=0)
+    return Compared(RowCounts(changed=most, unchanged=100 - most, columns=columns, beyond=beyond or {}))
+
+
+def test_a_sum_that_must_not_move_may_move_in_no_row() -> None:
+    found = verdict("rows_change", GOOD, trips(), compared=changed(tip=2, fare=3, city=4))
+    assert (found.passed, found.refuses) == (False, True)
+    assert found.expected == "tip unchanged in every row"
+    assert found.found == "tip changed in 2 of 100 rows that both sides have"
+    assert found.tolerance == "0.01 in tip"
+    keys = "rows: {tip: …} in the expected change, or expected_row_change: {tip: …} in a specification"
+    assert found.note == f"if it is meant, promise it: {keys}"
+    assert verdict("rows_change", GOOD, trips(), compared=changed(fare=3, seats=1)).passed
+
+
+def test_a_contract_says_of_which_sums_rows_must_stay() -> None:
+    both = changed(tip=2, fare=3)
+    pinned = verdict("rows_change", GOOD, trips(), contract({"fare": "unchanged", "tip": "-1%"}), both)
+    assert (pinned.passed, pinned.found) == (False, "fare changed in 3 of 100 rows that both sides have")
+    assert verdict("rows_change", GOOD, trips(), contract({"tip": "any"}), both).passed
+
+
+def test_a_promise_of_rows_takes_the_place_of_the_sums() -> None:
+    shifted = contract({"rows": {"tip": "any", "seats": "unchanged", "fare": "-8% to 0%"}})
+    kept = changed(tip=9, fare=5)
+    found = verdict("rows_change", GOOD, trips(), shifted, kept)
+    assert found.passed
+    assert found.expected == "seats unchanged in every row; fare -8% to +0% in every row"
+    broken = verdict("rows_change", GOOD, trips(), shifted, changed({"fare": 2, "seats": 1}, tip=9, fare=5, seats=1))
+    assert broken.found == "seats changed in 1, fare changed in 2 of 100 rows that both sides have"
+    assert not broken.passed
+
+
+def test_a_promise_of_rows_blocks_whatever_the_dataset_says() -> None:
+    lenient = trips(checks={"rows_change": {"severity": "warn"}})
+    assert not verdict("rows_change", GOOD, lenient, compared=changed(tip=1)).refuses
+    promised = contract({"rows": {"seats": "unchanged"}})
+    found = verdict("rows_change", GOOD, lenient, promised, changed(seats=1))
+    assert (found.refuses, found.severity) == (True, Severity.error)
+
+
+def test_a_promise_of_one_column_makes_no_other_one_block() -> None:
+    lenient = trips(checks={"rows_change": {"severity": "warn"}})
+    seats = contract({"rows": {"seats": "any"}})
+    assert verdict("rows_change", GOOD, lenient, seats, changed(tip=1)).passed
+    told = verdict("columns_change", GOOD, lenient, seats, changed(tip=1))
+    assert (told.found, told.refuses) == ("tip changed in 1 of 100 rows that both sides have", False)
+    both = contract({"metrics": {"tip": "unchanged"}, "rows": {"seats": "any"}})
+    assert verdict("rows_change", GOOD, lenient, both, changed(tip=1)).refuses
+    assert verdict("rows_change", GOOD, trips(), seats, changed(tip=1)).refuses
+
+
+def test_figures_of_an_added_column_have_nothing_to_be_compared_with() -> None:
+    old, new = (
+        {**METRICS, "tip": tip, "distinct_tip": kinds} for tip, kinds in ((None, Decimal(0)), (Decimal(5), Decimal(3)))
+    )
+    grown = replace(GOOD, shadow=Side(new, GOOD.shadow.counts), published=Side(old))
+    tips = trips(measures=MEASURES | {"tip": {"distinct": True}})
+    added = Compared(RowCounts(unchanged=100), SchemaChange(added={"tip": "decimal(9,2)"}))
+    for check in ("tip_change", "distinct_tip_change"):
+        found = verdict(check, grown, tips, compared=added)
+        assert (found.passed, found.note) == (True, "the column is new: nothing of it is published to compare with")
+    assert not verdict("tip_change", grown, tips).passed
+    assert verdict("tip_change", grown, tips, contract({"tip": "unchanged"}), added).refuses
+
+
+@pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
+def test_rows_of_a_sum_that_blocks_nobody_are_only_told(config: dict[str, object]) -> None:
+    lenient = trips(measures=MEASURES | {"tip": config})
+    assert verdict("rows_change", GOOD, lenient, compared=changed(tip=1)).passed
+    told = verdict("columns_change", GOOD, lenient, compared=changed(tip=1))
+    assert (told.passed, told.refuses, told.severity) == (False, False, Severity.warn)
+
+
+def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
+    all_of_them = changed(city=4, seats=2, fare=3, tip=1)
+    told = verdict("columns_change", GOOD, trips(), compared=all_of_them)
+    # A tolerance of fare's total says nothing of its rows: errors in them may cancel out.
+    changes = "city changed in 4, seats changed in 2, fare changed in 3"
+    assert told.found == f"{changes} of 100 rows that both sides have"
+    assert (told.passed, told.refuses) == (False, False)
+    assert "expected_row_change: {city: …} in a specification" in told.note
+    named = contract({"metrics": {"distinct_city": "any", "fare": "0% to 1%"}, "rows": {"seats": "any"}})
+    assert verdict("columns_change", GOOD, trips(), named, all_of_them).passed
+    strict = trips(checks={"columns_change": {"severity": "error"}})
+    assert verdict("columns_change", GOOD, strict, compared=all_of_them).refuses
+
+
+@pytest.mark.parametrize("check", ["rows_change", "columns_change"])
+def test_rows_of_a_first_publication_have_nothing_to_be_compared_with(check: str) -> None:
+    first = verdict(check, replace(GOOD, published=NOTHING), trips(), compared=Compared())
+    assert (first.passed, first.note) == (True, "nothing is published to compare with")
+    lacking = verdict(check, GOOD, trips(), compared=Compared())
+    assert (lacking.passed, lacking.found) == (False, "rows that were not compared")
+
+
+def test_only_added_columns_pass_the_schema_contract() -> None:
+    table = {"trip_date": "date", "trip": "long", "fare": "float", "toll": "double", "unit": "string"}
+    change = schema_change(dataset(), table)
+    assert change == SchemaChange({"city": "string"}, {"toll": "double"}, {"fare": "float → double"})
+    found = verdict("schema_contract", GOOD, compared=Compared(RowCounts(), change))
+    assert found.found == "adds city (string); lacks toll (double); changes fare (float → double)"
+    assert (found.refuses, "publish under a new dataset name" in found.note) == (True, True)
+    added = verdict("schema_contract", GOOD, compared=Compared(RowCounts(), SchemaChange(change.added)))
+    assert (added.passed, added.found, added.note) == (True, "adds city (string)", "")
+    assert schema_change(dataset(), {}) == SchemaChange()
+    assert verdict("schema_contract", GOOD, compared=Compared(RowCounts())).found == "all of them"
+
+
+def test_a_column_may_go_if_the_dataset_says_so() -> None:
+    table = {**{name: column.type for name, column in trips().columns.items()}, "toll": "double"}
+    assert schema_change(trips(), table).removed == {"toll": "double"}
+    said = trips(dropped_columns=["toll"])
+    assert schema_change(said, table) == SchemaChange()
+    found = verdict("schema_contract", GOOD, said, compared=Compared(RowCounts()))
+    assert (found.passed, found.expected) == (True, "every column of the published table but toll, with its type")
+
+
+def test_what_is_promised_of_rows_depends_on_the_day() -> None:
+    one_day = contract([{"days": [str(DAY)], "rows": {"fare": "-8% to 0%"}, "metrics": {"tip": "any"}}])
+    assert Promises(trips(), DAY, one_day).columns == {"fare": parse_change("-8% to 0%", "")}
+    assert Promises(trips(), DAY.replace(day=1), one_day).columns == {"tip": UNCHANGED}
+
+
+def test_changed_rows_are_wanted_of_the_columns_behind_a_failure_on_the_days_that_fail() -> None:
+    def judged(day: dt.date, compared: Compared) -> DayEvidence:
+        measured = replace(GOOD, day=day)
+        verdicts = judge(trips(), measured, Contract(), compared)
+        at = dt.datetime(2024, 4, 1, tzinfo=dt.UTC)
+        return DayEvidence("u_1", 1, "trips", day, Basis("", "", "", ""), (), measured, verdicts, at, compared)
+
+    other, third = DAY + dt.timedelta(1), DAY + dt.timedelta(2)
+    evidence = [judged(DAY, changed(tip=2, seats=1)), judged(other, changed(tip=1)), judged(third, Compared())]
+    wanted = columns_behind(trips(), Contract(), evidence)
+    assert {key: tuple(days) for key, days in wanted.items()} == {
+        ("rows_change", "tip"): (DAY, other),
+        ("columns_change", "seats"): (DAY,),
+    }
+
+
+def test_every_check_can_be_told_to_warn() -> None:
+    checks = with_checks(schema_contract={"severity": "warn"}).checks
+    assert (checks.schema_contract.blocks, checks.rows_change.blocks, checks.columns_change.blocks) == (
+        False,
+        True,
+        False,
+    )

@@ -195,12 +195,6 @@ class Road(Landing):
             and (inputs is None or one.inputs == inputs[d])
         }
 
-    def _require_staged(self, name: str, days: Days) -> None:
-        if len(self._staged_by_this_code(name, days)) < len(days):
-            raise EvidenceError(
-                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
-            )
-
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
         """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
 
@@ -216,8 +210,7 @@ class Road(Landing):
         loaded = self.datasets[name]
         pending = self._pending(unit, attempt)
         own = days if loaded.staging is not None else ()
-        if len(self._staged_by_this_code(name, own)) < len(own):
-            self.stage(spark, name, own)
+        staged = self._staged_by_this_code(name, own)
         # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
         active = self.tables[name].active({near for day in days for near in week_around(day)})
         frames = self._frames(spark, unit, attempt)
@@ -246,7 +239,10 @@ class Road(Landing):
                 judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
                 evidence.append(replace(judged, compared=compared))
             samples = rows.sample(columns_behind(loaded.dataset, contract, evidence))
-        self._require_staged(name, own)
+        if len(staged) < len(own) or self._staged_by_this_code(name, own) != staged:
+            raise EvidenceError(
+                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
+            )
         if failed := failed_days(evidence):
             samples |= golden_samples(frames, failed)
             samples |= sample(frames, failed, self.basis.in_force(name, days))

@@ -408,6 +408,11 @@ def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(
     road.validate(kit.spark, unit, attempt)
     evidence = judged(application, unit, "trips")[D1]
     assert (next(others, None), evidence.measured.shadow.metrics["fee"]) == (None, Decimal("1.00"))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
+    road.build(kit.spark, unit, attempt)
+    old.road.stage(kit.spark, "trips", (D1,))
+    with pytest.raises(EvidenceError, match="other code has staged these days while they were checked"):
+        road.validate(kit.spark, unit, attempt)
     others = iter(range(3))
     attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
     shutil.rmtree(kit.layout.staging_path("trips"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
@@ -21,6 +22,7 @@ from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
 from backfill_assets.control.planner import Freezer
 from backfill_assets.core.days import checked_range, format_days, parse_days
+from backfill_assets.core.errors import RollbackError
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
@@ -77,7 +79,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
 def plan(shell: Shell, file: Path) -> Result:
     """Freeze the plan of a specification: batches, canaries, estimate, warnings; nothing is built yet."""
     application, settings = shell.application, shell.application.settings
-    freezer = Freezer(application.planner, application.identity, settings.computes, settings.state)
+    freezer = Freezer(application.planner, settings.computes, settings.state)
     campaign, frozen = freezer.freeze(file)
     made = campaign.plan
     said = (
@@ -207,17 +209,20 @@ def rollback(
     """Put the days of a release back to what they were; days written since stay, and later releases have to go first."""
     rollbacks = shell.application.rollback
     days = _days(shell.application.ledger.release(release), first, last)
-    proposal = rollbacks.plan(release, days=days)
-    consent = frozenset(proposal.rewritten) if include_rewritten else frozenset()
-    said = [f"left alone: {covered}" for covered in proposal.covered]
-    if proposal.rewritten:
-        how = "put back too" if include_rewritten else "left alone (without --include-rewritten)"
-        said.insert(0, f"rewritten since, {how}: {format_days(proposal.rewritten)}")
-    if dry_run:
-        if swaps := proposal.chosen(consent):
-            said.append(f"would put back: {format_days(swap.day for swap in swaps)}")
-        refusals = rollbacks.refusals(proposal, consent)
-        return Result((*said, *(f"would be refused: {one}" for one in refusals)), failed=bool(refusals))
+    said, consent = list[str](), frozenset[date]()
+    with suppress(*(() if dry_run or include_rewritten else (RollbackError,))):
+        # Without a plan it is executed all the same: that first finishes a release that died half-way, or says why not.
+        proposal = rollbacks.plan(release, days=days)
+        consent = frozenset(proposal.rewritten) if include_rewritten else consent
+        if proposal.rewritten:
+            how = "put back too" if include_rewritten else "left alone (without --include-rewritten)"
+            said.append(f"rewritten since, {how}: {format_days(proposal.rewritten)}")
+        said += [f"left alone: {covered}" for covered in proposal.covered]
+        if dry_run:
+            if swaps := proposal.chosen(consent):
+                said.append(f"would put back: {format_days(swap.day for swap in swaps)}")
+            refusals = rollbacks.refusals(proposal, consent)
+            return Result((*said, *(f"would be refused: {one}" for one in refusals)), failed=bool(refusals))
     done = rollbacks.execute(release, reason, days=days, consent_rewritten=consent)
     shell.report(done)
     lift = f"backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}"

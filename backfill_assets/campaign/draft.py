@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import format_duration
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.loaded import Catalog
@@ -95,7 +94,7 @@ def draft_text(draft: Draft, catalog: Catalog, file: str) -> str:
         partition_key=target.partition_column,
         issue=_scalar(draft.issue),
         change=_scalar(draft.change),
-        begins=_scalar(draft.begins or (Layer.shadow if target.source is None else Layer.raw)),
+        begins=_scalar(draft.begins or target.built_layers[0].value),
         downstream=_scalar(names[0]) if names[0] in {"none", "all"} else _listed(names),
         below=f": {', '.join(below)}" if below else "; nothing is built from this dataset yet",
         time_zone=_scalar(target.time_zone),

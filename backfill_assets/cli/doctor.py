@@ -36,7 +36,7 @@ def doctor(
     with _events(application) as events:
         found = events if isinstance(events, Finding) else None
         examiner: Doctor = replace(application.doctor, events=None if isinstance(events, Finding) else events)
-        done = Repairer(examiner, application.reconcile, application.identity).repair() if repair else ()
+        done = Repairer(examiner, application.reconcile).repair() if repair else ()
         findings = (*([found] if found else []), *examiner.examine())
     if json:
         as_json({"mended": done, "findings": findings} if repair else findings)

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import StepKind
@@ -25,6 +25,7 @@ from backfill_assets.campaign.state import (
     admit,
 )
 from backfill_assets.control.figures import Workload
+from backfill_assets.core.canonical import canonical_json, from_json
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.layers import Layer
@@ -57,16 +58,6 @@ class Batch:
     dataset: str
     days: tuple[dt.date, ...]
     layer: Layer = Layer.shadow
-
-    def to_plain(self) -> dict[str, object]:
-        """The same as plain JSON values, for a journal."""
-        return {"dataset": self.dataset, "layer": self.layer, "days": [day.isoformat() for day in self.days]}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Batch:
-        """The batch that `to_plain` was made of."""
-        days = tuple(dt.date.fromisoformat(day) for day in plain["days"])
-        return cls(plain["dataset"], days, Layer(plain["layer"]))
 
 
 @dataclass(frozen=True)
@@ -368,7 +359,9 @@ class Conductor:
         waits = list(takewhile(lambda entry: entry.action is Action.waits, reversed(steps)))
         runs = frozenset(str(entry.detail.get("run", "")) for entry in waits)
         refused = (
-            Batch.from_plain(found) for entry in waits if isinstance(found := entry.detail.get(REFUSED), Mapping)
+            from_json(Batch, canonical_json(found))
+            for entry in waits
+            if isinstance(found := entry.detail.get(REFUSED), Mapping)
         )
         return _Since(last, last is Action.backfill, runs, next(refused, None))
 

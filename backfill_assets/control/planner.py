@@ -36,7 +36,6 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.files import write_whole
-from backfill_assets.system import Identity
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -229,7 +228,6 @@ class Freezer:
     """
 
     planner: Planner
-    identity: Identity
     computes: Collection[str]
     state: Path
 
@@ -253,7 +251,7 @@ class Freezer:
             file=str(file.absolute()),
         )
         detail = {"plan": plan.fingerprint, "specification": specification.hash}
-        entry = JournalEntry(campaign.id, now, self.identity.name(), Action.planned, "", detail)
+        entry = JournalEntry(campaign.id, now, planner.identity.name(), Action.planned, "", detail)
         return planner.ledger.add_campaign(campaign, entry), write_plan(self.state, plan)
 
     def _checked(self, file: Path) -> Specification:

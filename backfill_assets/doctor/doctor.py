@@ -24,7 +24,6 @@ from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.storage.layout import ReportFolder
-from backfill_assets.system import Identity
 from backfill_assets.warehouse import OnWarehouse
 
 SETTLED = dt.timedelta(days=1)
@@ -134,7 +133,6 @@ class Repairer:
 
     doctor: Doctor
     reconcile: Reconcile
-    identity: Identity
 
     def repair(self) -> tuple[Mended, ...]:
         """Mend what may be mended, and what shows only after that; what could not be mended says why.
@@ -175,14 +173,14 @@ class Repairer:
         return (Mended(cure, finding.what, fault) for finding in findings)
 
     def _record(self, cure: Cure, finding: Finding) -> None:
-        _LOG.info("repair by %s: %s: %s", self.identity.name(), finding.what, finding.repair)
+        _LOG.info("repair by %s: %s: %s", self.doctor.identity.name(), finding.what, finding.repair)
         doctor, text = self.doctor, f"{finding.what}: {finding.repair}"
         campaign = doctor.ledger.campaign_of(cure.unit) if cure.unit else None
         if campaign is not None:
-            entry = JournalEntry(campaign.id, doctor.clock.now(), self.identity.name(), Action.repaired, text)
+            entry = JournalEntry(campaign.id, doctor.clock.now(), self.doctor.identity.name(), Action.repaired, text)
             doctor.ledger.note(entry)
         if cure.dataset and doctor.events is not None:
-            doctor.events.note(cure.dataset, f"repaired by {self.identity.name()}: {text}")
+            doctor.events.note(cure.dataset, f"repaired by {self.doctor.identity.name()}: {text}")
 
     def _mend(self, cure: Cure) -> str:
         """Do it; why it could not be done, or nothing."""

@@ -28,6 +28,7 @@ from backfill_assets.campaign.state import (
     Waits,
 )
 from backfill_assets.control.conductor import REFUSED, Batch
+from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.evidence import DayEvidence
@@ -36,7 +37,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.orchestration.backfills import Desk, desk_of
-from backfill_assets.orchestration.launches import work_tag
+from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.release_events import evaluations
 from dagster_batched_events import batched_events
@@ -181,7 +182,7 @@ class _NoGate:
                 todo = application.road.days_to_build(unit, name, days)
                 if not todo:
                     return None
-                other = self._other_at_work(unit, name, todo)
+                other = _other_at_work(self.context, self.application, unit, name, todo)
                 if other is None:
                     run = self.context.run.run_id
                     return ledger.start_attempt(unit.id, name, todo, run, application.settings.lease)
@@ -192,20 +193,11 @@ class _NoGate:
                 )
             time.sleep(_OTHER_LOOK_SECONDS)
 
-    def _other_at_work(self, unit: Unit, name: str, days: Collection[dt.date]) -> Attempt | None:
-        """The living attempt of another launch on any of the days; what a run retries was its own."""
-        run, now = self.context.run, self.application.clock.now()
-        own = {run.run_id, run.root_run_id, run.parent_run_id}
-        for attempt in self.application.ledger.attempts(unit.id, AttemptState.running):
-            same = attempt.dataset == name and set(attempt.days) & set(days)
-            if same and attempt.run not in own and attempt.lease_until > now:
-                run_of_it = self.context.instance.get_run_by_id(attempt.run)
-                if run_of_it is not None and not run_of_it.is_finished:
-                    return attempt
-        return None
-
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
-        """Nothing: the check step fails of it."""
+        """Only warn: the check step fails of it, if the run has one, and no release takes these days."""
+        if failed := {verdict.day for e in evidence for verdict in e.verdicts if verdict.refuses}:
+            days = number_of(len(failed), "day")
+            self.context.log.warning(f"{days} of {name} failed blocking checks ({format_days(failed)})")
 
 
 @dataclass
@@ -263,7 +255,7 @@ class _CampaignGate:
             until = decision.until if isinstance(decision, Waits) else None
             detail: dict[str, object] = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
             if isinstance(decision, Halts):
-                detail[REFUSED] = batch.to_plain()
+                detail[REFUSED] = plain(batch)
             now = self.application.clock.now()
             self.application.ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
         return dg.Failure(
@@ -298,6 +290,27 @@ class _CampaignGate:
                 f"failed or stale, and only that: backfill resume {campaign}"
             )
         raise dg.Failure(f"{reason}\n{listed}\n{then}", allow_retries=False)
+
+
+def wait_for_others(context: Context, application: Application, unit: Unit, name: str, days: Days) -> None:
+    """Wait until no other launch is at work on these days: what it finds of them is not stored whole before that."""
+    while _other_at_work(context, application, unit, name, days) is not None:
+        time.sleep(_OTHER_LOOK_SECONDS)
+
+
+def _other_at_work(
+    context: Context, application: Application, unit: Unit, name: str, days: Collection[dt.date]
+) -> Attempt | None:
+    """The living attempt of another launch on any of the days; what a run retries was its own."""
+    run, now = context.run, application.clock.now()
+    own = {run.run_id, run.root_run_id, run.parent_run_id}
+    for attempt in application.ledger.attempts(unit.id, AttemptState.running):
+        same = attempt.dataset == name and set(attempt.days) & set(days)
+        if same and attempt.run not in own and attempt.lease_until > now:
+            other = context.instance.get_run_by_id(attempt.run)
+            if other is not None and not other.is_finished:
+                return attempt
+    return None
 
 
 def _gate_of(context: dg.AssetExecutionContext, application: Application) -> _NoGate | _CampaignGate:

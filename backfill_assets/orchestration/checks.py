@@ -11,9 +11,10 @@ from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words
-from backfill_assets.core.unit import Unit
+from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.orchestration.batches import wait_for_others
 from backfill_assets.orchestration.launches import target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
 from backfill_assets.orchestration.release_events import evaluations, report_waiting
@@ -45,6 +46,8 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
         days = days_of(context.op_execution_context.partition_keys)
         unit = _unit(context, application, loaded, days)
+        if unit.state is UnitState.open:
+            wait_for_others(context, application, unit, dataset.name, days)
         evidence = _evidence(application, unit, dataset.name, days)
         yield from evaluations(context.instance, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]

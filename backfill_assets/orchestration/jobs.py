@@ -48,11 +48,13 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
         shell = Shell(fresh, lambda: desk_of(fresh, context.instance).control, report, context.log.warning)
         given = {name: _read(parameters[name].annotation, value) for name, value in context.op_config.items()}
         result = operation.act(shell, **given)
-        said = "\n".join(filter(None, result.said))
+        said = []
+        for line in filter(None, result.said):
+            said.append(line)
+            context.log.info(line)
         if result.failed:
             # As the command's exit code does: a schedule's run that fails is noticed.
-            raise dg.Failure(said, allow_retries=False)
-        context.log.info(said)
+            raise dg.Failure("\n".join(said), allow_retries=False)
 
     @dg.job(name=operation.job, description=operation.text, executor_def=dg.in_process_executor)
     def definition() -> None:

@@ -125,7 +125,7 @@ class World:
         return Doctor(self.warehouse(), *places, self.data_releases if self.asked else None, events=self.events)
 
     def repairer(self) -> Repairer:
-        return Repairer(self.doctor(), self.reconcile(), User())
+        return Repairer(self.doctor(), self.reconcile())
 
     # What acts on campaigns; their publisher and rollback mind the campaign's rules, and tell of what they did.
 

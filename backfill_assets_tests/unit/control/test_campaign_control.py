@@ -346,9 +346,8 @@ def test_of_two_operators_who_launch_one_wins_and_the_other_is_told(planned: Wor
 
 
 def test_a_launch_that_died_after_it_claimed_the_days_can_be_repeated(planned: World) -> None:
-    died = replace(
-        planned.control, ledger=between(planned.ledger, {"change_campaign"}, before=dies_at("change_campaign"))
-    )
+    dying = between(planned.ledger, {"change_campaign"}, before=dies_at("change_campaign"))
+    died = replace(planned.control, warehouse=replace(planned.control.warehouse, ledger=dying))
     with pytest.raises(Died):
         died.launch(NAME)
     (unit,) = planned.ledger.units()

@@ -99,9 +99,8 @@ def test_a_campaign_without_an_open_unit_has_nothing_to_give_up(planned: World) 
 
 
 def test_a_launch_that_died_can_be_given_up_and_launched_again_in_another_unit(planned: World) -> None:
-    died = replace(
-        planned.control, ledger=between(planned.ledger, {"change_campaign"}, before=dies_at("change_campaign"))
-    )
+    dying = between(planned.ledger, {"change_campaign"}, before=dies_at("change_campaign"))
+    died = replace(planned.control, warehouse=replace(planned.control.warehouse, ledger=dying))
     with pytest.raises(Died):
         died.launch(NAME)
     first = planned.control.discard(NAME, "start afresh")

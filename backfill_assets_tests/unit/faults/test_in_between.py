@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told
 
     tables: dict[str, PublishedTable] = {**two.tables, "orders": ReadsLate()}  # type: ignore[dict-item]
     told.injected("a release of two datasets is between its commits while reconcile looks for lost ones")
-    object.__setattr__(repairing, "tables", tables)
+    repairing = replace(repairing, warehouse=replace(repairing.warehouse, tables=tables))
     assert repairing.rebuild(["orders"]) == ()
     assert two.ledger.unit(unit.id).state is UnitState.open
     two.reconcile().run()

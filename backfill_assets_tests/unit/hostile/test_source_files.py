@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import CsvOptions, Encoding, Files, Format
+from backfill_assets.dataset.sources import CsvOptions, Encoding, Files, Format, Reference
 from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
 from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.files import delivered_sizes, discover, require_sources
@@ -51,8 +50,10 @@ def layout(tmp_path: Path) -> Layout:
 
 def declared(kind: Format, **csv: object) -> Files:
     options = CsvOptions.model_validate(csv)
-    said = SimpleNamespace(format=kind, columns=COLUMNS, optional=(), encoding=Encoding.utf_8, csv=options)
-    return cast("Files", said)
+    # Not validated: a contract would refuse a header in a Parquet file, and the reader has to get along with any.
+    return Reference.model_construct(
+        format=kind, columns=COLUMNS, optional=(), encoding=Encoding.utf_8, csv=options, path="a"
+    )
 
 
 def tried(file: Path, kind: Format, **csv: object) -> None:

@@ -18,11 +18,11 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
-from backfill_assets.core.release import DataFile, Manifest
+from backfill_assets.core.release import SHADOW, DataFile, Manifest
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.reading import plain_path, said
-from backfill_assets.delta.shadows import SHADOW, missing
+from backfill_assets.delta.shadows import missing
 
 Types = Mapping[str, str]
 """Delta's names of the types by column, in the table's order; the dataset contract uses the same names."""

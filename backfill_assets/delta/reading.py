@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from backfill_assets.core.canonical import digest, from_json
@@ -22,10 +23,13 @@ from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError, TimeTravelError
 from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.storage.files import fitting, listed, text_of
+from backfill_assets.storage.layout import is_folder
 
 LOG = "_delta_log"
 SEALED = "_sealed_log"
 """What the log of a shadow is called once its files belong to the published table: no engine finds a table there."""
+RELEASES = "_releases"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -59,24 +63,13 @@ def plain_path(path: str) -> str:
 
 def commits(log: Path) -> tuple[tuple[int, Path], ...]:
     """The JSON commits of a log folder, oldest first; compacted logs and checkpoints are left out."""
-    if not log.is_dir():
-        return ()
-    found = ((_COMMIT.fullmatch(path.name), path) for path in log.iterdir())
+    found = ((_COMMIT.fullmatch(path.name), path) for path in listed(log))
     return tuple(sorted((int(match[1]), path) for match, path in found if match))
-
-
-def commit_stamp(log: Path, version: int) -> tuple[int, ...]:
-    """Tells the commit file of a version from any other that ever lay in its place; empty if it is cleaned up."""
-    try:
-        found = (log / f"{version:020}.json").stat()
-    except FileNotFoundError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def actions(commit: Path, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
-    for line in commit.read_text(encoding="utf-8").split("\n"):
+    for line in text_of(commit).split("\n"):
         # Most lines of a release are file actions: only those asked for are parsed.
         if line.startswith(f'{{"{kind}"'):
             yield json.loads(line)[kind]
@@ -84,10 +77,7 @@ def actions(commit: Path, kind: str) -> Iterator[Action]:
 
 def shadow_log_folder(shadow: Path) -> Path | None:
     """The log of a shadow, sealed or not; a log written *after* the sealing is a straggler's and is not looked at."""
-    for name in (SEALED, LOG):
-        if (shadow / name).is_dir():
-            return shadow / name
-    return None
+    return next((shadow / name for name in (SEALED, LOG) if is_folder(shadow / name)), None)
 
 
 def read_shadow(shadow: Path) -> ShadowLog | None:
@@ -145,18 +135,6 @@ def stats_texts(table: Path) -> dict[str, str]:
     for _, commit in commits(table / LOG):
         texts.update({add["path"]: add.get("stats") or "" for add in actions(commit, "add")})
     return texts
-
-
-def removed_since(table: Path, moment: dt.datetime) -> frozenset[str]:
-    """Paths of the files that left the table at `moment` or later."""
-    edge = int(moment.timestamp() * 1000)
-    return frozenset(
-        removed["path"]
-        for _, commit in commits(table / LOG)
-        for removed in actions(commit, "remove")
-        # Without a time nobody knows how long readers have had: keep it.
-        if removed.get("deletionTimestamp") is None or removed["deletionTimestamp"] >= edge
-    )
 
 
 KEPT = ("numRecords", "nullCount")
@@ -298,6 +276,11 @@ def commits_of(table: DeltaTable, most: int | None = None) -> tuple[TableCommit,
     return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
 
 
+def manifest_files(table: Path) -> tuple[Path, ...]:
+    """The manifests stored beside a table, by name of their release."""
+    return tuple(sorted(fitting(table / RELEASES, "[!.]*.json")))
+
+
 def read_manifest(path: Path) -> Manifest:
     """A manifest stored beside the table.
 
@@ -305,7 +288,7 @@ def read_manifest(path: Path) -> Manifest:
         PreconditionError: it cannot be read.
     """
     try:
-        return from_json(Manifest, path.read_text(encoding="utf-8"))
+        return from_json(Manifest, text_of(path))
     except ValueError as error:
         raise PreconditionError(
             f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
@@ -335,7 +318,17 @@ def _by_day(files: Iterable[DataFile]) -> FilesByDay:
 
 def is_table(path: Path) -> bool:
     """Whether a Delta table lies in this folder."""
-    return any((path / "_delta_log").glob("*.json"))
+    return any(fitting(path / LOG, "*.json"))
+
+
+def data_file(table: Path, path: str) -> parquet.ParquetFile:
+    """A data file of a table, opened; as a context it is closed again."""
+    return parquet.ParquetFile(table / path)
+
+
+def tables_in(folder: Path) -> tuple[Path, ...]:
+    """The folders of Delta tables right in a folder, by name."""
+    return tuple(path for path in sorted(listed(folder)) if is_table(path))
 
 
 def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
@@ -379,12 +372,11 @@ def digests_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Map
     """By day the digest of the files that a table has for it, as `write_days` gives it; none where there is no table."""
     if not is_table(path):
         return {}
-    table, files = DeltaTable(path), dict[dt.date, list[str]]()
+    table = DeltaTable(path)
     if "deletionVectors" in (table.protocol().reader_features or ()):
         # Such a vector takes rows out of a file that keeps its name; `write_days` makes none.
         return {}
-    files = {day: [] for day in days}
-    for add in add_actions(table, "path", "partition"):
-        if (day := add["partition"][partition]) in files:
-            files[day].append(add["path"])
+    files: dict[dt.date, list[str]] = {day: [] for day in days}
+    for file, day in files_of_days(table, partition, days).items():
+        files[day].append(file)
     return {day: digest(sorted(own)) for day, own in files.items()}

@@ -15,7 +15,7 @@ from backfill_assets.core.unit import ReleaseHead, ReleaseRecord
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.reading import rows_of
 from backfill_assets.delta.shadows import set_aside_torn
-from backfill_assets.storage.files import sync
+from backfill_assets.storage.files import make_folder, sync
 from backfill_assets.storage.layout import Layout
 
 
@@ -123,7 +123,7 @@ class ReleasesTable:
 
     def write(self, rows: Sequence[ReleaseRow]) -> None:
         """Replace the table by these rows, in one commit."""
-        self._root.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._root.parent)
         set_aside_torn(self._root, self._aside, sync)
         write_deltalake(
             self._root,

@@ -1,22 +1,19 @@
-"""Files of shadows and of logs: made durable, sealed, set aside, checked, removed."""
+"""Files of shadows and of logs: made durable, sealed, set aside, checked."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
-from backfill_assets.core.release import DataFile, StoredFile, shadow_of
-from backfill_assets.delta.reading import LOG, SEALED, actions, commits, is_readable, plain_path, shadow_log_folder
-from backfill_assets.storage.files import Sync, sync
-from backfill_assets.storage.layout import below
+from backfill_assets.core.release import DataFile
+from backfill_assets.delta.reading import LOG, SEALED, actions, commits, plain_path, shadow_log_folder
+from backfill_assets.storage.files import Sync, altered, fitting, move_into, rename, sync, text_of
+from backfill_assets.storage.layout import is_folder
 
 _CHECKPOINTS = "[0-9]*.checkpoint*"
 _LAST_CHECKPOINT = "_last_checkpoint"
@@ -100,9 +97,8 @@ def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
 def _log_files(log: Path, above: int) -> Iterator[Path]:
     """The commits after a version, then their checkpoints and the pointer to the newest one."""
     yield from (path for version, path in commits(log) if version > above)
-    yield from (path for path in sorted(log.glob(_CHECKPOINTS)) if int(path.name.partition(".")[0]) > above)
-    if (last := log / _LAST_CHECKPOINT).exists():
-        yield last
+    yield from (path for path in sorted(fitting(log, _CHECKPOINTS)) if int(path.name.partition(".")[0]) > above)
+    yield from fitting(log, _LAST_CHECKPOINT)
 
 
 def _bring_with_folders(root: Path, paths: Sequence[Path], bring: Sync) -> None:
@@ -124,28 +120,19 @@ def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
     name = f"{version:020}"
     # A checksum that stayed behind would make Spark refuse the next commit of this version.
     names = (f"{name}.crc", f".{name}.crc.crc", f".{name}.json.crc", f"{name}.json")
-    found = [folder / file for file in names if (folder / file).exists()]
-    if not found:
-        return
-    aside.mkdir(parents=True, exist_ok=True)
-    for file in found:
-        file.replace(_free(aside / file.name))
-    bring(aside)
-    bring(folder)
+    move_into(aside, [folder / file for file in names], bring)
 
 
 def set_aside_checkpoint(folder: Path, version: int, aside: Path, bring: Sync) -> None:
     """Move the checkpoint of a version out of the log in `folder` into `aside`, with the pointer to the newest one."""
-    found = sorted(folder.glob(f"{version:020}.checkpoint*"))
-    if not found:
-        return
-    aside.mkdir(parents=True, exist_ok=True)
-    # The pointer first: without one, readers look for the newest checkpoint that there is.
-    for file in (folder / _LAST_CHECKPOINT, *found):
-        if file.exists():
-            file.replace(_free(aside / file.name))
-    bring(aside)
-    bring(folder)
+    if found := checkpoint_files(folder, version):
+        # The pointer first: without one, readers look for the newest checkpoint that there is.
+        move_into(aside, [folder / _LAST_CHECKPOINT, *found], bring)
+
+
+def checkpoint_files(folder: Path, version: int) -> tuple[Path, ...]:
+    """The files of the checkpoint of a version in a log's folder."""
+    return tuple(sorted(fitting(folder, f"{version:020}.checkpoint*")))
 
 
 def set_aside_torn(root: Path, aside: Path, bring: Sync) -> bool:
@@ -160,18 +147,9 @@ def set_aside_torn(root: Path, aside: Path, bring: Sync) -> bool:
     return True
 
 
-def _free(path: Path) -> Path:
-    """The path, or with a number after it where one of the same name was set aside before."""
-    number, free = 0, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}.{number}")
-    return free
-
-
 def _torn(commit: Path) -> bool:
     try:
-        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").split("\n") if line.strip()]
+        actions = [json.loads(line) for line in text_of(commit).split("\n") if line.strip()]
     except ValueError:
         return True
     releases = {action["commitInfo"].get("release") for action in actions if "commitInfo" in action} - {None}
@@ -179,8 +157,8 @@ def _torn(commit: Path) -> bool:
     return not actions or not releases <= {action["txn"]["appId"] for action in actions if "txn" in action}
 
 
-SHADOW = "_shadow"
-_MAGIC = b"PAR1"
+_PARQUET = b"PAR1"
+"""What Parquet files begin and end with."""
 _FOLDER = re.compile(r"_shadow/[A-Za-z0-9_.-]+/[0-9]+")
 
 
@@ -197,44 +175,9 @@ def shadow_folder(folder: str) -> str:
 
 def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     """The files that are not below `root` as regular Parquet files of their size; a link counts as missing."""
-    home = root.resolve()
-    linked: dict[str, bool] = {"": False}
-    return tuple(
-        f
-        for f in files
-        if _size(home, plain_path(f.path)) != f.size
-        or _is_linked(home, f.path, linked)
-        or not _is_whole(f"{home}/{f.path}", f.size)
-    )
-
-
-def unreleasable(root: Path, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
-    """The files of shadows that are missing, or of which the shadow's log cannot be read: a release takes from both."""
-    lost = set(missing(root, files))
-    damaged = {shadow for shadow in {shadow_of(f.path) for f in files} if not is_readable(root / shadow)}
-    return tuple(f for f in files if f in lost or shadow_of(f.path) in damaged)
-
-
-def _is_whole(path: str, size: int) -> bool:
-    """Whether a file begins and ends as Parquet does: a disk that lost what it holds can still know its size."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return os.pread(descriptor, 4, 0) == _MAGIC == os.pread(descriptor, 4, max(size - 4, 0))
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _is_linked(home: Path, path: str, known: dict[str, bool]) -> bool:
-    """Whether a folder on the way to a file is a link; each folder is asked once, there are thousands of files."""
-    folder = path.rpartition("/")[0]
-    if folder not in known:
-        known[folder] = os.path.islink(f"{home}/{folder}") or _is_linked(home, folder, known)  # noqa: PTH114 - Path costs more than the look
-    return known[folder]
+    wanted = tuple(files)
+    lost = altered(root, {plain_path(f.path): f.size for f in wanted}, _PARQUET)
+    return tuple(f for f in wanted if f.path in lost)
 
 
 def seal(shadow: Path) -> None:
@@ -243,10 +186,10 @@ def seal(shadow: Path) -> None:
     Raises:
         StorageError: the folder may not be written to.
     """
-    if (shadow / SEALED).exists():
+    if is_folder(shadow / SEALED):
         return
     try:
-        (shadow / LOG).rename(shadow / SEALED)
+        rename(shadow / LOG, SEALED)
     except FileNotFoundError:
         # Nothing was written into this shadow, or another process sealed it this very moment.
         return
@@ -256,71 +199,3 @@ def seal(shadow: Path) -> None:
             "already; let this user write there, and repeat the command"
         ) from error
     sync(shadow)
-
-
-def stored(root: Path) -> tuple[StoredFile, ...]:
-    """Every regular file under `_shadow/`; links are neither listed nor followed."""
-    home = root.resolve()
-    return tuple(sorted(_walk(home / SHADOW, home), key=lambda f: f.path)) if (home / SHADOW).is_dir() else ()
-
-
-def delete(root: Path, paths: Iterable[str]) -> None:
-    """Remove files under `_shadow/`, and the folders that this leaves empty; a file that is gone already is fine.
-
-    Raises:
-        PreconditionError: a path is not below `_shadow/` of this table or is a link; nothing has been removed then.
-    """
-    home = root.resolve()
-    # The log goes first: a folder that is half removed must not look like a table.
-    targets = [_deletable(home, path) for path in sorted(paths, key=lambda p: (f"/{LOG}/" not in p, p))]
-    for target in targets:
-        target.unlink(missing_ok=True)
-    # Spark makes folders in a log that nothing is ever put into.
-    empty = {inner for log in {t.parent for t in targets if t.parent.name == LOG} for inner in _folders_in(log)}
-    left = {parent for t in targets for parent in _inner_parents(t, home)} | empty
-    for folder in sorted(left, key=_depth, reverse=True):
-        try:
-            folder.rmdir()
-        except OSError:
-            continue  # not empty, or gone: somebody else's files are none of our business
-
-
-def _size(home: Path, path: str) -> int:
-    try:
-        found = os.lstat(f"{home}/{path}")
-    except OSError:
-        return -1
-    return found.st_size if stat.S_ISREG(found.st_mode) else -1
-
-
-def _walk(folder: Path, home: Path) -> Iterable[StoredFile]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), home)
-            elif entry.is_file(follow_symlinks=False):
-                found = entry.stat(follow_symlinks=False)
-                modified = dt.datetime.fromtimestamp(found.st_mtime, dt.UTC)
-                yield StoredFile(Path(entry.path).relative_to(home).as_posix(), modified, found.st_size)
-
-
-def _deletable(home: Path, path: str) -> Path:
-    target = home / path
-    parts = Path(path).parts
-    if len(parts) < 2 or parts[0] != SHADOW or ".." in parts or target.is_symlink():  # noqa: PLR2004  # a file in it
-        raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be removed")
-    if target.parent.exists() and below(home, path) != target:
-        raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be removed")
-    return target
-
-
-def _inner_parents(target: Path, home: Path) -> Iterable[Path]:
-    return (parent for parent in target.parents if parent.is_relative_to(home / SHADOW) and parent != home / SHADOW)
-
-
-def _folders_in(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.glob("*") if path.is_dir() and not path.is_symlink())
-
-
-def _depth(folder: Path) -> int:
-    return len(folder.parts)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,13 +17,10 @@ from pyarrow import parquet
 
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.release import StoredFile
-from backfill_assets.dataset.consistency import DATA_RELEASES
+from backfill_assets.core.release import SHADOW, StoredFile
 from backfill_assets.delta import reading, shadows
-from backfill_assets.delta.reading import add_actions, read_manifest, said
-from backfill_assets.delta.shadows import SHADOW
-from backfill_assets.delta.table import RELEASES
-from backfill_assets.storage.files import sync
+from backfill_assets.delta.reading import LOG, RELEASES, add_actions, commits, manifest_files, read_manifest, said
+from backfill_assets.storage.files import end_of, files_below, fitting, remove, size_of, sync
 from backfill_assets.storage.layout import Layout, below
 
 
@@ -99,7 +95,7 @@ class StoredTables:
 
     def look(self) -> tuple[StoredTable, ...]:
         """Every table of raw, staging and published, and `data_releases`, by place."""
-        return tuple(self._look_or_fault(*found) for found in sorted(self._places()))
+        return tuple(self._look_or_fault(*found) for found in self.layout.tables(LOG))
 
     def set_aside(self, place: str, version: int) -> None:
         """Move the newest commit of a table, with its checksums, below `_set_aside/` if it is damaged.
@@ -109,21 +105,21 @@ class StoredTables:
         Raises:
             PreconditionError: it is not the newest, or a checkpoint has its content.
         """
-        folder = below(self.layout.warehouse, place) / reading.LOG
-        newest = max((found for found, _ in reading.commits(folder)), default=-1)
-        if newest > version or list(folder.glob(f"{version:020}.checkpoint*")):
+        folder = self.layout.at(place) / LOG
+        found = dict(commits(folder))
+        newest = max(found, default=-1)
+        if newest > version or shadows.checkpoint_files(folder, version):
             raise PreconditionError(
                 f"{folder}: expected commit {version} to be the newest and without checkpoint, found commits up to "
                 f"{newest}; restore the log from a backup"
             )
-        commit = folder / f"{version:020}.json"
-        if not commit.exists() or _damage(commit):
+        if version not in found or _damage(found[version]):
             shadows.set_aside(folder, version, self.layout.aside_path(place), sync)
 
     def set_aside_checkpoint(self, place: str, version: int) -> None:
         """Move the checkpoint of a version below `_set_aside/` if it cannot be read and the commits have all of it."""
-        folder = below(self.layout.warehouse, place) / reading.LOG
-        if version in _torn_checkpoints(folder, [found for found, _ in reading.commits(folder)]):
+        folder = self.layout.at(place) / LOG
+        if version in _torn_checkpoints(folder, [found for found, _ in commits(folder)]):
             shadows.set_aside_checkpoint(folder, version, self.layout.aside_path(place), sync)
 
     def remove(self, place: str, paths: Iterable[str]) -> None:
@@ -133,63 +129,53 @@ class StoredTables:
             PreconditionError: a path is a commit, or goes through a link; nothing has been removed then.
             LayoutError: a path leads out of the folder; the same.
         """
-        root = below(self.layout.warehouse, place)
+        root = self.layout.at(place)
         targets = [(path, root / path) for path in paths]
         for path, target in targets:
             if below(root, path) != target.absolute() or re.fullmatch(r"\d{20}\..+", target.name):
                 raise PreconditionError(f"{path!r} is no unfinished file below {root}; nothing was removed")
-        for _, target in targets:
-            target.unlink(missing_ok=True)
+        remove(target for _, target in targets)
 
-    def _places(self) -> Iterator[tuple[str, str, str]]:
-        """Place, layer and dataset of every folder that has a log."""
-        home = self.layout.warehouse
-        for layer, depth in ((Layer.raw, "*"), (Layer.staging, "*/*"), (Layer.published, "*")):
-            for folder in (home / layer).glob(f"{depth}/{reading.LOG}"):
-                place = folder.parent.relative_to(home)
-                yield place.as_posix(), layer, place.parts[1]
-        if (home / DATA_RELEASES / reading.LOG).is_dir():
-            yield DATA_RELEASES, DATA_RELEASES, ""
-
-    def _look_or_fault(self, place: str, layer: str, dataset: str) -> StoredTable:
+    def _look_or_fault(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
         try:
-            return self._look(place, layer, dataset)
+            return self._look(place, layer, dataset, root)
         except (OSError, ValueError) as error:
             # A line of an old commit, which a checkpoint covers, may be damaged in the middle.
             return StoredTable(place, layer, dataset, fault=str(error))
 
-    def _look(self, place: str, layer: str, dataset: str) -> StoredTable:
-        root = self.layout.warehouse / place
-        commits = reading.commits(root / reading.LOG)
-        versions = [version for version, _ in commits]
-        damaged = tuple(DamagedCommit(v, found) for v, commit in commits if (found := _damage(commit)))
+    def _look(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
+        log = commits(root / LOG)
+        versions = [version for version, _ in log]
+        damaged = tuple(DamagedCommit(v, found) for v, commit in log if (found := _damage(commit)))
         sound = [version for version in versions if version not in {commit.version for commit in damaged}]
         fault, active = _active(root)
-        files = _files(root)
+        stored = files_below(root, root, without=SHADOW, links=True)
+        files = {file.path: file for file in sorted(stored, key=lambda file: file.path)}
+        newest = files.get(f"{LOG}/{log[-1][1].name}") if log else None
         return StoredTable(
             place=place,
             layer=layer,
             dataset=dataset,
             version=versions[-1] if versions else -1,
-            written_at=_moment(commits[-1][1]) if commits else None,
+            written_at=newest.modified if newest else None,
             damaged=damaged,
             gaps=tuple(sorted(set(range(versions[0], versions[-1])) - set(versions))) if versions else (),
             fault=fault,
             # The doctor compares the files of published tables with their releases.
             lost=tuple(_lost(root, active)) if layer != Layer.published else (),
             rows=_rows(root, sound[-1]) if layer == Layer.raw and sound else {},
-            temporary=tuple(f for f in files if _is_temporary(root, f.path)),
-            orphans=() if fault or damaged else tuple(_orphans(files, active, commits)),
-            manifests=tuple(_unreadable(root / RELEASES)),
-            torn_checkpoints=_torn_checkpoints(root / reading.LOG, versions) if fault else (),
-            set_aside=tuple(sorted({int(f.name[:20]) for f in self.layout.aside_path(place).glob("[0-9]*.json*")})),
+            temporary=tuple(file for path, file in files.items() if _is_temporary(path, files)),
+            orphans=() if fault or damaged else tuple(_orphans(files.values(), active, log)),
+            manifests=tuple(_unreadable(root)),
+            torn_checkpoints=_torn_checkpoints(root / LOG, versions) if fault else (),
+            set_aside=tuple(sorted({int(f.name[:20]) for f in fitting(self.layout.aside_path(place), "[0-9]*.json*")})),
         )
 
 
 def _torn_checkpoints(folder: Path, versions: Sequence[int]) -> tuple[int, ...]:
     """Versions whose checkpoint cannot be read, where the commits go back to the first one or to a whole checkpoint."""
     whole: dict[int, bool] = {}
-    for path in folder.glob("[0-9]*.checkpoint*.parquet"):
+    for path in fitting(folder, "[0-9]*.checkpoint*.parquet"):
         version = int(path.name.partition(".")[0])
         whole[version] = whole.get(version, True) and _is_parquet(path)
     torn = tuple(sorted(version for version, sound in whole.items() if not sound))
@@ -241,14 +227,12 @@ def _orphans(
 
 
 def _damage(commit: Path) -> str:
-    with commit.open("rb") as file:
-        # Commits of long histories are big, and a cut shows at the end.
-        file.seek(-min(_TAIL, commit.stat().st_size), os.SEEK_END)
-        tail = file.read().rstrip()
+    # Commits of long histories are big, and a cut shows at the end.
+    tail = end_of(commit, _TAIL).rstrip()
     if not tail:
         return "is empty"
     if b"\n" not in tail:
-        tail = commit.read_bytes().rstrip()
+        tail = end_of(commit).rstrip()
     try:
         json.loads(tail.rpartition(b"\n")[2])
     except ValueError:
@@ -258,36 +242,15 @@ def _damage(commit: Path) -> str:
 
 def _lost(root: Path, active: Mapping[str, int]) -> Iterator[LostFile]:
     for path, size in sorted(active.items()):
-        try:
-            found = os.lstat(root / path).st_size
-        except OSError:
-            found = -1
-        if found != size:
+        if (found := size_of(root / path)) != size:
             yield LostFile(path, size, found)
 
 
-def _files(root: Path) -> tuple[StoredFile, ...]:
-    """All files of a table, those under `_shadow/` left out: the sweep collects them."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        if Path(folder) == root and SHADOW in folders:
-            folders.remove(SHADOW)
-        for name in names:
-            path = Path(folder, name)
-            try:
-                status = path.lstat()
-            except FileNotFoundError:
-                continue  # somebody at work has finished it
-            at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
-            found.append(StoredFile(path.relative_to(root).as_posix(), at, status.st_size))
-    return tuple(sorted(found, key=lambda file: file.path))
-
-
-def _is_temporary(root: Path, path: str) -> bool:
-    name = path.rpartition("/")[2]
+def _is_temporary(path: str, files: Collection[str]) -> bool:
+    folder, slash, name = path.rpartition("/")
     if name.startswith(".") and name.endswith(".crc"):
         # Hadoop's checksum of a file; it has outlived it where that is gone.
-        return not (root / path).with_name(name[1:-4]).exists()
+        return f"{folder}{slash}{name[1:-4]}" not in files
     if path.startswith(f"{RELEASES}/"):
         return bool(_DRAFT.fullmatch(name))
     return any(pattern.fullmatch(name) for pattern in _TEMPORARY)
@@ -297,13 +260,9 @@ def _is_data(path: str) -> bool:
     return path.endswith(".parquet") and not any(part.startswith(_HIDDEN) for part in path.split("/"))
 
 
-def _unreadable(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.glob("[!.]*.json")):
+def _unreadable(root: Path) -> Iterator[str]:
+    for path in manifest_files(root):
         try:
             read_manifest(path)
         except PreconditionError:
             yield path.stem
-
-
-def _moment(path: Path) -> dt.datetime:
-    return dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
 from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
-from backfill_assets.core.release import EXTRA, DataFile, Manifest, ReleaseKind, StoredFile, TableCommit, shadow_of
+from backfill_assets.core.release import (
+    EXTRA,
+    SHADOW,
+    DataFile,
+    Manifest,
+    ReleaseKind,
+    StoredFile,
+    TableCommit,
+    shadow_of,
+)
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta import commit, reading, shadows
 from backfill_assets.delta.commit import Types, in_doubt, refused, write
@@ -20,15 +30,14 @@ from backfill_assets.delta.reading import (
     active_files,
     commits_of,
     files_at,
+    manifest_files,
     open_table,
     read_manifest,
     shadow_files,
 )
-from backfill_assets.storage.files import Sync, sync, write_whole
-from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.files import Sync, files_below, fitting, make_folder, remove, stamp_of, sync, write_whole
+from backfill_assets.storage.layout import Layout, below, is_folder
 from backfill_assets.system import Clock
-
-RELEASES = "_releases"
 
 
 class PublishedTable:
@@ -173,12 +182,23 @@ class PublishedTable:
         return shadows.missing(self._root, wanted)
 
     def unreleasable(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """Those of shadows' files that are missing in that way, or of which the shadow's log cannot be read."""
-        return shadows.unreleasable(self._root, tuple(wanted))
+        """Those of shadows' files that are missing in that way, or of which the log cannot be read: a release takes from both."""
+        files = tuple(wanted)
+        lost = set(self.missing_files(files))
+        shadows_of = {shadow_of(f.path) for f in files}
+        damaged = {shadow for shadow in shadows_of if not reading.is_readable(self._root / shadow)}
+        return tuple(f for f in files if f in lost or shadow_of(f.path) in damaged)
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
         """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
-        return reading.removed_since(self._root, moment)
+        edge = int(moment.timestamp() * 1000)
+        return frozenset(
+            removed["path"]
+            for _, file in reading.commits(self._root / reading.LOG)
+            for removed in reading.actions(file, "remove")
+            # Without a time nobody knows how long readers have had: keep it.
+            if removed.get("deletionTimestamp") is None or removed["deletionTimestamp"] >= edge
+        )
 
     def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
         """The commits that the table's log still knows, newest first; all, or not more than `most`."""
@@ -187,7 +207,7 @@ class PublishedTable:
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, whole or not at all."""
         name = reading.plain_path(f"{manifest.release}.json")
-        write_whole(self._root / RELEASES / name, manifest.to_json())
+        write_whole(self._root / reading.RELEASES / name, manifest.to_json())
 
     def manifests(self) -> tuple[Manifest, ...]:
         """All manifests stored beside the table, by name.
@@ -195,28 +215,44 @@ class PublishedTable:
         Raises:
             PreconditionError: a manifest cannot be read.
         """
-        return tuple(read_manifest(path) for path in sorted((self._root / RELEASES).glob("[!.]*.json")))
+        return tuple(read_manifest(path) for path in manifest_files(self._root))
 
     def seal(self, folder: str) -> None:
         """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
         shadows.seal(self._root / shadows.shadow_folder(folder))
 
     def stored_files(self) -> tuple[StoredFile, ...]:
-        """Every file under `_shadow/`, logs included."""
-        return shadows.stored(self._root)
+        """Every regular file under `_shadow/`, logs included; links are neither listed nor followed."""
+        top = self._root / SHADOW
+        return tuple(sorted(files_below(top, self._root), key=lambda file: file.path)) if is_folder(top) else ()
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files under `_shadow/` and the folders that this leaves empty.
+        """Remove files under `_shadow/`, and the folders that this leaves empty; a file that is gone already is fine.
 
         Raises:
             PreconditionError: a path lies elsewhere or goes through a link; nothing has been removed then.
         """
-        shadows.delete(self._root, paths)
+        # The log goes first: a folder that is half removed must not look like a table.
+        files = [self._deletable(path) for path in sorted(paths, key=lambda p: (f"/{reading.LOG}/" not in p, p))]
+        logs = {file.parent for file in files if file.parent.name == reading.LOG}
+        # Spark makes folders in a log that nothing is ever put into.
+        folders = {path for log in logs for path in fitting(log, "*")}
+        top = self._root / SHADOW
+        folders |= {parent for file in files for parent in file.parents if parent.is_relative_to(top) and parent != top}
+        remove(files, folders)
+
+    def _deletable(self, path: str) -> Path:
+        parts = Path(path).parts
+        if len(parts) < 2 or parts[0] != SHADOW or ".." in parts:  # noqa: PLR2004  # a file in it
+            raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be removed")
+        if below(self._root, path) != self._root / path:
+            raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be removed")
+        return self._root / path
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         # A version never changes; only a backup put back may have the same one with other files, and another commit file.
         version = table.version()
-        which = (table.metadata().id, version, reading.commit_stamp(self._root / reading.LOG, version))
+        which = (table.metadata().id, version, stamp_of(self._root / reading.LOG / f"{version:020}.json"))
         last = self._last
         if last is None or last[0] != which:
             self._last = last = (which, active_files(table, self._root, self._dataset))
@@ -226,7 +262,7 @@ class PublishedTable:
         return open_table(self._root)
 
     def _create(self, declared: Types) -> None:
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_folder(self._root)
         DeltaTable.create(
             str(self._root),
             commit.delta_schema(declared),

@@ -23,7 +23,7 @@ from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import held_by_day, is_table
 from backfill_assets.storage.files import read_from, sha256_of
-from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.layout import Layout, is_file
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
@@ -190,7 +190,7 @@ def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
     """
     relative = loaded.dataset.references[name].path
     path = layout.source_file(relative)
-    if not path.is_file():
+    if not is_file(path):
         raise SourceError(
             f"{loaded.name}: the file of reference {name}, {relative}, is not in {layout.sources}; "
             f"put it there, or correct references.{name}.path in dataset.yaml"
@@ -248,7 +248,7 @@ def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
     golden = loaded.dataset.golden[name]
     if golden.file is not None:
         path = layout.source_file(golden.file.path)
-        what, relative, key, there = "file", golden.file.path, "file.path", path.is_file()
+        what, relative, key, there = "file", golden.file.path, "file.path", is_file(path)
     else:
         relative = golden.table or ""
         path = layout.source_file(relative)

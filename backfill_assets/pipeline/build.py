@@ -17,7 +17,7 @@ from backfill_assets.core.measured import Alone
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import UpstreamDays
 from backfill_assets.pipeline.compare import Pair, counts_of, differing, tallies_of
-from backfill_assets.pipeline.frames import Frames, shadow_path, upstream_tables
+from backfill_assets.pipeline.frames import Frames, upstream_tables
 from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.run_models import run_model
 from backfill_assets.pipeline.tables import (
@@ -62,7 +62,7 @@ def compute_shadow(frames: Frames, tables: Mapping[str, DataFrame], audit: Audit
     """
     loaded, days = frames.loaded, frames.days
     rows = _rows(frames, days, tables)
-    path = shadow_path(loaded, frames.layout, frames.folder)
+    path = frames.layout.shadow_path(loaded.name, frames.folder)
     with renamed(ModelError, str(loaded.fact.path), also=("FAILED_READ_FILE",)):
         write_days(_audited(rows, loaded, days, audit), path, loaded.dataset.partition_column, days)
 

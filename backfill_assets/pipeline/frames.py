@@ -9,7 +9,6 @@ from functools import cached_property, reduce
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,12 +17,12 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import files_of_days, is_table
+from backfill_assets.delta.reading import data_file, files_of_days, is_table
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
 from backfill_assets.pipeline.tables import in_days, read_days, read_table, struct_of, with_declared_columns
-from backfill_assets.storage.layout import Layout, below
+from backfill_assets.storage.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Frames:
 
     @cached_property
     def _shadow(self) -> DataFrame:
-        return read_table(self.spark, shadow_path(self.loaded, self.layout, self.folder))
+        return read_table(self.spark, self.layout.shadow_path(self.loaded.name, self.folder))
 
     @cached_property
     def _published(self) -> DataFrame:
@@ -96,15 +95,6 @@ class Frames:
     @cached_property
     def _staging(self) -> DataFrame:
         return staged_table(self.spark, self.loaded, self.layout)
-
-
-def shadow_path(loaded: LoadedDataset, layout: Layout, attempt_folder: str) -> Path:
-    """Folder of an attempt's shadow.
-
-    Raises:
-        LayoutError: it would lie outside the published table's folder.
-    """
-    return below(layout.published_path(loaded.name), attempt_folder)
 
 
 def upstream_tables(
@@ -152,7 +142,7 @@ def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[P
     """The tables that days of an upstream are read from, each with its days."""
     loaded = upstream.loaded
     for place, days in sorted(upstream.places.items()):
-        path = layout.published_path(loaded.name) if place == PUBLISHED else shadow_path(loaded, layout, place)
+        path = layout.published_path(loaded.name) if place == PUBLISHED else layout.shadow_path(loaded.name, place)
         if days and is_table(path):
             yield path, days
 
@@ -163,7 +153,8 @@ def _lacking(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterato
     declared = dataset.columns.keys() - {dataset.partition_column}
     for file, day in files_of_days(DeltaTable(path), dataset.partition_column, days).items():
         try:
-            schema = pq.read_schema(path / file)
+            with data_file(path, file) as read:
+                schema = read.schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"{path / file}: cannot be read: {in_one_line(error)}; see: backfill doctor") from error
         yield from ((column, day) for column in declared - set(schema.names))

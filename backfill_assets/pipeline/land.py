@@ -34,7 +34,7 @@ from backfill_assets.pipeline.raw_table import (
     rows_in_raw,
 )
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
-from backfill_assets.storage.files import EPOCH, SourceFile, discover, require_sources, sha256_of
+from backfill_assets.storage.files import EPOCH, SourceFile, discover, require_sources, sha256_of, size_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.warehouse import OnWarehouse
 
@@ -105,7 +105,7 @@ def _require_still(
 
 def _is_still(file: SourceFile) -> bool:
     try:
-        return file.file.stat().st_size == file.size and sha256_of(file.file) == file.fingerprint
+        return size_of(file.file) == file.size and sha256_of(file.file) == file.fingerprint
     except OSError:
         return False
 

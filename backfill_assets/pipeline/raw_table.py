@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -21,7 +20,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import Encoding, Format, NamedBy, Source, Undeclared, form_of, reading_of
-from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
+from backfill_assets.delta.reading import data_file, files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
@@ -309,7 +308,7 @@ def _kinds_of_rows(
             "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
         )
     for file, day in files_of_days(table, DELIVERY_DAY, days).items():
-        with pq.ParquetFile(path / file) as read:
+        with data_file(path, file) as read:
             names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
             # A batch at a time: a headline stands beside each of its rows.
             for batch in read.iter_batches(columns=names):

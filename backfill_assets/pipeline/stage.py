@@ -20,7 +20,7 @@ from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import digests_by_day, is_table, rows_by_day
+from backfill_assets.delta.reading import digests_by_day, is_table, rows_by_day, tables_in
 from backfill_assets.delta.shadows import kept
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
@@ -104,7 +104,7 @@ def held_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[Stag
     found: dict[dt.date, str] = {}
     for place, days in places.items():
         if place:
-            found |= digests_by_day(layout.staging_path(loaded.name) / place, loaded.dataset.partition_column, days)
+            found |= digests_by_day(layout.staging_path(loaded.name, place), loaded.dataset.partition_column, days)
     return found
 
 
@@ -168,9 +168,7 @@ def vacuum_staging(
     Staging can be built again from raw. Raw is left alone: what its log does not know, after a backup was restored, may be
     all that there is of a delivery.
     """
-    root = layout.staging_path(loaded.name)
-    tables = [path for path in sorted(root.iterdir()) if is_table(path)] if root.is_dir() else []
-    old = {path: _unneeded(path) for path in tables}
+    old = {path: _unneeded(path) for path in tables_in(layout.staging_path(loaded.name))}
     if not any(old.values()):
         return 0
     # Through the one writer of the table; delta-rs has only looked.
@@ -195,7 +193,7 @@ def _unneeded(path: Path) -> list[str]:
 
 def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path:
     shape = sorted((field.name, field.dataType.json()) for field in schema.fields)
-    return layout.staging_path(loaded.name) / digest(shape)[:12]
+    return layout.staging_path(loaded.name, digest(shape)[:12])
 
 
 def _own(rows: DataFrame, dataset: Dataset, days: Collection[dt.date]) -> DataFrame:

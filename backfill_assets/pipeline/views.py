@@ -16,7 +16,6 @@ from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import is_table
-from backfill_assets.pipeline.frames import shadow_path
 from backfill_assets.pipeline.tables import (
     OnSpark,
     condition_of,
@@ -30,7 +29,7 @@ from backfill_assets.pipeline.tables import (
     spark_type,
     with_declared_columns,
 )
-from backfill_assets.storage.files import write_whole
+from backfill_assets.storage.files import remove, text_of, write_whole
 from backfill_assets.storage.layout import Layout
 
 DATABASE: Final = "published"
@@ -92,9 +91,7 @@ class SparkPreviews(OnSpark):
 
     def shown(self) -> Mapping[str, str]:
         """The datasets that have such a view, and the unit that it shows."""
-        folder = self.layout.preview_note(PREVIEW).parent
-        notes = sorted(folder.glob("[!.]*")) if folder.is_dir() else []
-        return {note.name: note.read_text(encoding="utf-8") for note in notes}
+        return {note.name: text_of(note) for note in self.layout.preview_notes()}
 
     def drop(self, datasets: Sequence[str]) -> None:
         """Drop the views of these datasets; one that is not there is fine."""
@@ -102,8 +99,7 @@ class SparkPreviews(OnSpark):
             return
         with self.opened("previews") as spark:
             drop_previews(spark, datasets)
-        for name in datasets:
-            self.layout.preview_note(name).unlink(missing_ok=True)
+        remove(self.layout.preview_note(name) for name in datasets)
 
 
 def ensure_preview(
@@ -121,7 +117,7 @@ def ensure_preview(
     partition, home = loaded.dataset.partition_column, layout.published_path(loaded.name)
     parts = [_selected(spark, loaded, home, f"NOT ({days_condition(partition, days)})")] if is_table(home) else []
     parts += [
-        _selected(spark, loaded, shadow_path(loaded, layout, folder), days_condition(partition, own))
+        _selected(spark, loaded, layout.shadow_path(loaded.name, folder), days_condition(partition, own))
         for folder, own in sorted(shadows.items())
     ]
     name = f"{quoted(PREVIEW)}.{quoted(loaded.name)}"

@@ -22,11 +22,11 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.measured import Value
-from backfill_assets.core.release import ReleaseState, layout_digest
+from backfill_assets.core.release import SHADOW, ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import BasisNow, effective
+from backfill_assets.evidence.basis import PUBLISHED, BasisNow, effective
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
 from backfill_assets.warehouse import OnWarehouse
@@ -141,7 +141,6 @@ def _changed(before: _Layouts, now: _Layouts) -> frozenset[dt.date]:
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SETTINGS: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}
-_PUBLISHED: Final = ""
 
 AllPrints = dict[str, Mapping[dt.date, Prints]]
 
@@ -178,13 +177,14 @@ class Prover(OnWarehouse):
 
     def _certified(self, subject: RecomputedDays) -> Certificate:
         name, certificate = subject.dataset, self.ids.new("p")
+        scratch = f"{SHADOW}/{certificate}"
         engine, watch = self.recomputing(subject.execution), Watch(self.warehouse)
         before, inputs = watch.look(name, engine), self._inputs(subject)
         ways = ways_for(subject.execution)
         try:
-            prints, disagreements = self._recomputed(subject, engine, f"_shadow/{certificate}", ways, inputs)
+            prints, disagreements = self._recomputed(subject, engine, scratch, ways, inputs)
         finally:
-            remove_scratch(self.tables[name], f"_shadow/{certificate}")
+            remove_scratch(self.tables[name], scratch)
         if moved := [day for day, found in self._inputs(subject).items() if found != inputs[day]]:
             raise ProofError(
                 f"{name} {format_days(moved)}: deliveries, references or upstreams moved while the days were recomputed; "
@@ -257,7 +257,7 @@ class Prover(OnWarehouse):
         standing = effective(self.ledger.releases(name)) if contents else {}
         same = {day for day in contents if day in standing and standing[day].code_version == self.basis.code(name)}
         return {
-            day: _Shown(_PUBLISHED, content.fingerprint)
+            day: _Shown(PUBLISHED, content.fingerprint)
             for day, content in contents.items()
             if day in same and content.inputs and origin_of(content.inputs, content.upstream) == inputs[day]
         }

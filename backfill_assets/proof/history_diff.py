@@ -12,6 +12,7 @@ from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError, ProofError, SourceError
 from backfill_assets.core.measured import Figures, RowChange, RowCounts, SchemaChange
+from backfill_assets.core.release import SHADOW
 from backfill_assets.core.text import in_words, number_of, visible
 from backfill_assets.dataset.checkout import Checkout
 from backfill_assets.dataset.deliveries import in_force
@@ -327,7 +328,7 @@ class HistoryDiffs(OnWarehouse):
             days = asked or Subjects(warehouse).of_dataset(name).days
         except ProofError as error:
             return DatasetDiff(name, fault=str(error))
-        scratch, engine = f"_shadow/{self.ids.new('d')}", self.histories(catalog.datasets)
+        scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(warehouse).of(None, name, days)
         dataset = catalog.definitions[name]
         force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))

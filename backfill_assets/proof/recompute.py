@@ -18,7 +18,7 @@ from backfill_assets.core.certificate import INPUT_ROWS, NO_PRINTS, Prints, Reco
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, RowChange, RowCounts, Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import add_actions, is_table
+from backfill_assets.delta.reading import add_actions, is_table, tables_in
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.build import Audit, compute_shadow
 from backfill_assets.pipeline.compare import (
@@ -36,7 +36,7 @@ from backfill_assets.pipeline.compare import (
     tallies_of,
 )
 from backfill_assets.pipeline.differences import largest_of
-from backfill_assets.pipeline.frames import Frames, shadow_path, upstream_tables
+from backfill_assets.pipeline.frames import Frames, upstream_tables
 from backfill_assets.pipeline.measure import figures_by_day
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.pipeline.run_models import reference_tables
@@ -54,6 +54,7 @@ from backfill_assets.pipeline.tables import (
 )
 from backfill_assets.proof.certificate import Sampled
 from backfill_assets.proof.history_diff import DayDifference
+from backfill_assets.storage.files import EPOCH
 from backfill_assets.storage.layout import Layout
 
 
@@ -70,7 +71,6 @@ def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
 
 _MOST_ROWS: Final = 20
 _SHUFFLED_INTO: Final = 5
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ROWS, _KEYS = "print:rows", "print:keys"
 _BARE, _KEYED, _SUM = "bare:", "keyed:", "sum:"
 _WIDE: Final = T.DecimalType(38, 0)
@@ -100,7 +100,7 @@ class SparkRecomputations(OnSpark):
                 tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
             # Nobody reads the audit columns of a scratch shadow.
-            audit = Audit(_EPOCH, "", loaded.code_version)
+            audit = Audit(EPOCH, "", loaded.code_version)
             compute_shadow(Frames(spark, loaded, self.layout, folder, sampled.days), arranged, audit)
 
     def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
@@ -155,9 +155,8 @@ class SparkRecomputations(OnSpark):
         raw, staging = self.layout.raw_path(dataset), self.layout.staging_path(dataset)
         if is_table(raw):
             found["raw"] = _digests(raw, DELIVERY_DAY)
-        for path in sorted(staging.iterdir()) if staging.is_dir() else ():
-            if is_table(path):
-                found[f"staging {path.name}"] = _digests(path, loaded.dataset.partition_column)
+        for path in tables_in(staging):
+            found[f"staging {path.name}"] = _digests(path, loaded.dataset.partition_column)
         return found
 
 
@@ -191,7 +190,7 @@ def differing_rows(
 def _read(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], place: str
 ) -> DataFrame | None:
-    path = layout.published_path(loaded.name) if place == PUBLISHED else shadow_path(loaded, layout, place)
+    path = layout.published_path(loaded.name) if place == PUBLISHED else layout.shadow_path(loaded.name, place)
     if not is_table(path):
         return None
     frame = read_days(spark, path, loaded.dataset.partition_column, days)

@@ -1,10 +1,12 @@
-"""Files as they lie: read, hashed, written whole, durable or private; and those of the sources, found and sized."""
+"""Files as they lie: found, read, hashed, written whole, moved, removed; and those of the sources, found and sized."""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 import os
+import stat
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,10 +16,11 @@ from typing import Final
 from backfill_assets.core.delivery import Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError, StorageError
 from backfill_assets.core.fields import days_of, spelled_out
+from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import visible
 from backfill_assets.dataset.deliveries import place_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.storage.layout import Layout, below
+from backfill_assets.storage.layout import Layout, below, stored_file
 
 Sync = Callable[[Path], None]
 """Brings a file or folder to the disk; a power cut after it has returned leaves it whole."""
@@ -67,6 +70,145 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, with all above it; one that is there already is fine."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def listed(folder: Path) -> Iterator[Path]:
+    """All that is right in a folder, in no order; nothing where there is no folder."""
+    return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def fitting(folder: Path, pattern: str) -> Iterator[Path]:
+    """What fits a pattern below a folder, in no order; nothing where there is no folder, or none that may be looked into."""
+    return folder.glob(pattern)
+
+
+def files_below(folder: Path, home: Path, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
+    """Every regular file below a folder, its path relative to `home`; no link is followed.
+
+    `without` is a name in the folder that is left out, with all below it; with `links`, whatever is no folder is listed.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == without:
+                continue
+            # Somebody at work may have finished and renamed it.
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    yield from files_below(Path(entry.path), home, links=links)
+                elif entry.is_file(follow_symlinks=False) or (links and not entry.is_dir()):
+                    yield stored_file(Path(entry.path), home)
+
+
+def text_of(path: Path) -> str:
+    """The text of a file."""
+    return path.read_text(encoding="utf-8")
+
+
+def end_of(path: Path, most: int = sys.maxsize) -> bytes:
+    """The last bytes of a file, `most` of them at the most."""
+    with path.open("rb") as file:
+        file.seek(-min(most, path.stat().st_size), os.SEEK_END)
+        return file.read()
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Tells a file from any other that ever lay in its place; empty if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def size_of(path: str | Path) -> int:
+    """The size of a regular file in bytes; -1 where there is none, or a link."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+
+def altered(root: Path, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
+    """The paths at which there is below `root` no regular file of its size that begins and ends with `mark`.
+
+    A file behind a link counts as none. No more is read: a disk that lost what it holds can still know its size.
+    """
+    # As text: to make a Path of each costs more than the look, and there are thousands of files.
+    home = str(root.resolve())
+    linked: dict[str, bool] = {"": False}
+    return frozenset(
+        path
+        for path, size in sizes.items()
+        if size_of(f"{home}/{path}") != size
+        or _is_linked(home, path, linked)
+        or not _has_mark(f"{home}/{path}", size, mark)
+    )
+
+
+def _is_linked(home: str, path: str, known: dict[str, bool]) -> bool:
+    """Whether a folder on the way to a file is a link; each folder is asked once."""
+    folder = path.rpartition("/")[0]
+    if folder not in known:
+        known[folder] = os.path.islink(f"{home}/{folder}") or _is_linked(home, folder, known)  # noqa: PTH114 - see `altered`
+    return known[folder]
+
+
+def _has_mark(path: str, size: int, mark: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        length = len(mark)
+        return os.pread(descriptor, length, 0) == mark == os.pread(descriptor, length, max(size - length, 0))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def move_into(aside: Path, paths: Iterable[Path], bring: Sync) -> None:
+    """Move files of one folder into another, in this order and durably; one that is not there is fine.
+
+    Where one of the same name is there already, the next gets a number after it.
+    """
+    touched: set[Path] = set()
+    for path in paths:
+        if path.exists():
+            make_folder(aside)
+            path.replace(_free(aside / path.name))
+            touched |= {aside, path.parent}
+    for folder in sorted(touched, key=lambda folder: folder != aside):
+        bring(folder)
+
+
+def _free(path: Path) -> Path:
+    number, free = 0, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free
+
+
+def rename(path: Path, name: str) -> None:
+    """Give a file or a folder another name; raises OSError if it is gone or the folder may not be written to."""
+    path.rename(path.with_name(name))
+
+
+def remove(files: Iterable[Path], folders: Collection[Path] = ()) -> None:
+    """Remove files in this order, then those of the folders that are empty; what is gone already is fine."""
+    for file in files:
+        file.unlink(missing_ok=True)
+    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+        # It is not empty, or gone: somebody else's files are none of our business.
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager

@@ -8,7 +8,8 @@ settings which all writers share. Here are two kinds of writers: Spark writes ra
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
@@ -40,17 +41,33 @@ class Layout:
         """
         return self._table(Layer.raw, dataset)
 
-    def staging_path(self, dataset: str) -> Path:
-        """Folder of the staging table; raises like `raw_path`."""
-        return self._table(Layer.staging, dataset)
+    def staging_path(self, dataset: str, shape: str = "") -> Path:
+        """Folder of the staging tables, or of the one that holds columns of a `shape`; raises like `raw_path`."""
+        home = self._table(Layer.staging, dataset)
+        return below(home, shape) if shape else home
 
     def published_path(self, dataset: str) -> Path:
         """Folder of the published table; raises like `raw_path`."""
         return self._table(Layer.published, dataset)
 
+    def shadow_path(self, dataset: str, folder: str) -> Path:
+        """Folder of a shadow, inside the published table's; raises like `raw_path`."""
+        return below(self.published_path(dataset), folder)
+
     def data_releases_path(self) -> Path:
         """Folder of the table `data_releases`; raises like `raw_path`."""
-        return below(self.warehouse, DATA_RELEASES)
+        return self.at(DATA_RELEASES)
+
+    def at(self, place: str) -> Path:
+        """Folder of the table at a place such as `published/sales`; raises like `raw_path`."""
+        return below(self.warehouse, place)
+
+    def tables(self, log: str) -> Iterator[tuple[str, str, str, Path]]:
+        """Place, layer, dataset and folder of every table, in order: what has a folder called `log`."""
+        for layer, depth in ((DATA_RELEASES, "."), (Layer.published, "*"), (Layer.raw, "*"), (Layer.staging, "*/*")):
+            for found in sorted((self.warehouse / layer).glob(f"{depth}/{log}")):
+                place = found.parent.relative_to(self.warehouse)
+                yield place.as_posix(), layer, "".join(place.parts[1:2]), found.parent
 
     def aside_path(self, place: str) -> Path:
         """Folder for the damaged commits of the table at a place such as `published/sales`; raises like `raw_path`."""
@@ -59,6 +76,10 @@ class Layout:
     def preview_note(self, dataset: str) -> Path:
         """File that says which unit the preview of a dataset shows; raises like `raw_path`."""
         return self._table("_previews", dataset)
+
+    def preview_notes(self) -> tuple[Path, ...]:
+        """The notes of all previews; each has the name of its dataset."""
+        return tuple(sorted((self.warehouse / "_previews").glob("[!.]*")))
 
     def source_file(self, relative: str) -> Path:
         """A file below the sources folder.
@@ -70,6 +91,16 @@ class Layout:
 
     def _table(self, layer: str, dataset: str) -> Path:
         return below(self.warehouse, f"{layer}/{checked_name(dataset, 'dataset')}")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file, and no folder."""
+    return path.is_file()
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder."""
+    return path.is_dir()
 
 
 def below(root: Path, relative: str) -> Path:
@@ -92,6 +123,13 @@ def below(root: Path, relative: str) -> Path:
     return path
 
 
+def stored_file(path: Path, home: Path) -> StoredFile:
+    """A file as it lies, its path relative to `home`; raises FileNotFoundError if it is gone."""
+    status = path.lstat()
+    at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
+    return StoredFile(path.relative_to(home).as_posix(), at, status.st_size)
+
+
 UNFINISHED: Final = ".part"
 """How the name of a page ends until it is whole."""
 JSON: Final = "review.json"
@@ -111,12 +149,8 @@ class ReportFolder:
         """Files that a write has left unfinished, their paths relative to the folder."""
         found = []
         for path in sorted((*self.folder.glob(f"*{UNFINISHED}"), *self.folder.glob(f"*/*{UNFINISHED}"))):
-            try:
-                status = path.lstat()
-            except FileNotFoundError:
-                continue  # somebody at work has finished it
-            at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
-            found.append(StoredFile(path.relative_to(self.folder).as_posix(), at, status.st_size))
+            with suppress(FileNotFoundError):  # somebody at work has finished it
+                found.append(stored_file(path, self.folder))
         return tuple(found)
 
     def remove(self, paths: Iterable[str]) -> None:

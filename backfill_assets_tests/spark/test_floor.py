@@ -14,7 +14,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.dataset.deliveries import received
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.pipeline.build import Audit, build_shadow
-from backfill_assets.pipeline.frames import Frames, shadow_path
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
@@ -43,7 +43,7 @@ def test_the_bare_job_makes_the_rows_of_the_road(spark: SparkSession, layout: La
     landed = received((), land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW))
     stage(spark, loaded, layout, DAYS, landed)
     build_shadow(Frames(spark, loaded, layout, ATTEMPT, DAYS), Audit(NOW, "floor", loaded.code_version))
-    road = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).select(*loaded.dataset.columns)
+    road = read_table(spark, layout.shadow_path(loaded.name, ATTEMPT)).select(*loaded.dataset.columns)
 
     target = layout.warehouse / "floor"
     spans = run_floor(spark, loaded, layout, DAYS, target)

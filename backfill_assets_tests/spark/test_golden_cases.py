@@ -13,7 +13,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.build import Audit, build_shadow
-from backfill_assets.pipeline.frames import Frames, shadow_path
+from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
@@ -54,7 +54,7 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         assert not found, "\n".join(found)
     if case.expected:
         build_shadow(frames, Audit(NOW, "golden", loaded.code_version))
-        built = read_table(spark, shadow_path(loaded, layout, ATTEMPT)).collect()
+        built = read_table(spark, layout.shadow_path(loaded.name, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)
         assert not found, "\n".join(found)
     told.found("what was staged and built is what the case expects")

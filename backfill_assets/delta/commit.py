@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
-from deltalake.schema import Field
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from backfill_assets.core.days import format_days
@@ -47,11 +46,6 @@ def delta_schema(types: Types) -> Schema:
     """A Delta schema of nullable columns: what must not be null is a matter of the checks, before the release."""
     fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
-
-
-def delta_fields(types: Types) -> list[Field]:
-    """The fields of `delta_schema`."""
-    return list(delta_schema(types).fields)
 
 
 def types_of(fields: Iterable[Mapping[str, Any]]) -> Types:

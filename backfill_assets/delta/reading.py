@@ -14,13 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import parse_day
-from backfill_assets.core.errors import PreconditionError, TimeTravelError
+from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.storage.files import fitting, listed, text_of
@@ -129,14 +128,6 @@ def _replayed(found: Sequence[Path]) -> ShadowLog:
     )
 
 
-def stats_texts(table: Path) -> dict[str, str]:
-    """The statistics of every file that the table's JSON commits added, to the letter."""
-    texts: dict[str, str] = {}
-    for _, commit in commits(table / LOG):
-        texts.update({add["path"]: add.get("stats") or "" for add in actions(commit, "add")})
-    return texts
-
-
 KEPT = ("numRecords", "nullCount")
 
 
@@ -168,21 +159,6 @@ _FRAME = re.compile(r"\d+: ")
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 
-def open_table(root: Path) -> DeltaTable:
-    """The table at its newest version.
-
-    Raises:
-        PreconditionError: its log cannot be read.
-    """
-    try:
-        return DeltaTable(root)
-    except DeltaError as error:
-        raise PreconditionError(
-            f"{root}: its Delta log cannot be read ({said(error)}); if a power cut has left a release's commit "
-            "incomplete, backfill reconcile puts that aside; otherwise see: backfill doctor"
-        ) from error
-
-
 def rows_of(root: Path, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
     """The rows of a table at its newest version or another one, all columns or some.
 
@@ -210,7 +186,8 @@ def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
     Raises:
         PreconditionError: a file has no day, because its partition value is null.
     """
-    texts = stats_texts(root)
+    added = (add for _, commit in commits(root / LOG) for add in actions(commit, "add"))
+    texts = {add["path"]: add.get("stats") or "" for add in added}
     files = []
     for add in add_actions(table, "path", "size_bytes", "modification_time", "num_records", "partition"):
         day = (add["partition"] or {}).get(dataset.partition_column)
@@ -229,21 +206,6 @@ def add_actions(table: DeltaTable, *columns: str) -> list[dict[str, Any]]:
     # `pa.table` would do as well, but asks whether it was given a data frame, and loads pandas for that.
     found = pa.RecordBatchReader.from_stream(table.get_add_actions()).read_all()
     return list(found.select(list(columns)).to_pylist())
-
-
-def files_at(root: Path, dataset: Dataset, version: int) -> FilesByDay:
-    """The files of an older version by day.
-
-    Raises:
-        TimeTravelError: the log does not reach back to that version.
-    """
-    try:
-        table = DeltaTable(root, version=version)
-    except DeltaError as error:
-        raise TimeTravelError(
-            f"{root}: its log no longer knows version {version} ({said(error)}); read the newest version, which has all days"
-        ) from error
-    return active_files(table, root, dataset)
 
 
 def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection[dt.date]) -> FilesByDay:

@@ -11,9 +11,8 @@ from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.core.release import DataFile
-from backfill_assets.delta.reading import LOG, SEALED, actions, commits, plain_path, shadow_log_folder
-from backfill_assets.storage.files import Sync, altered, fitting, move_into, rename, sync, text_of
-from backfill_assets.storage.layout import is_folder
+from backfill_assets.delta.reading import LOG, actions, commits, plain_path, shadow_log_folder
+from backfill_assets.storage.files import Sync, altered, fitting, move_into, sync, text_of
 
 _CHECKPOINTS = "[0-9]*.checkpoint*"
 _LAST_CHECKPOINT = "_last_checkpoint"
@@ -178,24 +177,3 @@ def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     wanted = tuple(files)
     lost = altered(root, {plain_path(f.path): f.size for f in wanted}, _PARQUET)
     return tuple(f for f in wanted if f.path in lost)
-
-
-def seal(shadow: Path) -> None:
-    """Rename a shadow's log, so that no engine takes the folder for a table; doing it again changes nothing.
-
-    Raises:
-        StorageError: the folder may not be written to.
-    """
-    if is_folder(shadow / SEALED):
-        return
-    try:
-        rename(shadow / LOG, SEALED)
-    except FileNotFoundError:
-        # Nothing was written into this shadow, or another process sealed it this very moment.
-        return
-    except OSError as error:
-        raise StorageError(
-            f"{shadow / LOG} cannot be renamed ({error.strerror}), which is the last step of its release: readers see it "
-            "already; let this user write there, and repeat the command"
-        ) from error
-    sync(shadow)

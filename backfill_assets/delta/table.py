@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties
 
-from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError
+from backfill_assets.core.errors import PreconditionError, ReadBackError, StorageError, TableMovedError, TimeTravelError
 from backfill_assets.core.release import (
     EXTRA,
     SHADOW,
@@ -29,13 +29,22 @@ from backfill_assets.delta.reading import (
     FilesByDay,
     active_files,
     commits_of,
-    files_at,
     manifest_files,
-    open_table,
     read_manifest,
+    said,
     shadow_files,
 )
-from backfill_assets.storage.files import Sync, files_below, fitting, make_folder, remove, stamp_of, sync, write_whole
+from backfill_assets.storage.files import (
+    Sync,
+    files_below,
+    fitting,
+    make_folder,
+    remove,
+    rename,
+    stamp_of,
+    sync,
+    write_whole,
+)
 from backfill_assets.storage.layout import Layout, below, is_folder
 from backfill_assets.system import Clock
 
@@ -78,8 +87,19 @@ class PublishedTable:
         return dict(found) if days is None else {day: found[day] for day in sorted(found.keys() & set(days))}
 
     def at(self, version: int) -> FilesByDay:
-        """The files that a reader of an older version opens, by day; `TimeTravelError` if the log has forgotten it."""
-        return files_at(self._root, self._dataset, version)
+        """The files that a reader of an older version opens, by day.
+
+        Raises:
+            TimeTravelError: the log does not reach back to that version.
+        """
+        try:
+            table = DeltaTable(self._root, version=version)
+        except DeltaError as error:
+            raise TimeTravelError(
+                f"{self._root}: its log no longer knows version {version} ({said(error)}); read the newest version, which has all "
+                "days"
+            ) from error
+        return active_files(table, self._root, self._dataset)
 
     def shadow_files(self, folder: str, days: Collection[dt.date]) -> FilesByDay:
         """The files of a shadow, sealed or not, on the disk for good; their paths are relative to the published table.
@@ -123,7 +143,7 @@ class PublishedTable:
         commit.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
         if new:
             table.alter.add_columns(
-                commit.delta_fields(new),
+                list(commit.delta_schema(new).fields),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
             )
         if short := commit.kept_too_short(table.metadata().configuration, self._kept):
@@ -218,8 +238,25 @@ class PublishedTable:
         return tuple(read_manifest(path) for path in manifest_files(self._root))
 
     def seal(self, folder: str) -> None:
-        """Retire a shadow's log: its files belong to the published table from now on. Idempotent."""
-        shadows.seal(self._root / shadows.shadow_folder(folder))
+        """Rename a shadow's log, so that no engine takes the folder for a table; doing it again changes nothing.
+
+        Raises:
+            StorageError: the folder may not be written to.
+        """
+        shadow = self._root / shadows.shadow_folder(folder)
+        if is_folder(shadow / reading.SEALED):
+            return
+        try:
+            rename(shadow / reading.LOG, reading.SEALED)
+        except FileNotFoundError:
+            # Nothing was written into this shadow, or another process sealed it this very moment.
+            return
+        except OSError as error:
+            raise StorageError(
+                f"{shadow / reading.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: readers see "
+                "it already; let this user write there, and repeat the command"
+            ) from error
+        sync(shadow)
 
     def stored_files(self) -> tuple[StoredFile, ...]:
         """Every regular file under `_shadow/`, logs included; links are neither listed nor followed."""
@@ -259,7 +296,13 @@ class PublishedTable:
         return last[1]
 
     def _open(self) -> DeltaTable:
-        return open_table(self._root)
+        try:
+            return DeltaTable(self._root)
+        except DeltaError as error:
+            raise PreconditionError(
+                f"{self._root}: its Delta log cannot be read ({said(error)}); if a power cut has left a release's commit "
+                "incomplete, backfill reconcile puts that aside; otherwise see: backfill doctor"
+            ) from error
 
     def _create(self, declared: Types) -> None:
         make_folder(self._root)

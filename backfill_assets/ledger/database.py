@@ -176,11 +176,6 @@ def matching(table: Table, **values: object) -> ColumnElement[bool]:
     return and_(true(), *(table.c[name] == value for name, value in values.items() if value is not None))
 
 
-def has_table(connection: Connection, name: str) -> bool:
-    """Whether a table exists."""
-    return connection.dialect.has_table(connection, name)
-
-
 def read_meta(connection: Connection, table: Table, key: str) -> str | None:
     """A value of the meta table."""
     return connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one_or_none()

@@ -27,7 +27,6 @@ from backfill_assets.ledger.database import (
     Database,
     Host,
     LockPace,
-    has_table,
     parsed_url,
     read_meta,
     this_host,
@@ -130,7 +129,7 @@ def _use_wal(database: Database) -> None:
 
 
 def _refuse_other_host(database: Database, connection: Connection, host: Host) -> None:
-    owner = read_meta(connection, meta, "host_id") if has_table(connection, meta.name) else None
+    owner = read_meta(connection, meta, "host_id") if connection.dialect.has_table(connection, meta.name) else None
     if owner in (None, host.id):
         return
     name = read_meta(connection, meta, "host_name")

@@ -1,4 +1,4 @@
-"""A reader of `published/flights` without Spark: a small report per month, made again when a release changes the month."""
+"""A reader of `flights/published` without Spark: a small report per month, made again when a release changes the month."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def carrier_report(folder: Path) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=["consumers", "carrier_report"],
-        deps=[dg.AssetKey(["published", "flights"])],
+        deps=[dg.AssetKey(["flights", "published"])],
         partitions_def=MONTHS,
         backfill_policy=dg.BackfillPolicy.single_run(),
         automation_condition=_WHEN_RELEASED,

@@ -1,7 +1,7 @@
 """The assets of one dataset: raw, staging, shadow, and published, the one step that releases a unit."""
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -26,6 +26,7 @@ from backfill_assets.orchestration.names import (
     last_metadata,
     last_said,
     layers_of,
+    op_name,
     partitions_of,
     policy_of,
 )
@@ -38,8 +39,6 @@ from backfill_assets.orchestration.release_events import (
 )
 from backfill_assets.release.publish import AlreadyReleased, Released
 from dagster_batched_events import batched_events
-
-AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
 
 SHADOW_CONFIG = {
     "expected_change": dg.Field(
@@ -58,28 +57,34 @@ def road_assets(loaded: LoadedDataset, application: Application) -> list[dg.Asse
     return [_raw(loaded, application), _staging(loaded, application), shadow]
 
 
-def common(layer: Layer, loaded: LoadedDataset) -> dict[str, Any]:
-    """What the assets of a dataset share: key, partitions, group, code version, owner."""
+def _spec(layer: Layer, loaded: LoadedDataset, deps: Sequence[dg.AssetKey], description: str) -> dg.AssetSpec:
+    """An asset of a dataset as Dagster shows it: key, partitions, group, code version, owner."""
     dataset = loaded.dataset
-    return {
-        "key": asset_key(layer, dataset.name),
-        "partitions_def": partitions_of(dataset),
-        "group_name": dataset.name,
-        "code_version": loaded.code_version,
-        # The lineage shows only the last part of a key, the dataset; the kind tells the layers apart.
-        "kinds": {layer.value, "delta"} if layer == Layer.published else {layer.value, "delta", "spark"},
-        "metadata": {
+    return dg.AssetSpec(
+        asset_key(layer, dataset.name),
+        deps=deps,
+        description=description,
+        # A step of published releases nothing while other runs of its launch are still building the unit.
+        skippable=layer is Layer.published,
+        partitions_def=partitions_of(dataset),
+        group_name=dataset.name,
+        code_version=loaded.code_version,
+        kinds={"delta"} if layer is Layer.published else {"delta", "spark"},
+        metadata={
             "dataset": dataset.name,
             "time_zone": dataset.time_zone,
             **({"owner": dataset.owner} if dataset.owner else {}),
         },
-    }
+    )
 
 
-def executable(layer: Layer, loaded: LoadedDataset, application: Application) -> dict[str, Any]:
-    """What the executable assets of a dataset share besides."""
+def _executable(layer: Layer, spec: dg.AssetSpec, loaded: LoadedDataset, application: Application) -> dict[str, Any]:
+    """How Dagster runs an asset: op, policy and pool."""
     return {
-        **common(layer, loaded),
+        # Run config names an op layer first; `dg.asset` would name it after the key.
+        "name": op_name(layer, loaded.dataset.name),
+        "specs": [spec],
+        "description": spec.description,
         "backfill_policy": policy_of(loaded.dataset, application.settings),
         "pool": f"dataset_{loaded.dataset.name}",
     }
@@ -108,11 +113,9 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
         context.log.info(f"landed {len(new)} new deliveries for {format_days(days)}")
 
-    decorate: AssetDecorator = dg.asset(
-        **executable(Layer.raw, loaded, application),
-        description=f"Every delivery of {name}, as landed, with its file, fingerprint and load time.",
-    )
-    return decorate(raw)
+    description = f"Every delivery of {name}, as landed, with its file, fingerprint and load time."
+    spec = _spec(Layer.raw, loaded, [], description)
+    return dg.multi_asset(**_executable(Layer.raw, spec, loaded, application))(raw)
 
 
 def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition:
@@ -129,12 +132,9 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
             )
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
-    decorate: AssetDecorator = dg.asset(
-        **executable(Layer.staging, loaded, application),
-        deps=[asset_key(Layer.raw, name)],
-        description=f"{name} cleaned, typed, and of each key only the newest delivery.",
-    )
-    return decorate(staging)
+    description = f"{name} cleaned, typed, and of each key only the newest delivery."
+    spec = _spec(Layer.staging, loaded, [asset_key(Layer.raw, name)], description)
+    return dg.multi_asset(**_executable(Layer.staging, spec, loaded, application))(staging)
 
 
 def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition:
@@ -153,13 +153,9 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
             metadata = {"unit": unit.id, "built": "anew" if day in built else "kept: its evidence still holds"}
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
-    decorate: AssetDecorator = dg.asset(
-        **executable(Layer.shadow, loaded, application),
-        deps=_origins(loaded),
-        config_schema=SHADOW_CONFIG,
-        description=f"The new version of {name}, invisible to readers until it is released.",
-    )
-    return decorate(shadow)
+    description = f"The new version of {name}, invisible to readers until it is released."
+    spec = _spec(Layer.shadow, loaded, _origins(loaded), description)
+    return dg.multi_asset(**_executable(Layer.shadow, spec, loaded, application), config_schema=SHADOW_CONFIG)(shadow)
 
 
 def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
@@ -189,11 +185,10 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
     dataset = loaded.dataset
     description = f"What readers of {dataset.name} see; changed only by releases, each one atomic commit."
     if dataset.publication is Publication.approval:
-        return dg.AssetSpec(
-            **common(Layer.published, loaded),
-            deps=[asset_key(Layer.shadow, dataset.name)],
-            description=description + " Released by the job publish_unit after approval.",
-        )
+        description += " Released by the job publish_unit after approval."
+    spec = _spec(Layer.published, loaded, [asset_key(Layer.shadow, dataset.name)], description)
+    if dataset.publication is Publication.approval:
+        return spec
 
     def published(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         days = days_of(context.partition_keys)
@@ -217,13 +212,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
             context.add_asset_metadata(said, partition_key=day.isoformat())
         yield dg.MaterializeResult()
 
-    decorate: AssetDecorator = dg.asset(
-        **executable(Layer.published, loaded, application),
-        deps=[asset_key(Layer.shadow, dataset.name)],
-        output_required=False,
-        description=description,
-    )
-    return decorate(published)
+    return dg.multi_asset(**_executable(Layer.published, spec, loaded, application))(published)
 
 
 def _told(

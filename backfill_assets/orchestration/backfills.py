@@ -79,7 +79,7 @@ class Backfill:
         """The same as GraphQL's `LaunchBackfillParams`."""
         return {
             "assetSelection": [
-                {"path": [layer, name]}
+                {"path": [name, layer]}
                 for name, layers in {self.dataset: self.layers, **self.others}.items()
                 for layer in layers
             ],

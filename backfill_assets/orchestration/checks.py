@@ -72,8 +72,8 @@ def _unit(
     owners = sorted(set(application.ledger.claims(name, days).values()))
     if len(owners) != 1:
         raise EvidenceError(
-            f"shadow/{name} {format_days(days)}: no single open unit holds these days, so there is nothing to check; "
-            f"materialize shadow/{name} for them together with its checks"
+            f"{name}/shadow {format_days(days)}: no single open unit holds these days, so there is nothing to check; "
+            f"materialize {name}/shadow for them together with its checks"
         )
     return application.ledger.unit(owners[0])
 
@@ -83,8 +83,8 @@ def _evidence(application: Application, unit: Unit, name: str, days: tuple[dt.da
     stored = application.ledger.evidence(unit.id, name, days)
     if missing := [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]:
         raise EvidenceError(
-            f"shadow/{name} {format_days(missing)} has not been built in unit {unit.id}; "
-            f"materialize shadow/{name} for these days together with its checks"
+            f"{name}/shadow {format_days(missing)} has not been built in unit {unit.id}; "
+            f"materialize {name}/shadow for these days together with its checks"
         )
     return tuple(stored[name, day] for day in days)
 

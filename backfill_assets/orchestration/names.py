@@ -13,8 +13,8 @@ from backfill_assets.settings import Settings
 
 
 def asset_key(layer: Layer, dataset: str) -> dg.AssetKey:
-    """The asset of one layer of a dataset: `raw/flights` … `published/flights`."""
-    return dg.AssetKey([str(layer), dataset])
+    """The asset of one layer of a dataset: `flights/raw` … `flights/published`."""
+    return dg.AssetKey([dataset, str(layer)])
 
 
 def layers_of(dataset: Dataset) -> tuple[Layer, ...]:

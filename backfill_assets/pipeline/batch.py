@@ -281,7 +281,7 @@ class Road(Landing):
         if len(built) < len(attempt.days):
             raise UnitError(
                 f"unit {unit.id}: attempt {attempt.number} has no shadow of {attempt.dataset} to check; "
-                f"materialize shadow/{attempt.dataset} for these days together with its checks"
+                f"materialize {attempt.dataset}/shadow for these days together with its checks"
             )
         return built
 

@@ -91,7 +91,7 @@ class Subjects(OnWarehouse):
         if not candidates:
             raise ProofError(
                 f"{target}: nothing of {name} can be recomputed: {format_days(days) if days else 'no day'} "
-                f"was delivered or published. Materialize raw/{name} first, or name other days with --partitions"
+                f"was delivered or published. Materialize {name}/raw first, or name other days with --partitions"
             )
         chosen = days or choose_canaries(candidates, sizes, SAMPLED)
         return RecomputedDays(name, tuple(sorted(chosen)), subject.unit, subject.execution)

@@ -238,7 +238,7 @@ class Lab:
     def materialized(self, layer: str, dataset: str) -> set[str]:
         """Partitions that Dagster takes for materialized."""
         with self.instance as instance:
-            return set(instance.get_materialized_partitions(dg.AssetKey([layer, dataset])))
+            return set(instance.get_materialized_partitions(dg.AssetKey([dataset, layer])))
 
     def backfill(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run the command `backfill` within this process: a process of its own takes seconds of CPU to load."""

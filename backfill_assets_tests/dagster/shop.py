@@ -89,7 +89,7 @@ class Shop:
 
     def build(self, name: str, day: str) -> subprocess.CompletedProcess[str]:
         """Build a day up to what would be published; its unit stays open."""
-        return self.run(*self.materialize(day, *(f"{layer}/{name}" for layer in ("raw", "staging", "shadow"))))
+        return self.run(*self.materialize(day, *(f"{name}/{layer}" for layer in ("raw", "staging", "shadow"))))
 
     @staticmethod
     def materialize(day: str, *assets: str) -> tuple[str, ...]:

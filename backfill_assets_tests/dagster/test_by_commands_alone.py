@@ -220,7 +220,7 @@ def test_a_stale_pyc_is_not_what_runs(shop: Shop) -> None:
 def test_a_file_of_the_project_that_nobody_hashes_is_not_run(shop: Shop) -> None:
     """Python has a module of this name itself; the day is built by one text of the project's, and published under another."""
     in_python(shop, "unhashed", RATED.format(module="tabnanny"))
-    for rate, assets in ((5, ("raw/unhashed", "staging/unhashed", "shadow/unhashed")), (6, ("published/unhashed",))):
+    for rate, assets in ((5, ("unhashed/raw", "unhashed/staging", "unhashed/shadow")), (6, ("unhashed/published",))):
         shop.write("tabnanny.py", f"RATE = {rate}\n")
         launched = shop.run(*shop.materialize(D1, *assets))
     assert shop.sees("unhashed") == []
@@ -240,7 +240,7 @@ def test_what_other_code_stages_meanwhile_is_not_published_under_this_code(shop:
         while not (at_work.exists() or launch.done()):
             time.sleep(0.1)
         staging(5)
-        other = shop.run(*shop.materialize(D1, "staging/staged"))
+        other = shop.run(*shop.materialize(D1, "staged/staging"))
         staging(1)
         go_on.touch()
     for done in (other, launch.result()):
@@ -255,7 +255,7 @@ def test_what_raw_from_a_backup_has_lost_is_not_published_as_nothing(shop: Shop)
         if day == D2:
             shutil.copytree(raw, shop.root / "copy")
         shop.deliver("backup", day, "id", "1")
-        landed = shop.run(*shop.materialize(day, "raw/backup"))
+        landed = shop.run(*shop.materialize(day, "backup/raw"))
         assert landed.returncode == 0, landed.stderr[-3000:]
     shutil.rmtree(raw)
     shutil.copytree(shop.root / "copy", raw)

@@ -35,7 +35,7 @@ def _launch_both(lab: Lab, days: Sequence[dt.date], tag: str = "") -> str:
 
 def _up_to_date(lab: Lab, days: Sequence[dt.date]) -> dict[dt.date, bool]:
     """What the check `upstream_current` of each day says in Dagster."""
-    key = dg.AssetCheckKey(dg.AssetKey(["published", "trip_totals"]), "upstream_current")
+    key = dg.AssetCheckKey(dg.AssetKey(["trip_totals", "published"]), "upstream_current")
     with lab.instance as instance:
         records = instance.event_log_storage.get_asset_check_execution_history(key, limit=500)
         found = {}

@@ -50,7 +50,7 @@ def test_the_failure_names_day_check_and_what_was_found(lab: Lab, failed: str) -
 
 
 def test_every_day_has_its_own_check_result_with_the_numbers_behind_it(lab: Lab, failed: str) -> None:
-    key = dg.AssetCheckKey(dg.AssetKey(["shadow", DATASET]), "unique_key")
+    key = dg.AssetCheckKey(dg.AssetKey([DATASET, "shadow"]), "unique_key")
     with lab.instance as instance:
         records = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
     events = [r.event.dagster_event for r in records if r.event is not None]

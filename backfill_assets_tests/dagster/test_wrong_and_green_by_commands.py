@@ -103,7 +103,7 @@ def test_a_clock_that_was_ahead_dates_no_later_release_and_hides_no_late_row(sho
     done(shop.launch("dated", D2))
     # Each day has a file by now that the run of another day has landed.
     shop.deliver("dated", D3, "id", "3")
-    done(shop.run(*shop.materialize(D3, "raw/dated")))
+    done(shop.run(*shop.materialize(D3, "dated/raw")))
 
     releases = json.loads(done(shop.run("backfill", "releases", "dated", "--json")))
     years = {one["days"]: int(one["at"][:4]) - time.gmtime().tm_year for one in releases}
@@ -161,7 +161,7 @@ def stopped_once_raw_has_it(shop: Shop, name: str, day: str) -> Iterator[subproc
     log = Path(shop.environ["BACKFILL_ASSETS_WAREHOUSE"]) / "raw" / name / "_delta_log"
     before = len([*log.glob("*.json")])
     landing = subprocess.Popen(
-        shop.materialize(day, f"raw/{name}"), cwd=shop.root, env=shop.environ, start_new_session=True,
+        shop.materialize(day, f"{name}/raw"), cwd=shop.root, env=shop.environ, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -101,13 +101,13 @@ class Ui:
 
     def progress(self, layer: str, dataset: str) -> list[int]:
         """The backfill's figures for an asset: targeted, in progress, succeeded, failed."""
-        row: str = self.page.get_by_role("link", name=f"{layer} / {dataset}").evaluate(_ROW)
+        row: str = self.page.get_by_role("link", name=f"{dataset} / {layer}").evaluate(_ROW)
         return [int(n) for n in row.split()[-4:]]
 
     def open_asset(self, layer: str, dataset: str, tab: str) -> None:
         """Open an asset from the catalog at one of its tabs."""
         self._show_group(dataset)
-        self.page.get_by_role("link", name=f"{layer} / {dataset}").click()
+        self.page.get_by_role("link", name=f"{dataset} / {layer}").click()
         self.open_tab(tab)
 
     def open_check(self, check: str) -> None:

@@ -28,8 +28,8 @@ MUTATIONS = (
     'launchRun(executionParams: {selector: {repositoryName: "r", repositoryLocationName: "l", jobName: "publish_unit"}})'
     + _OF,
     'deleteRun(runId: "r")' + _OF,
-    'wipeAssets(assetPartitionRanges: [{assetKey: {path: ["published", "sales"]}}])' + _OF,
-    'reportRunlessAssetEvents(eventParams: {eventType: ASSET_MATERIALIZATION, assetKey: {path: ["published", "sales"]}})'
+    'wipeAssets(assetPartitionRanges: [{assetKey: {path: ["sales", "published"]}}])' + _OF,
+    'reportRunlessAssetEvents(eventParams: {eventType: ASSET_MATERIALIZATION, assetKey: {path: ["sales", "published"]}})'
     + _OF,
     'setConcurrencyLimit(concurrencyKey: "dataset_sales", limit: 0)',
     "reloadWorkspace" + _OF,
@@ -77,7 +77,7 @@ def test_no_permission_is_left_in_the_webserver_for_viewers(viewers: str) -> Non
 @pytest.mark.parametrize("kind", ["materialization", "check", "observation"])
 def test_nobody_reports_events_at_the_webserver_for_viewers(viewers: str, kind: str) -> None:
     body = {"check_name": "rows", "passed": True}
-    assert requests.post(f"{viewers}/report_asset_{kind}/published/sales", json=body, timeout=60).status_code == 401
+    assert requests.post(f"{viewers}/report_asset_{kind}/sales/published", json=body, timeout=60).status_code == 401
 
 
 def servers() -> list[str]:

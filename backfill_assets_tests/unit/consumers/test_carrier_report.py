@@ -22,7 +22,7 @@ from backfill_assets_tests.unit.delta.flights import AIRLINES, DISTANCE, SEATS, 
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
 KEY = dg.AssetKey(["consumers", "carrier_report"])
-UPSTREAM = dg.AssetKey(["published", "flights"])
+UPSTREAM = dg.AssetKey(["flights", "published"])
 MARCH, APRIL = dt.date(2013, 3, 31), dt.date(2013, 4, 1)
 SOME: list[Departure] = [("B6", 1, 10), ("B6", 2, 25), ("B6", 3, None), ("UA", 4, -5)]
 TWICE = [*SOME, *SOME]

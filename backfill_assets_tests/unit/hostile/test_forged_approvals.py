@@ -119,7 +119,7 @@ def test_no_tag_publishes_by_a_launch_of_published(house: House, unit: Unit) -> 
     job = definitions_of(Application.from_env()).resolve_implicit_global_asset_job_def()
     for tags in ({UNIT_TAG: unit.id}, {UNIT_TAG: unit.id, **CLAIMS}, {}):
         done = job.execute_in_process(
-            asset_selection=[dg.AssetKey(["published", name]) for name in BOTH],
+            asset_selection=[dg.AssetKey([name, "published"]) for name in BOTH],
             tags={**tags, "dagster/asset_partition_range_start": str(DAYS[0]), "dagster/asset_partition_range_end": str(DAYS[-1])},
             raise_on_error=False,
         )  # fmt: skip

@@ -277,7 +277,7 @@ def _errors_of_a_launch(house: House, tags: dict[str, str]) -> set[str]:
     """The classes of the errors that end a launch of a day of sales."""
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
-        keys = [dg.AssetKey(["raw", "sales"]), dg.AssetKey(["shadow", "sales"])]
+        keys = [dg.AssetKey(["sales", "raw"]), dg.AssetKey(["sales", "shadow"])]
         done = job.execute_in_process(
             asset_selection=keys, partition_key="2026-01-02", tags=tags, instance=instance, raise_on_error=False
         )

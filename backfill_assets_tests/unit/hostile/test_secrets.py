@@ -80,7 +80,7 @@ def kept_of(application: Application, *layers: str) -> str:
     job = definitions_of(application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
-            asset_selection=[dg.AssetKey([layer, "sales"]) for layer in layers],
+            asset_selection=[dg.AssetKey(["sales", layer]) for layer in layers],
             partition_key="2026-01-02", instance=instance, raise_on_error=False,
         )  # fmt: skip
         assert not done.success

@@ -185,7 +185,7 @@ def test_a_launch_neither_changes_nor_releases_what_belongs_to_a_campaign(house:
 
 def of_launch(days: tuple[dt.date, ...], **tags: str) -> dg.AssetExecutionContext:
     """What a step of a run over both shadows sees of it."""
-    chosen = {dg.AssetKey(["shadow", name]) for name in BOTH}
+    chosen = {dg.AssetKey([name, "shadow"]) for name in BOTH}
     run_of = SimpleNamespace(run_id="run_1", tags=tags, asset_selection=chosen, run_config={})
     keys, instance = [d.isoformat() for d in days], dg.DagsterInstance.ephemeral()
     return cast("dg.AssetExecutionContext", SimpleNamespace(run=run_of, partition_keys=keys, instance=instance))

@@ -76,7 +76,7 @@ def test_what_a_unit_lacks_is_launched_in_it(house: House, dagster: Dagster) -> 
     house.world.build(unit, "sales", {D1: [1], D2: [2]})
     house.world.build(unit, "totals", {D1: [1]})
     said = _run("resume", unit.id)
-    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D2)])]
+    assert dagster.asked() == [(["totals/shadow", "totals/published"], [str(D2)])]
     assert dagster.taken[0].tags == {UNIT_TAG: unit.id}
     assert f"launched backfill b_1: totals {D2} in unit {unit.id}" in said
 
@@ -87,7 +87,7 @@ def test_an_expected_change_has_all_days_of_its_dataset_checked_again(house: Hou
     house.world.build(unit, "totals", {D1: [1]})
     house.world.build(unit, "totals", {D2: [2]}, passed=False)
     _run("resume", unit.id, "--expected-change", '{"totals": {"amount": "-50%"}}')
-    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D1), str(D2)])]
+    assert dagster.asked() == [(["totals/shadow", "totals/published"], [str(D1), str(D2)])]
     assert json.loads(dagster.taken[0].tags[CONTRACT_TAG]) == {"totals": {"amount": "-50%"}}
 
 
@@ -100,7 +100,7 @@ def test_only_published_days_are_refreshed_with_what_is_expected_of_each_dataset
     text = "expected_change:\n  totals:\n    - {days: [2026-01-03], metrics: {amount: any}}\n"
     (tmp_path / "fix.yaml").write_text(text, encoding="utf-8")
     _run("refresh", "--expected-change", "fix.yaml")
-    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D2)])]
+    assert dagster.asked() == [(["totals/shadow", "totals/published"], [str(D2)])]
     (tag,) = dagster.taken[0].tags.values()
     assert json.loads(tag) == {"totals": [{"days": ["2026-01-03"], "metrics": {"amount": "any"}}]}
 
@@ -117,7 +117,7 @@ def test_outdated_days_on_hold_are_named_and_only_the_others_are_refreshed(house
     (row,) = (line for line in said.splitlines() if "│ sales " in line and "totals" in line)
     assert (str(D2) in row, str(D1) in row) == (True, False)
     assert f"totals {D1} (on hold: wrong totals): left out" in _run("refresh")
-    assert dagster.asked() == [(["shadow/totals", "published/totals"], [str(D2)])]
+    assert dagster.asked() == [(["totals/shadow", "totals/published"], [str(D2)])]
 
 
 def test_an_expected_change_that_cannot_be_understood_launches_nothing(house: House, dagster: Dagster) -> None:

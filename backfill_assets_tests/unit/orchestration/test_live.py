@@ -91,7 +91,7 @@ def test_a_release_group_has_one_live_job_with_all_its_assets(application: Appli
     job = definitions_of(application).resolve_job_def("live_rides")
     keys = {key.to_user_string() for key in job.asset_layer.selected_asset_keys}
     assert keys == {
-        "raw/rides", "staging/rides", "shadow/rides", "published/rides", "shadow/ride_totals", "published/ride_totals",
+        "rides/raw", "rides/staging", "rides/shadow", "rides/published", "ride_totals/shadow", "ride_totals/published",
     }  # fmt: skip
     assert job.tags["backfill_assets/live"] == "true"
     assert int(job.tags["dagster/priority"]) > 0

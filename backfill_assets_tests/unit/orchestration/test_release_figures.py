@@ -31,7 +31,7 @@ NUMBERS = {
 
 def said(instance: dg.DagsterInstance, name: str) -> Mapping[str, Mapping[str, object]]:
     """What the materializations of a dataset's published partitions say, by partition."""
-    records = instance.fetch_materializations(dg.AssetKey(["published", name]), limit=100).records
+    records = instance.fetch_materializations(dg.AssetKey([name, "published"]), limit=100).records
     found = [record.asset_materialization for record in records]
     return {m.partition or "": {k: v.value for k, v in m.metadata.items()} for m in found if m is not None}
 
@@ -39,7 +39,7 @@ def said(instance: dg.DagsterInstance, name: str) -> Mapping[str, Mapping[str, o
 def test_the_run_that_releases_a_partition_says_how_its_dataset_does(house: House) -> None:
     house.unit({D1: [1]})
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
-    selection = [dg.AssetKey(["published", name]) for name in ("sales", "totals")]
+    selection = [dg.AssetKey([name, "published"]) for name in ("sales", "totals")]
     with dg.DagsterInstance.ephemeral() as instance:
         assert job.execute_in_process(partition_key=str(D1), asset_selection=selection, instance=instance).success
         for name in ("sales", "totals"):

@@ -37,7 +37,7 @@ def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_no
     told.injected("a launch whose days another has released since it was made")
     unit = house.released({D1: [1], D2: [2]})
     before = (house.world.ledger.releases(), house.world.ledger.attempts())
-    assert materialize(house, "shadow/sales", "shadow/totals", "published/sales", "published/totals") == ""
+    assert materialize(house, "sales/shadow", "totals/shadow", "sales/published", "totals/published") == ""
     assert [u.id for u in house.world.ledger.units()] == [unit.id]
     assert (house.world.ledger.releases(), house.world.ledger.attempts()) == before
     assert house.world.ledger.unit(unit.id).state is UnitState.published
@@ -79,7 +79,7 @@ def test_a_backfill_that_found_some_days_built_elsewhere_opens_no_unit_for_the_r
     house.world.ledger.add_deliveries(
         [Delivery("sales", D1, "late.csv", "f" * 64, 1, *[house.world.clock.now()] * 2, 1, 0)]
     )
-    refused = materialize(house, "shadow/sales", "shadow/totals", tags={BACKFILL_TAG: "twin"}, ended="twin")
+    refused = materialize(house, "sales/shadow", "totals/shadow", tags={BACKFILL_TAG: "twin"}, ended="twin")
     assert f"unit {unit.id} has released sales {D1}..{D2}" in refused
     assert "backfill twin was at work" in refused
     assert "launch the same days once more" in refused

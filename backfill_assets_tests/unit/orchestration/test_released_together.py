@@ -22,23 +22,23 @@ D1, D2, D3 = day(1), day(2), day(3)
 
 def test_published_alone_is_refused_where_it_leaves_out_a_dataset_of_the_unit(house: House) -> None:
     unit = house.unit({D1: [1]})
-    refused = materialize(house, "published/sales")
+    refused = materialize(house, "sales/published")
     assert f"unit {unit.id} also holds totals {D1}, and a unit is released whole" in refused
     assert house.world.ledger.unit(unit.id).state is UnitState.open
-    assert materialize(house, "published/sales", "published/totals") == ""
+    assert materialize(house, "sales/published", "totals/published") == ""
     assert (house.world.content("sales"), house.world.content("totals")) == ({D1: [1]}, {D1: [1]})
 
 
 def test_published_alone_is_refused_where_it_leaves_out_days_of_the_unit(house: House) -> None:
     house.unit({D1: [1], D2: [2]})
-    refused = materialize(house, "published/sales", "published/totals")
+    refused = materialize(house, "sales/published", "totals/published")
     assert f"also holds sales {D2}; totals {D2}, and a unit is released whole" in refused
     assert house.world.content("sales") == {}
 
 
 def test_what_is_to_be_materialized_is_said_in_the_layers_that_the_dataset_has(house: House) -> None:
-    assert "Materialize shadow and published of totals for them together" in materialize(house, "published/totals")
-    said = materialize(house, "published/sales")
+    assert "Materialize shadow and published of totals for them together" in materialize(house, "totals/published")
+    said = materialize(house, "sales/published")
     assert "Materialize raw, staging, shadow and published of sales for them together" in said
 
 
@@ -53,8 +53,8 @@ def test_a_failed_check_says_what_to_materialize_in_every_dataset_of_the_unit(ho
 def test_a_look_back_adds_no_days_to_a_backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path, monkeypatch, lookback=2)
     graph = definitions_of(house.application).get_repository_def().asset_graph
-    keys = [dg.AssetKey([layer, "sales"]) for layer in ("raw", "staging", "shadow", "published")]
-    keys += [dg.AssetKey([layer, "totals"]) for layer in ("shadow", "published")]
+    keys = [dg.AssetKey(["sales", layer]) for layer in ("raw", "staging", "shadow", "published")]
+    keys += [dg.AssetKey(["totals", layer]) for layer in ("shadow", "published")]
     days = [str(d) for d in (D1, D2, D3)]
     now = dt.datetime(2026, 2, 1, tzinfo=dt.UTC).timestamp()
     with dg.DagsterInstance.ephemeral() as instance:

@@ -29,10 +29,10 @@ def published(house: House) -> Mapping[str, object]:
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
-            partition_key=str(D1), asset_selection=[dg.AssetKey(["published", n]) for n in BOTH], instance=instance
+            partition_key=str(D1), asset_selection=[dg.AssetKey([n, "published"]) for n in BOTH], instance=instance
         )
         (event, *_) = [
-            e for e in done.get_asset_materialization_events() if e.asset_key == dg.AssetKey(["published", "sales"])
+            e for e in done.get_asset_materialization_events() if e.asset_key == dg.AssetKey(["sales", "published"])
         ]
     return {name: value.value for name, value in event.materialization.metadata.items()}
 

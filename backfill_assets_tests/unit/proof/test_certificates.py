@@ -140,7 +140,7 @@ def test_nothing_to_recompute_is_refused_with_the_remedy(campaigns: World) -> No
     proving = prover(campaigns, Engine(campaigns))
     with pytest.raises(ProofError, match="nothing of sales can be recomputed: no day was delivered or published"):
         proving.prove("sales")
-    with pytest.raises(ProofError, match=r"2026-01-01 was delivered or published\. Materialize raw/sales first"):
+    with pytest.raises(ProofError, match=r"2026-01-01 was delivered or published\. Materialize sales/raw first"):
         proving.prove("sales", DAYS[:1])
     with pytest.raises(InvalidDayError, match="outside the history"):
         proving.prove("sales", (dt.date(1999, 1, 1),))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -262,6 +262,10 @@ def band_of(metric: str, dataset: Dataset, day: dt.date, contract: Contract) -> 
     return Band(Change(-tolerance, tolerance), promised=False) if expected is None else Band(expected, promised=True)
 
 
+CHANGE: Final = "change_"
+"""What the check of a metric's change is called before the metric's name."""
+
+
 def golden_check(name: str) -> str:
     """The name of the check that compares with a golden source."""
     return f"golden_{name}"
@@ -296,17 +300,17 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
 
 def _checks_of_change(dataset: Dataset) -> Iterator[Check]:
     c = dataset.checks
-    yield _check("row_count_change", CheckKind.change, c.row_count, "row count against what is published", ROW_COUNT)
+    yield _check(CHANGE + ROW_COUNT, CheckKind.change, c.row_count, "row count against what is published", ROW_COUNT)
     for m in metric_names(dataset)[1:]:
         config = dataset.measures[measure_of(m, dataset)]
-        yield _check(f"{m}_change", CheckKind.change, config, f"{m} against what is published", m)
+        yield _check(CHANGE + m, CheckKind.change, config, f"{m} against what is published", m)
     text = "columns are kept or added, never changed"
     yield _check("schema_contract", CheckKind.schema, c.schema_contract, text)
     text = "no row goes and another comes in its place unexplained"
-    yield _check("keys_change", CheckKind.keys, c.keys_change, text)
+    yield _check("change_keys", CheckKind.keys, c.keys_change, text)
     text = "every row that stays keeps what must not change, and moves no further than promised"
-    yield _check("rows_change", CheckKind.rows, c.rows_change, text)
-    yield _check("columns_change", CheckKind.columns, c.columns_change, "no other column changes unannounced")
+    yield _check("change_rows", CheckKind.rows, c.rows_change, text)
+    yield _check("change_columns", CheckKind.columns, c.columns_change, "no other column changes unannounced")
     yield _check("seams", CheckKind.seams, c.seams, "no unusual step to a neighbouring day is brought in")
     yield _check("null_share", CheckKind.nulls, c.null_share, "no column is null far more often than it was")
 
@@ -314,10 +318,10 @@ def _checks_of_change(dataset: Dataset) -> Iterator[Check]:
 def _checks_by_name(dataset: Dataset) -> Iterator[Check]:
     c = dataset.checks
     for m in dataset.reconciled:
-        yield _check(f"reconciles_{m}", CheckKind.reconciliation, c.reconciliation, f"{m} equals that of staging", m)
+        yield _check(f"reconcile_{m}", CheckKind.reconciliation, c.reconciliation, f"{m} equals that of staging", m)
     for m, t in c.reconciliation.totals.items():
         text = f"{m} equals {t.sql} of {t.upstream}"
-        yield _check(f"reconciles_{m}", CheckKind.upstream_total, c.reconciliation, text, m)
+        yield _check(f"reconcile_{m}", CheckKind.upstream_total, c.reconciliation, text, m)
     for n, r in c.references.items():
         yield _check(f"reference_{n}", CheckKind.reference, r, f"{', '.join(r.columns)} is known in {r.reference}", n)
     for n, rule in c.rules.items():

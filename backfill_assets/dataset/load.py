@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
-from backfill_assets.dataset.checks import checks_of, metric_names
+from backfill_assets.dataset.checks import CHANGE, checks_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import (
     FILE,
@@ -170,7 +170,7 @@ def _collisions(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
     metrics = [name for name, n in Counter(metric_names(dataset)).items() if n > 1]
     for name in metrics:
         yield ("measures",), f"measures: two metrics are called {name!r}; rename a measure"
-    told = {f"{name}_change" for name in metrics}
+    told = {CHANGE + name for name in metrics}
     for name, n in Counter(c.name for c in checks_of(dataset)).items():
         if n > 1 and name not in told:
             yield ("checks",), f"checks: two checks are called {name!r}; rename one or name it only once"

@@ -55,7 +55,7 @@ def columns_behind(dataset: Dataset, contract: Contract, evidence: Iterable[DayE
         if rows is None:
             continue
         promises = Promises(dataset, one.day, contract)
-        bad = {"rows_change": promises.broken(rows), "columns_change": promises.unnamed(rows)}
+        bad = {"change_rows": promises.broken(rows), "change_columns": promises.unnamed(rows)}
         for check in (v.check for v in one.verdicts if not v.passed and v.check in bad):
             for column in bad[check]:
                 found.setdefault((check, column), []).append(one.day)

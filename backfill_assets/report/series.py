@@ -24,7 +24,7 @@ from backfill_assets.core.release import (
     restorable_until,
 )
 from backfill_assets.core.unit import ReleaseRecord, Unit
-from backfill_assets.dataset.checks import band_of, metric_names
+from backfill_assets.dataset.checks import CHANGE, band_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
@@ -32,8 +32,6 @@ from backfill_assets.ledger.open import Ledger
 
 MOST_POINTS: Final = 2_500
 """Of more days a chart shows means over weeks."""
-ENDING: Final = "_change"
-"""What the check of a metric's change is called after the metric's name."""
 _SHOWN: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 12
 """From here on digits after the point mean nothing, and rounding to them would not fit."""
@@ -107,7 +105,7 @@ def metric_changes(evidence: Iterable[DayEvidence]) -> tuple[MetricChange, ...]:
     promised: dict[tuple[str, str], dict[str, None]] = {}
     for one in evidence:
         for verdict in one.verdicts:
-            metric = verdict.check.removesuffix(ENDING)
+            metric = verdict.check.removeprefix(CHANGE)
             if metric == verdict.check or metric not in one.measured.shadow.metrics:
                 continue
             key = (one.dataset, metric)
@@ -182,7 +180,7 @@ def _points(
         new = measured.shadow.metrics.get(metric)
         band = band_of(metric, dataset, day, contract).change.edges(old)
         source = measured.staging.metrics.get(metric) if dataset.source else measured.upstream.totals.get(metric)
-        passed = next((v.passed for v in one.verdicts if v.check == metric + ENDING), None)
+        passed = next((v.passed for v in one.verdicts if v.check == CHANGE + metric), None)
         low, high = band or (None, None)
         yield Point(day, old, new, source, low, high, relative(old, new), passed, live=day in around.live)
 

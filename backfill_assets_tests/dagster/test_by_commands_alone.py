@@ -95,7 +95,7 @@ def test_rows_under_other_keys_are_refused(shop: Shop) -> None:
     assert shop.launch("keys", D1).returncode == 0
     mixed_up = "SELECT day, CASE id WHEN 3 THEN 4 ELSE id END AS id FROM staging"
     shop.describe("keys", {"columns": {"id": "integer"}}, ("", mixed_up))
-    refuses(shop.launch("keys", D1), f"{D1} keys_change: expected")
+    refuses(shop.launch("keys", D1), f"{D1} change_keys: expected")
     assert shop.sees("keys") == [[D1, "1"], [D1, "2"], [D1, "3"]]
 
 

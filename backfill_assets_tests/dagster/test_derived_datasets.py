@@ -62,7 +62,7 @@ def test_a_dataset_and_its_downstream_are_released_together_upstream_first(lab: 
     assert {str(day) for day in JANUARY} <= lab.materialized("published", "trips")
     assert {str(day) for day in JANUARY} <= lab.materialized("published", "trip_totals")
     verdicts = {v.check: v for v in lab.application.ledger.evidence(unit.id)["trip_totals", JANUARY[0]].verdicts}
-    assert verdicts["reconciles_amount"].expected == "20 as in trips"
+    assert verdicts["reconcile_amount"].expected == "20 as in trips"
     assert verdicts["upstream_present"].found == "2 of trips"
     assert _up_to_date(lab, JANUARY) == dict.fromkeys(JANUARY, True)
 

@@ -55,5 +55,5 @@ def test_a_backfill_of_two_chunks_is_one_commit_and_readers_never_see_a_mixture(
     assert {s.day for s in release.manifest.days} == set(DAYS)
     evidence = lab.application.ledger.evidence(release.manifest.unit)
     verdicts = {v.check: v for v in evidence[DATASET, DAYS[0]].verdicts}
-    assert verdicts["amount_change"].expected == "-50%"
-    assert verdicts["amount_change"].found == "20 → 10 (-50.0000%)"
+    assert verdicts["change_amount"].expected == "-50%"
+    assert verdicts["change_amount"].found == "20 → 10 (-50.0000%)"

@@ -15,7 +15,7 @@ from backfill_assets.evidence.basis import ContentFingerprints, CurrentBasis
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, fingerprint
 
-CHECKS = ("unique_key", "row_count_change")
+CHECKS = ("unique_key", "change_row_count")
 
 
 class CountedIds:

@@ -40,16 +40,16 @@ _FLIPPED = "IF(store = busiest, -revenue, revenue)"
 _ANY = (("tax", "any"),)
 FAULTS = (
     Fault("duplicate key", Level.structural, "unique_key", again="n = 1"),
-    Fault("lost rows", Level.structural, "row_count_change", only="basket % 7 <> 0"),
+    Fault("lost rows", Level.structural, "change_row_count", only="basket % 7 <> 0"),
     Fault("one day doubled", Level.structural, "unique_key", again="true"),
-    Fault("wrong join makes rows vanish", Level.structural, "row_count_change", only="brand = 'National'"),
+    Fault("wrong join makes rows vanish", Level.structural, "change_row_count", only="brand = 'National'"),
     Fault("null in a required column", Level.structural, "not_null", value=("quantity", "IF(n = 1, NULL, quantity)")),
     Fault("time zone shifted at midnight", Level.structural, "corrupt_rows", day_of="to_date(sold_at)"),
-    Fault("sign flipped in one store", Level.aggregate, "revenue_change", value=("revenue", _FLIPPED)),
-    Fault("rows under other keys", Level.structural, "keys_change", value=("basket", "IF(n <= 6, -basket, basket)")),
-    Fault("change that nobody declared", Level.aggregate, "tax_change", value=("rate", "rate * 0.99")),
-    Fault("right in total, wrong per row", Level.row, "rows_change", value=("revenue", _NEXT)),
-    Fault("two errors that cancel out in the sum", Level.row, "rows_change", value=("revenue", _CANCELLING)),
+    Fault("sign flipped in one store", Level.aggregate, "change_revenue", value=("revenue", _FLIPPED)),
+    Fault("rows under other keys", Level.structural, "change_keys", value=("basket", "IF(n <= 6, -basket, basket)")),
+    Fault("change that nobody declared", Level.aggregate, "change_tax", value=("rate", "rate * 0.99")),
+    Fault("right in total, wrong per row", Level.row, "change_rows", value=("revenue", _NEXT)),
+    Fault("two errors that cancel out in the sum", Level.row, "change_rows", value=("revenue", _CANCELLING)),
     Fault("model that depends on the order of rows", Level.certificate, "recomputation", value=("household", "place")),
     Fault("step at the edge of the range", Level.aggregate, "seams", value=("rate", "rate * 100"), declared=_ANY),
 )

@@ -66,7 +66,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     kit.deliver(D1, f"{D1},3,d,10,1.00", part="-2", hour=2)
     day = judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1]
     assert ids(kit, application, D1) == [3]
-    keys = verdict(day, "keys_change")
+    keys = verdict(day, "change_keys")
     assert (keys.passed, keys.found) == (
         True,
         "1 added and 1 removed of 1 row, 2 of them with keys of deliveries that came or went",

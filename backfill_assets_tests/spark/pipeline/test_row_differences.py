@@ -203,7 +203,7 @@ def test_no_rows_are_looked_at_where_nothing_moved(compared_days: ComparedDays) 
     question = compared_days.question(loaded, SAME, UNPUBLISHED, contract=Contract(), folder=nowhere)
     with row_differences(question) as found:
         assert (found.counts, found.comparisons) == ({SAME: RowCounts(unchanged=4)}, ())
-        assert found.sample({("rows_change", "amount"): (SAME,)}) == {}
+        assert found.sample({("change_rows", "amount"): (SAME,)}) == {}
 
 
 def test_days_with_duplicate_keys_are_matched_row_by_row(few: RowDifferences) -> None:
@@ -249,18 +249,18 @@ def test_rows_beyond_a_promise_are_counted_on_its_days_and_shown_first(few: RowD
         UNPROMISED: RowCounts(changed=4, columns=columns),
     }
     wanted = {
-        ("rows_change", "amount"): (PROMISED,),
-        ("rows_change", "kind"): (PROMISED,),
-        ("columns_change", "amount"): (UNPROMISED,),
+        ("change_rows", "amount"): (PROMISED,),
+        ("change_rows", "kind"): (PROMISED,),
+        ("change_columns", "amount"): (UNPROMISED,),
     }
     samples = few.sample(wanted)
-    assert samples["rows_change", PROMISED] == (
+    assert samples["change_rows", PROMISED] == (
         {"day": str(PROMISED), "id": 4, "column": "amount", "old": None, "new": "40.0"},
         {"day": str(PROMISED), "id": 2, "column": "amount", "old": "18.181818", "new": "20.0"},
         {"day": str(PROMISED), "id": 1, "column": "kind", "old": "z", "new": "a"},
     )
-    assert [row["id"] for row in samples["columns_change", UNPROMISED]] == [4, 3, 2]
-    assert set(samples) == {("rows_change", PROMISED), ("columns_change", UNPROMISED)}
+    assert [row["id"] for row in samples["change_columns", UNPROMISED]] == [4, 3, 2]
+    assert set(samples) == {("change_rows", PROMISED), ("change_columns", UNPROMISED)}
 
 
 def test_a_band_of_rows_allows_for_the_rounding_of_amounts_but_not_for_more(many: RowDifferences) -> None:
@@ -277,8 +277,8 @@ def test_errors_that_cancel_out_in_a_sum_are_caught_row_by_row(
     measured = DayMeasurement(CANCELLING, sides.shadow, sides.published, sides.staging, SourceState())
     verdicts = judge(compared_days.by_file.dataset, measured, Contract(), Compared(few.counts[CANCELLING]))
     failed = {v.check: v for v in verdicts if v.refuses}
-    assert "amount_change" not in failed
-    assert failed["rows_change"].found == "amount changed in 2 of 4 rows that both sides have"
+    assert "change_amount" not in failed
+    assert failed["change_rows"].found == "amount changed in 2 of 4 rows that both sides have"
 
 
 def test_the_largest_changes_and_shares_of_a_day_name_rows_and_values(few: RowDifferences) -> None:

@@ -47,8 +47,8 @@ def test_failed_checks_get_up_to_five_of_their_rows_per_day(kit: Kit) -> None:
         "not_null",
         "rule_not_negative",
         "reference_known_kind",
-        "row_count_change",
-        "amount_change",
+        "change_row_count",
+        "change_amount",
     )
     found = sampled(kit, loaded, [(check, D1) for check in checks])
     assert set(found) == {f"{check} {D1}" for check in checks[:4]}

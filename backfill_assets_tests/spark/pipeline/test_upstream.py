@@ -84,8 +84,8 @@ def judged(trips: Prepared, spark_server: SparkServer) -> Mapping[dt.date, DayEv
 @pytest.mark.parametrize(
     ("day", "check", "passed", "expected", "found"),
     [
-        (D1, "reconciles_fee", True, "3.25 as in trips", "3.25"),
-        (D2, "reconciles_fee", False, "5.25 as in trips", "1.25"),
+        (D1, "reconcile_fee", True, "3.25 as in trips", "3.25"),
+        (D2, "reconcile_fee", False, "5.25 as in trips", "1.25"),
         (D1, "upstream_present", True, "rows of every upstream", "3 of trips"),
         (D4, "upstream_present", False, "rows of every upstream", "0 of trips"),
     ],

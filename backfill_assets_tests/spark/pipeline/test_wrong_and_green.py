@@ -61,10 +61,10 @@ def test_rows_that_come_under_other_keys_are_refused_unless_they_are_promised(ki
     application = Application(kit.settings)
     unit = built(application, kit.spark, "trips", (D1,))
     day = judged(application, unit, "trips")[D1]
-    assert [v.check for v in day.verdicts if v.refuses] == ["keys_change"]
-    assert verdict(day, "keys_change").found == "2 added and 2 removed of 2 rows"
+    assert [v.check for v in day.verdicts if v.refuses] == ["change_keys"]
+    assert verdict(day, "change_keys").found == "2 added and 2 removed of 2 rows"
     sentence = application.reviews.of(unit.id).judgement.sentence
-    assert "structural check keys_change of trips fails" in sentence
+    assert "structural check change_keys of trips fails" in sentence
     application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     promised = {"rows": {"added": "100%", "removed": "100%"}}
     unit = built(application, kit.spark, "trips", (D1,), promised)
@@ -79,7 +79,7 @@ def test_rows_that_come_and_go_with_a_newer_delivery_need_no_promise(kit: Kit) -
     application = Application(kit.settings)
     publish(application, kit.spark, "trips", (D1,))
     kit.deliver(D1, f"{D1},2,b,-1,2.00", f"{D1},3,c,10,2.00", part="-late", hour=1)
-    keys = verdict(judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1], "keys_change")
+    keys = verdict(judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1], "change_keys")
     assert (keys.passed, keys.found) == (
         True,
         "1 added and 1 removed of 2 rows, 2 of them with keys of deliveries that came or went",

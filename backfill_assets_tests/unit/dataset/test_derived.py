@@ -48,16 +48,16 @@ def verdicts(measured: DayMeasurement, dataset: Dataset | None = None) -> dict[s
 
 def test_a_dataset_without_a_source_has_the_checks_of_its_upstream_instead() -> None:
     names = [check.name for check in checks_of(totals())]
-    first = ["unique_key", "not_null", "not_empty", "upstream_present", "same_alone", "row_count_change", "fare_change"]
+    first = ["unique_key", "not_null", "not_empty", "upstream_present", "same_alone", "change_row_count", "change_fare"]
     assert names == [
         *first,
         "schema_contract",
-        "keys_change",
-        "rows_change",
-        "columns_change",
+        "change_keys",
+        "change_rows",
+        "change_columns",
         "seams",
         "null_share",
-        "reconciles_fare",
+        "reconcile_fare",
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_day_that_agrees_with_its_upstream_passes() -> None:
 
 
 def test_a_total_that_differs_from_the_upstream_fails_with_both_figures() -> None:
-    found = verdicts(replace(MEASURED, upstream=UpstreamState({"trips": 3}, {"fare": Decimal(31)})))["reconciles_fare"]
+    found = verdicts(replace(MEASURED, upstream=UpstreamState({"trips": 3}, {"fare": Decimal(31)})))["reconcile_fare"]
     assert (found.passed, found.expected, found.found) == (False, "31 as in trips", "30")
 
 
@@ -96,8 +96,8 @@ def test_no_rows_out_of_no_rows_agree() -> None:
     counted = {"reconciliation": {"totals": {"row_count": {"upstream": "trips", "sql": "count(*)"}}}}
     lenient = totals(upstream={"trips": {"on_missing": "pass"}}, checks=counted)
     nothing = replace(MEASURED, shadow=NOTHING, upstream=UpstreamState({"trips": 0}, {"row_count": None}))
-    assert verdicts(nothing, lenient)["reconciles_row_count"].passed
-    found = verdicts(replace(nothing, shadow=MEASURED.shadow), lenient)["reconciles_row_count"]
+    assert verdicts(nothing, lenient)["reconcile_row_count"].passed
+    found = verdicts(replace(nothing, shadow=MEASURED.shadow), lenient)["reconcile_row_count"]
     assert (found.passed, found.expected, found.found) == (False, "0 as in trips", "1")
 
 

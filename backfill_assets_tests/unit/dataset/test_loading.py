@@ -172,7 +172,7 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         (
             "checks:\n",
             "checks:\n  reconciliation: {metrics: [row_count, row_count]}\n",
-            "two checks are called 'reconciles_row_count'",
+            "two checks are called 'reconcile_row_count'",
         ),
         ("checks:\n", "checks:\n  rules: {a: {sql: ''}}\n", "checks.rules.a.sql = '':"),
     ],
@@ -216,11 +216,11 @@ def test_a_metric_that_two_measures_have_is_refused(tmp_path: Path) -> None:
     assert "two metrics are called 'p50_fare'" in str(fault)
 
 
-def test_a_rule_that_takes_the_name_of_another_check_is_refused(tmp_path: Path) -> None:
-    yaml = YAML.replace("  city: {type: string}\n", "  city: {type: string}\n  rule_a: {type: long}\n")
-    yaml = yaml.replace("fare: {tolerance: 2%}", "rule_a: {}") + "  rules: {a_change: {sql: trip > 0}}\n"
+def test_a_measure_whose_check_takes_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    yaml = YAML.replace("  city: {type: string}\n", "  city: {type: string}\n  keys: {type: long}\n")
+    yaml = yaml.replace("fare: {tolerance: 2%}", "keys: {}")
     (fault,) = faults(write_dataset(tmp_path, yaml=yaml))
-    assert "two checks are called 'rule_a_change'" in str(fault)
+    assert "two checks are called 'change_keys'" in str(fault)
 
 
 def test_a_folder_with_an_unsafe_name_is_refused(tmp_path: Path) -> None:

@@ -72,18 +72,18 @@ def test_a_good_day_passes_every_check_once() -> None:
         ("corrupt_rows", source(corrupt_rows=1, outside_rows=1), "1 unreadable, 1 of another day, of 100 rows"),
         ("source_freshness", source(delivered_at=dt.datetime(2024, 4, 2, 12, tzinfo=dt.UTC)), "61.0 h after it"),
         ("source_freshness", source(delivered_at=None), "nothing was delivered"),
-        ("row_count_change", with_metric("row_count", Decimal(101)), "100 → 101 (+1.0000%)"),
-        ("fare_change", with_metric("fare", Decimal(300)), "250.5 → 300 (+19.7605%)"),
-        ("p50_fare_change", with_metric("p50_fare", Decimal("2.1")), "2 → 2.1 (+5.0000%)"),
-        ("distinct_city_change", with_metric("distinct_city", Decimal(8)), "7 → 8 (+14.2857%)"),
-        ("fare_change", with_metric("fare", None), "250.5 → nothing"),
-        ("fare_change", with_metric("fare", None, "published"), "nothing → 250.5"),
-        ("fare_change", with_metric("fare", NAN), "250.5 → NaN"),
-        ("fare_change", with_metric("fare", INFINITE), "250.5 → Infinity"),
-        ("reconciles_row_count", with_metric("row_count", Decimal(99)), "99"),
-        ("reconciles_fare", with_metric("fare", NAN, "staging"), "250.5"),
-        ("reconciles_fare", with_metric("fare", Decimal("250.5000000000001"), "staging"), "250.5"),
-        ("reconciles_fare", with_metric("fare", None, "staging"), "250.5"),
+        ("change_row_count", with_metric("row_count", Decimal(101)), "100 → 101 (+1.0000%)"),
+        ("change_fare", with_metric("fare", Decimal(300)), "250.5 → 300 (+19.7605%)"),
+        ("change_p50_fare", with_metric("p50_fare", Decimal("2.1")), "2 → 2.1 (+5.0000%)"),
+        ("change_distinct_city", with_metric("distinct_city", Decimal(8)), "7 → 8 (+14.2857%)"),
+        ("change_fare", with_metric("fare", None), "250.5 → nothing"),
+        ("change_fare", with_metric("fare", None, "published"), "nothing → 250.5"),
+        ("change_fare", with_metric("fare", NAN), "250.5 → NaN"),
+        ("change_fare", with_metric("fare", INFINITE), "250.5 → Infinity"),
+        ("reconcile_row_count", with_metric("row_count", Decimal(99)), "99"),
+        ("reconcile_fare", with_metric("fare", NAN, "staging"), "250.5"),
+        ("reconcile_fare", with_metric("fare", Decimal("250.5000000000001"), "staging"), "250.5"),
+        ("reconcile_fare", with_metric("fare", None, "staging"), "250.5"),
         ("reference_cities", shadow(unmatched__cities=11), "11 of 100 without a match (11.00%)"),
         ("rule_fare_is_positive", shadow(rule__fare_is_positive=1), "1 failing row"),
         ("rule_lenient", shadow(rule__lenient=3), "3 failing rows"),
@@ -101,12 +101,12 @@ def test_a_bad_figure_fails_its_check_and_blocks(check: str, measured: DayMeasur
     [
         ("corrupt_rows", source(corrupt_rows=1)),
         ("source_freshness", source(delivered_at=dt.datetime(2024, 4, 1, 11, tzinfo=dt.UTC))),
-        ("fare_change", with_metric("fare", Decimal("255.51"))),
-        ("fare_change", with_metric("fare", Decimal("245.49"))),
+        ("change_fare", with_metric("fare", Decimal("255.51"))),
+        ("change_fare", with_metric("fare", Decimal("245.49"))),
         ("reference_cities", shadow(unmatched__cities=0, checked__cities=0)),
         ("rule_lenient", shadow(rule__lenient=2)),
-        ("reconciles_fare", floating("fare", Decimal("250.5000000000001"), "staging")),
-        ("reconciles_fare", floating("fare", Decimal("250.5000000000001"), "shadow")),
+        ("reconcile_fare", floating("fare", Decimal("250.5000000000001"), "staging")),
+        ("reconcile_fare", floating("fare", Decimal("250.5000000000001"), "shadow")),
     ],
 )
 def test_a_figure_at_its_limit_passes(check: str, measured: DayMeasurement) -> None:
@@ -168,7 +168,7 @@ def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -
     for value in (None, NAN, INFINITE):
         both = replace(with_metric("fare", value), published=with_metric("fare", value, "published").published)
         staged = replace(both, staging=with_metric("fare", value, "staging").staging)
-        for check in ("fare_change", "reconciles_fare"):
+        for check in ("change_fare", "reconcile_fare"):
             found = verdict(check, staged)
             assert found.passed is (value is None), (check, value)
             assert ("let the model write a number or null" in found.note) is (value is not None)
@@ -218,17 +218,17 @@ def test_a_day_that_nothing_was_delivered_for_passes_where_the_dataset_says_so()
 
 def test_a_first_publication_has_nothing_to_be_compared_with() -> None:
     first = replace(GOOD, published=NOTHING)
-    result = verdict("row_count_change", first)
+    result = verdict("change_row_count", first)
     assert result.passed
     assert result.note == "nothing is published to compare with"
     promised = parse_contract({"row_count": "-50%"}, metric_names(dataset()))
-    assert not verdict("row_count_change", first, contract=promised).passed
+    assert not verdict("change_row_count", first, contract=promised).passed
 
 
 def test_a_day_without_a_row_before_and_after_keeps_any_promise() -> None:
     empty = replace(GOOD, published=NOTHING, shadow=NOTHING)
     promised = parse_contract({"row_count": "-50%", "fare": "-6% to -1.2%"}, metric_names(dataset()))
-    for check in ("row_count_change", "fare_change"):
+    for check in ("change_row_count", "change_fare"):
         assert verdict(check, empty, contract=promised).passed
         assert not verdict(check, replace(empty, published=GOOD.published), contract=promised).passed
 
@@ -236,12 +236,12 @@ def test_a_day_without_a_row_before_and_after_keeps_any_promise() -> None:
 def test_a_contract_replaces_the_tolerance_on_its_days_only() -> None:
     contract = parse_contract([{"days": [str(DAY)], "metrics": {"fare": "-50%"}}], metric_names(dataset()))
     halved = with_metric("fare", Decimal("125.25"))
-    assert verdict("fare_change", halved, contract=contract).passed
-    assert verdict("fare_change", halved, contract=contract).note == "the launch's contract"
-    unchanged = verdict("fare_change", GOOD, contract=contract)
+    assert verdict("change_fare", halved, contract=contract).passed
+    assert verdict("change_fare", halved, contract=contract).note == "the launch's contract"
+    unchanged = verdict("change_fare", GOOD, contract=contract)
     assert (unchanged.passed, unchanged.expected, unchanged.tolerance) == (False, "-50%", "")
     other_day = replace(halved, day=dt.date(2024, 3, 29))
-    failed = verdict("fare_change", other_day, contract=contract)
+    failed = verdict("change_fare", other_day, contract=contract)
     assert (failed.passed, failed.expected, failed.tolerance) == (False, "-2% to +2%", "2%")
     assert failed.note == "the dataset's tolerance"
 
@@ -265,11 +265,11 @@ def test_a_promised_change_blocks_whatever_the_dataset_says_of_changes_that_nobo
     promised = parse_contract({"row_count": "unchanged", "fare": "-1.5% to -0.8%"}, metric_names(lenient))
     for metric in ("row_count", "fare"):
         tripled = with_metric(metric, METRICS[metric] * 3)
-        outside = verdict(f"{metric}_change", tripled, lenient, promised)
+        outside = verdict(f"change_{metric}", tripled, lenient, promised)
         assert (outside.passed, outside.severity, outside.refuses) == (False, Severity.error, True)
-        assert not verdict(f"{metric}_change", tripled, lenient).refuses
+        assert not verdict(f"change_{metric}", tripled, lenient).refuses
         other_day = replace(promised.clauses[0], days=(dt.date(2024, 3, 29),))
-        assert not verdict(f"{metric}_change", tripled, lenient, Contract((other_day,))).refuses
+        assert not verdict(f"change_{metric}", tripled, lenient, Contract((other_day,))).refuses
 
 
 def test_there_is_no_freshness_check_without_a_limit() -> None:
@@ -281,12 +281,12 @@ def test_a_count_that_nobody_measured_is_no_offence_but_a_missing_metric_is() ->
     bare = replace(GOOD, shadow=Side({"row_count": METRICS["row_count"]}))
     failed = {v.check for v in judge(dataset(), bare, Contract(), SAME) if not v.passed}
     assert failed == {
-        "fare_change",
-        "p05_fare_change",
-        "p50_fare_change",
-        "p95_fare_change",
-        "distinct_city_change",
-        "reconciles_fare",
+        "change_fare",
+        "change_p05_fare",
+        "change_p50_fare",
+        "change_p95_fare",
+        "change_distinct_city",
+        "reconcile_fare",
     }
 
 

@@ -23,7 +23,7 @@ def keys(rows: RowCounts, promises: dict[str, object] | None = None, **checks: o
     contract = parse_contract(
         {"rows": promises} if promises else None, metric_names(described), columns=described.promisable
     )
-    return verdict("keys_change", GOOD, described, contract, Compared(rows))
+    return verdict("change_keys", GOOD, described, contract, Compared(rows))
 
 
 def of_checks(**checks: object) -> Dataset:
@@ -57,7 +57,7 @@ def test_the_tolerance_of_the_row_count_pays_for_as_many_and_a_promise_of_the_ro
     assert (found.passed, found.tolerance) == (False, "2 rows")
     described = dataset()
     anything = parse_contract({"row_count": "any"}, metric_names(described))
-    assert not verdict("keys_change", GOOD, described, anything, Compared(RowCounts(added=1, removed=1))).passed
+    assert not verdict("change_keys", GOOD, described, anything, Compared(RowCounts(added=1, removed=1))).passed
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_columns_that_are_called_added_and_removed_are_meant_before_the_rows() -
     columns |= {"removed": {"type": "boolean"}, "added": {"type": "boolean"}}
     described = dataset(columns=columns)
     contract = parse_contract({"rows": {"removed": "any"}}, metric_names(described), columns=described.promisable)
-    found = verdict("keys_change", GOOD, described, contract, Compared(RowCounts(added=1, removed=1)))
+    found = verdict("change_keys", GOOD, described, contract, Compared(RowCounts(added=1, removed=1)))
     assert (found.passed, "raise checks.row_count.tolerance" in found.note) == (False, True)
 
 
 def test_where_nothing_is_published_no_row_goes() -> None:
     first = replace(GOOD, published=NOTHING)
-    assert verdict("keys_change", first, dataset(), compared=Compared()).note == "nothing is published to compare with"
-    retyped = verdict("keys_change", GOOD, dataset(), compared=Compared())
+    assert verdict("change_keys", first, dataset(), compared=Compared()).note == "nothing is published to compare with"
+    retyped = verdict("change_keys", GOOD, dataset(), compared=Compared())
     assert (retyped.passed, retyped.note) == (False, "the key has another type now")
 
 
@@ -135,8 +135,8 @@ def test_rows_are_never_fewer_than_none() -> None:
 
 def test_where_an_upstream_has_moved_people_are_asked_to_look() -> None:
     swapped = Compared(RowCounts(added=1, removed=1), upstream_moved=True)
-    found = verdict("keys_change", GOOD, dataset(), compared=swapped)
+    found = verdict("change_keys", GOOD, dataset(), compared=swapped)
     assert (found.passed, found.refuses, found.severity) == (False, False, Severity.warn)
     described = dataset()
     promised = parse_contract({"rows": {"added": "unchanged"}}, metric_names(described), columns=described.promisable)
-    assert verdict("keys_change", GOOD, described, promised, swapped).refuses
+    assert verdict("change_keys", GOOD, described, promised, swapped).refuses

@@ -38,51 +38,51 @@ def changed(beyond: Mapping[str, int] | None = None, **columns: int) -> Compared
 
 
 def test_a_sum_that_must_not_move_may_move_in_no_row() -> None:
-    found = verdict("rows_change", GOOD, trips(), compared=changed(tip=2, fare=3, city=4))
+    found = verdict("change_rows", GOOD, trips(), compared=changed(tip=2, fare=3, city=4))
     assert (found.passed, found.refuses) == (False, True)
     assert found.expected == "tip unchanged in every row"
     assert found.found == "tip changed in 2 of 100 rows that both sides have"
     assert found.tolerance == "0.01 in tip"
     keys = "rows: {tip: …} in the expected change, or expected_row_change: {tip: …} in a specification"
     assert found.note == f"if it is meant, promise it: {keys}"
-    assert verdict("rows_change", GOOD, trips(), compared=changed(fare=3, seats=1)).passed
+    assert verdict("change_rows", GOOD, trips(), compared=changed(fare=3, seats=1)).passed
 
 
 def test_a_contract_says_of_which_sums_rows_must_stay() -> None:
     both = changed(tip=2, fare=3)
-    pinned = verdict("rows_change", GOOD, trips(), contract({"fare": "unchanged", "tip": "-1%"}), both)
+    pinned = verdict("change_rows", GOOD, trips(), contract({"fare": "unchanged", "tip": "-1%"}), both)
     assert (pinned.passed, pinned.found) == (False, "fare changed in 3 of 100 rows that both sides have")
-    assert verdict("rows_change", GOOD, trips(), contract({"tip": "any"}), both).passed
+    assert verdict("change_rows", GOOD, trips(), contract({"tip": "any"}), both).passed
 
 
 def test_a_promise_of_rows_takes_the_place_of_the_sums() -> None:
     shifted = contract({"rows": {"tip": "any", "seats": "unchanged", "fare": "-8% to 0%"}})
     kept = changed(tip=9, fare=5)
-    found = verdict("rows_change", GOOD, trips(), shifted, kept)
+    found = verdict("change_rows", GOOD, trips(), shifted, kept)
     assert found.passed
     assert found.expected == "seats unchanged in every row; fare -8% to +0% in every row"
-    broken = verdict("rows_change", GOOD, trips(), shifted, changed({"fare": 2, "seats": 1}, tip=9, fare=5, seats=1))
+    broken = verdict("change_rows", GOOD, trips(), shifted, changed({"fare": 2, "seats": 1}, tip=9, fare=5, seats=1))
     assert broken.found == "seats changed in 1, fare changed in 2 of 100 rows that both sides have"
     assert not broken.passed
 
 
 def test_a_promise_of_rows_blocks_whatever_the_dataset_says() -> None:
     lenient = trips(checks={"rows_change": {"severity": "warn"}})
-    assert not verdict("rows_change", GOOD, lenient, compared=changed(tip=1)).refuses
+    assert not verdict("change_rows", GOOD, lenient, compared=changed(tip=1)).refuses
     promised = contract({"rows": {"seats": "unchanged"}})
-    found = verdict("rows_change", GOOD, lenient, promised, changed(seats=1))
+    found = verdict("change_rows", GOOD, lenient, promised, changed(seats=1))
     assert (found.refuses, found.severity) == (True, Severity.error)
 
 
 def test_a_promise_of_one_column_makes_no_other_one_block() -> None:
     lenient = trips(checks={"rows_change": {"severity": "warn"}})
     seats = contract({"rows": {"seats": "any"}})
-    assert verdict("rows_change", GOOD, lenient, seats, changed(tip=1)).passed
-    told = verdict("columns_change", GOOD, lenient, seats, changed(tip=1))
+    assert verdict("change_rows", GOOD, lenient, seats, changed(tip=1)).passed
+    told = verdict("change_columns", GOOD, lenient, seats, changed(tip=1))
     assert (told.found, told.refuses) == ("tip changed in 1 of 100 rows that both sides have", False)
     both = contract({"metrics": {"tip": "unchanged"}, "rows": {"seats": "any"}})
-    assert verdict("rows_change", GOOD, lenient, both, changed(tip=1)).refuses
-    assert verdict("rows_change", GOOD, trips(), seats, changed(tip=1)).refuses
+    assert verdict("change_rows", GOOD, lenient, both, changed(tip=1)).refuses
+    assert verdict("change_rows", GOOD, trips(), seats, changed(tip=1)).refuses
 
 
 def test_figures_of_an_added_column_have_nothing_to_be_compared_with() -> None:
@@ -92,36 +92,36 @@ def test_figures_of_an_added_column_have_nothing_to_be_compared_with() -> None:
     grown = replace(GOOD, shadow=Side(new, GOOD.shadow.counts), published=Side(old))
     tips = trips(measures=MEASURES | {"tip": {"distinct": True}})
     added = Compared(RowCounts(unchanged=100), SchemaChange(added={"tip": "decimal(9,2)"}))
-    for check in ("tip_change", "distinct_tip_change"):
+    for check in ("change_tip", "change_distinct_tip"):
         found = verdict(check, grown, tips, compared=added)
         assert (found.passed, found.note) == (True, "the column is new: nothing of it is published to compare with")
-    assert not verdict("tip_change", grown, tips).passed
-    assert verdict("tip_change", grown, tips, contract({"tip": "unchanged"}), added).refuses
+    assert not verdict("change_tip", grown, tips).passed
+    assert verdict("change_tip", grown, tips, contract({"tip": "unchanged"}), added).refuses
 
 
 @pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
 def test_rows_of_a_sum_that_blocks_nobody_are_only_told(config: dict[str, object]) -> None:
     lenient = trips(measures=MEASURES | {"tip": config})
-    assert verdict("rows_change", GOOD, lenient, compared=changed(tip=1)).passed
-    told = verdict("columns_change", GOOD, lenient, compared=changed(tip=1))
+    assert verdict("change_rows", GOOD, lenient, compared=changed(tip=1)).passed
+    told = verdict("change_columns", GOOD, lenient, compared=changed(tip=1))
     assert (told.passed, told.refuses, told.severity) == (False, False, Severity.warn)
 
 
 def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
     all_of_them = changed(city=4, seats=2, fare=3, tip=1)
-    told = verdict("columns_change", GOOD, trips(), compared=all_of_them)
+    told = verdict("change_columns", GOOD, trips(), compared=all_of_them)
     # A tolerance of fare's total says nothing of its rows: errors in them may cancel out.
     changes = "city changed in 4, seats changed in 2, fare changed in 3"
     assert told.found == f"{changes} of 100 rows that both sides have"
     assert (told.passed, told.refuses) == (False, False)
     assert "expected_row_change: {city: …} in a specification" in told.note
     named = contract({"metrics": {"distinct_city": "any", "fare": "0% to 1%"}, "rows": {"seats": "any"}})
-    assert verdict("columns_change", GOOD, trips(), named, all_of_them).passed
+    assert verdict("change_columns", GOOD, trips(), named, all_of_them).passed
     strict = trips(checks={"columns_change": {"severity": "error"}})
-    assert verdict("columns_change", GOOD, strict, compared=all_of_them).refuses
+    assert verdict("change_columns", GOOD, strict, compared=all_of_them).refuses
 
 
-@pytest.mark.parametrize("check", ["rows_change", "columns_change"])
+@pytest.mark.parametrize("check", ["change_rows", "change_columns"])
 def test_rows_of_a_first_publication_have_nothing_to_be_compared_with(check: str) -> None:
     first = verdict(check, replace(GOOD, published=NOTHING), trips(), compared=Compared())
     assert (first.passed, first.note) == (True, "nothing is published to compare with")
@@ -168,8 +168,8 @@ def test_changed_rows_are_wanted_of_the_columns_behind_a_failure_on_the_days_tha
     evidence = [judged(DAY, changed(tip=2, seats=1)), judged(other, changed(tip=1)), judged(third, Compared())]
     wanted = columns_behind(trips(), Contract(), evidence)
     assert {key: tuple(days) for key, days in wanted.items()} == {
-        ("rows_change", "tip"): (DAY, other),
-        ("columns_change", "seats"): (DAY,),
+        ("change_rows", "tip"): (DAY, other),
+        ("change_columns", "seats"): (DAY,),
     }
 
 

@@ -77,7 +77,7 @@ def test_duplicate_keys_are_counted_per_thousand_rows_of_what_is_published() -> 
 def test_mismatches_are_rows_that_a_golden_source_contradicts_and_failures_that_were_let_pass() -> None:
     findings = {
         DAYS[0]: DayFindings(10, golden_mismatches=4),
-        DAYS[1]: DayFindings(10, golden_mismatches=1, tolerated=("fare_change", "rule_lenient")),
+        DAYS[1]: DayFindings(10, golden_mismatches=1, tolerated=("change_fare", "rule_lenient")),
     }
     found = dataset_metrics(published(findings=findings), NOON)
     assert (found.golden_mismatches, found.failed_checks, found.mismatches) == (5, 2, 7)

@@ -86,7 +86,7 @@ def shown(wish: Wish) -> tuple[Review, str, Page]:
     ("wish", "outcome", "words"),
     [
         (Wish(days=40), Outcome.ready, "Ready to publish: 40 of 40 days pass all"),
-        (Wish(days=40, wrong=(10,)), Outcome.not_ready, "Not ready: structural check row_count_change"),
+        (Wish(days=40, wrong=(10,)), Outcome.not_ready, "Not ready: structural check change_row_count"),
         (Wish(days=40, unbooked=(12,)), Outcome.not_ready, "Not ready: golden check golden_finance_totals"),
         (Wish(days=240, seam_from=212), Outcome.warning, "aggregate check discount_seam of daily_sales warns"),
         (

@@ -185,7 +185,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
     dataset = loaded.dataset
     description = f"What readers of {dataset.name} see; changed only by releases, each one atomic commit."
     if dataset.publication is Publication.approval:
-        description += " Released by the job publish_unit after approval."
+        description += " Released by the job unit_publish after approval."
     spec = _spec(Layer.published, loaded, [asset_key(Layer.shadow, dataset.name)], description)
     if dataset.publication is Publication.approval:
         return spec

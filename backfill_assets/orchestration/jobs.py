@@ -28,11 +28,10 @@ from dagster_batched_events import batched_events
 _TYPES: Mapping[object, Any] = {
     str: dg.String, str | None: dg.String, int: dg.Int, bool: dg.Bool, Path: dg.String, date | None: dg.String,
 }  # fmt: skip
-_OPS = {"publish_unit": "publish", "prove": "recompute"}
 
 
 def operation_jobs(application: Application) -> list[dg.JobDefinition]:
-    """The jobs `plan_campaign`, `launch_campaign` … `rollback_release`, `cleanup_campaign`."""
+    """The jobs `campaign_plan`, `campaign_launch` … `release_rollback`, `campaign_cleanup`."""
     return [_job(application, operation) for operation in OPERATIONS]
 
 
@@ -40,7 +39,7 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
     parameters = operation.parameters
     schema = {name: _plain_field(parameter) for name, parameter in parameters.items()}
 
-    @dg.op(name=_OPS.get(operation.job, f"{operation.job}_op"), config_schema=schema, out=dg.Out(dg.Nothing))
+    @dg.op(name=f"{operation.job}_op", config_schema=schema, out=dg.Out(dg.Nothing))
     def step(context: dg.OpExecutionContext) -> None:
         # Read anew: the models may have been corrected since this code location was loaded.
         fresh = Application(application.settings)

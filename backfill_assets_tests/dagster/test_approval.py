@@ -15,9 +15,9 @@ DAYS = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 2))
 def _publish(lab: Lab, unit: str, evidence: str) -> bool:
     selector = {
         "repositoryLocationName": LOCATION, "repositoryName": "__repository__",
-        "pipelineName": "publish_unit",
+        "pipelineName": "unit_publish",
     }  # fmt: skip
-    config = {"ops": {"publish": {"config": {"unit": unit, "evidence": evidence}}}}
+    config = {"ops": {"unit_publish_op": {"config": {"unit": unit, "evidence": evidence}}}}
     answer = lab.graphql(LAUNCH_RUN, params={"selector": selector, "runConfigData": config})["launchRun"]
     assert answer["__typename"] == "LaunchRunSuccess", answer
     run_id = answer["run"]["runId"]

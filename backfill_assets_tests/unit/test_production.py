@@ -25,7 +25,7 @@ DOCUMENT = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
 PROXY = re.sub(r"#.*", "", (ROOT / "deploy" / "production" / "nginx.conf").read_text(encoding="utf-8"))
 _OF = "{ __typename }"
 MUTATIONS = (
-    'launchRun(executionParams: {selector: {repositoryName: "r", repositoryLocationName: "l", jobName: "publish_unit"}})'
+    'launchRun(executionParams: {selector: {repositoryName: "r", repositoryLocationName: "l", jobName: "unit_publish"}})'
     + _OF,
     'deleteRun(runId: "r")' + _OF,
     'wipeAssets(assetPartitionRanges: [{assetKey: {path: ["sales", "published"]}}])' + _OF,

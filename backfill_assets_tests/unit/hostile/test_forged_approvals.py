@@ -87,12 +87,12 @@ def test_no_job_and_no_command_takes_who_does_it(house: House) -> None:
 
 
 @pytest.mark.parametrize("key", ["identity", "user", "approved_by", "roles"])
-@pytest.mark.parametrize("name", ["approve_campaign", "publish_campaign", "publish_unit", "sign_off_campaign"])
+@pytest.mark.parametrize("name", ["campaign_approve", "campaign_publish", "unit_publish", "campaign_sign_off"])
 def test_a_job_refuses_config_that_says_who_does_it(name: str, key: str, house: House) -> None:
     job = definitions_of(house.application).get_job_def(name)
     (op,) = [node.name for node in job.nodes]
-    whom = {"unit": "u", "evidence": "e"} if name == "publish_unit" else {"campaign": NAME}
-    config = {**whom, **({"evidence": "e"} if name == "approve_campaign" else {}), key: "anna"}
+    whom = {"unit": "u", "evidence": "e"} if name == "unit_publish" else {"campaign": NAME}
+    config = {**whom, **({"evidence": "e"} if name == "campaign_approve" else {}), key: "anna"}
     with pytest.raises(dg.DagsterInvalidConfigError, match=key):
         job.execute_in_process(run_config={"ops": {op: {"config": config}}})
 
@@ -100,17 +100,17 @@ def test_a_job_refuses_config_that_says_who_does_it(name: str, key: str, house: 
 @pytest.mark.parametrize("by", ["", "anna", "finance-controller", ME])
 def test_no_tag_and_no_variable_makes_somebody_an_approver(by: str, house: House, unit: Unit) -> None:
     asked = {"campaign": NAME, "evidence": evidence(unit), "by": by}
-    assert failed("approve_campaign", asked, CLAIMS) == ApprovalError.__name__
+    assert failed("campaign_approve", asked, CLAIMS) == ApprovalError.__name__
     said = run("approve", NAME, "--evidence", evidence(unit), *(["--by", by] if by else []))
     assert (said.code, said.out) == (1, "")
     assert ME in said.err or "is not among those who may approve" in said.err
     nothing_happened(house, unit)
 
 
-@pytest.mark.parametrize("name", ["publish_campaign", "publish_unit"])
+@pytest.mark.parametrize("name", ["campaign_publish", "unit_publish"])
 def test_no_tag_publishes_what_nobody_has_approved(name: str, house: House, unit: Unit) -> None:
     whole = Application.from_env().publisher.evidence_hash(unit.id)
-    asked = {"campaign": NAME} if name == "publish_campaign" else {"unit": unit.id, "evidence": whole}
+    asked = {"campaign": NAME} if name == "campaign_publish" else {"unit": unit.id, "evidence": whole}
     assert failed(name, asked, CLAIMS) == ApprovalError.__name__
     nothing_happened(house, unit)
 
@@ -137,7 +137,7 @@ def test_roles_of_ones_own_environment_do_not_publish(
     assert (given.identity, given.by) == (ME, "finance-controller")
     # The process that publishes knows who is in the role.
     monkeypatch.setenv("BACKFILL_ASSETS_ROLES", "finance-controller=anna,ben")
-    assert failed("publish_campaign", {"campaign": NAME}, {}) == ApprovalError.__name__
+    assert failed("campaign_publish", {"campaign": NAME}, {}) == ApprovalError.__name__
     said = run("publish", NAME)
     assert f"The approval of {ME} as finance-controller does not count here: by BACKFILL_ASSETS_ROLES" in said.err
     assert house.world.ledger.releases() == ()
@@ -156,7 +156,7 @@ def test_who_approved_is_recorded_with_the_hash_of_what_they_saw(house: House, u
     assert (given.identity, given.by, given.evidence) == ("ben", "finance-controller", seen)
     for name in BOTH:
         house.world.build(unit, name, {DAYS[1]: [3]})
-    assert failed("publish_campaign", {"campaign": NAME}, CLAIMS) == ApprovalError.__name__
+    assert failed("campaign_publish", {"campaign": NAME}, CLAIMS) == ApprovalError.__name__
     assert house.world.ledger.releases() == ()
 
 

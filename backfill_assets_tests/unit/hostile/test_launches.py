@@ -171,15 +171,15 @@ def job_refused(house: House, name: str, config: dict[str, object]) -> tuple[str
 
 
 JOBS = {
-    "plan_campaign": {"file": "'; DROP TABLE units; --.yaml"}, "launch_campaign": {"campaign": "x' OR '1'='1"},
-    "pause_campaign": {"campaign": "${jndi:ldap://x}", "reason": "\x1b[2J"}, "resume_campaign": {"campaign": "\u0430nn\u0430"},
-    "stop_campaign": {"campaign": "", "reason": "x" * 100_000}, "discard_campaign": {"campaign": "../../etc/passwd"},
-    "approve_campaign": {"campaign": "\u202eabc", "evidence": "../..", "reason": "\n"},
-    "publish_campaign": {"campaign": "x" * 10_000, "evidence": "\x00"},
-    "rollback_release": {"release": "%s", "reason": "[/]", "first": "0001-01-01", "last": "\u0661"},
-    "sign_off_campaign": {"campaign": "a\nb"},
-    "set_campaign": {"campaign": "none", "max_concurrency": -5}, "cleanup_campaign": {"campaign": "{0.__class__}"},
-    "publish_unit": {"unit": "`", "evidence": ""}, "watch_release": {"release": "*"},
+    "campaign_plan": {"file": "'; DROP TABLE units; --.yaml"}, "campaign_launch": {"campaign": "x' OR '1'='1"},
+    "campaign_pause": {"campaign": "${jndi:ldap://x}", "reason": "\x1b[2J"}, "campaign_resume": {"campaign": "\u0430nn\u0430"},
+    "campaign_stop": {"campaign": "", "reason": "x" * 100_000}, "campaign_discard": {"campaign": "../../etc/passwd"},
+    "campaign_approve": {"campaign": "\u202eabc", "evidence": "../..", "reason": "\n"},
+    "campaign_publish": {"campaign": "x" * 10_000, "evidence": "\x00"},
+    "release_rollback": {"release": "%s", "reason": "[/]", "first": "0001-01-01", "last": "\u0661"},
+    "campaign_sign_off": {"campaign": "a\nb"},
+    "campaign_set": {"campaign": "none", "max_concurrency": -5}, "campaign_cleanup": {"campaign": "{0.__class__}"},
+    "unit_publish": {"unit": "`", "evidence": ""}, "release_watch": {"release": "*"},
     "prove": {"target": "sales", "partitions": "1900-01-01..2199-12-31"},
 }  # fmt: skip
 
@@ -222,15 +222,15 @@ def _all_of(root: type[BackfillError]) -> Iterator[type[BackfillError]]:
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        ("publish_unit", "unit"),
+        ("unit_publish", "unit"),
         ("prove", "target"),
         ("prove", "partitions"),
-        ("pause_campaign", "campaign"),
-        ("watch_release", "release"),
+        ("campaign_pause", "campaign"),
+        ("release_watch", "release"),
     ],
 )
 def test_no_job_reads_a_variable_to_whoever_launches_it(name: str, key: str, house: House) -> None:
-    others = {"publish_unit": {"evidence": "x"}, "prove": {"target": "x"}}.get(name, {})
+    others = {"unit_publish": {"evidence": "x"}, "prove": {"target": "x"}}.get(name, {})
     config = {**others, key: {"env": "BACKFILL_ASSETS_A_TOKEN"}}
     job = definitions_of(house.application).get_job_def(name)
     (op,) = [node.name for node in job.nodes]
@@ -243,7 +243,7 @@ def test_no_job_reads_a_variable_to_whoever_launches_it(name: str, key: str, hou
 def test_no_job_reads_a_file_outside_of_its_folder(file: str, house: House) -> None:
     if not Path("out.yaml").is_symlink():
         Path("out.yaml").symlink_to("/etc/passwd")
-    kind, kept = job_refused(house, "plan_campaign", {"file": file})
+    kind, kept = job_refused(house, "campaign_plan", {"file": file})
     assert kind == LayoutError.__name__
     assert "root:" not in kept
 

@@ -158,10 +158,10 @@ def test_no_secret_reaches_the_event_log_when_the_ledger_is_not_there(
 def test_no_secret_reaches_the_report_or_the_event_log_of_what_goes_well(house: House) -> None:
     unit = house.unit({day(2): [2]})
     application = Application.from_env()
-    job = definitions_of(application).get_job_def("publish_unit")
+    job = definitions_of(application).get_job_def("unit_publish")
     config = {"unit": unit.id, "evidence": application.publisher.evidence_hash(unit.id), "reason": "they asked for it"}
     with dg.DagsterInstance.ephemeral() as instance:
-        done = job.execute_in_process(run_config={"ops": {"publish": {"config": config}}}, instance=instance)
+        done = job.execute_in_process(run_config={"ops": {"unit_publish_op": {"config": config}}}, instance=instance)
         kept = "\n".join(str(record.event_log_entry) for record in instance.get_records_for_run(done.run_id).records)
     assert f"unit {unit.id} is released as" in kept
     assert MARK not in kept

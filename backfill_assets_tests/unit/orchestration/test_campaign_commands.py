@@ -247,10 +247,10 @@ def of_job(house: House, name: str, **config: object) -> bool:
 
 def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: House) -> None:
     Path("fix.yaml").write_text(yaml.safe_dump(SPECIFICATION), encoding="utf-8")
-    assert of_job(house, "plan_campaign", file="fix.yaml")
+    assert of_job(house, "campaign_plan", file="fix.yaml")
     campaign = house.world.ledger.campaign(NAME)
     assert (campaign.file, campaign.phase) == (str(Path("fix.yaml").absolute()), Phase.planned)
-    assert of_job(house, "set_campaign", campaign=NAME, partitions_per_batch=3, reason="small days")
+    assert of_job(house, "campaign_set", campaign=NAME, partitions_per_batch=3, reason="small days")
     turned = house.world.ledger.campaign(NAME)
     assert (turned.knobs.partitions_per_batch, turned.knobs.max_concurrency) == (3, campaign.knobs.max_concurrency)
     entry = JournalEntry(NAME, house.world.clock.now(), "ada", Action.launched)
@@ -258,9 +258,9 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
     house.world.ledger.change_campaign(replace(turned, phase=Phase.running, unit=unit.id), {Phase.planned}, entry)
     house.world.build(unit, "sales", {d: [2] for d in DAYS})
     house.world.release().publish(NAME)
-    assert of_job(house, "sign_off_campaign", campaign=NAME, reason="looks right")
+    assert of_job(house, "campaign_sign_off", campaign=NAME, reason="looks right")
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
-    assert of_job(house, "cleanup_campaign", campaign=NAME, dry_run=True)
+    assert of_job(house, "campaign_cleanup", campaign=NAME, dry_run=True)
     assert house.world.ledger.campaign(NAME).phase is Phase.closed
 
 
@@ -295,12 +295,12 @@ def test_a_job_watches_a_release_and_fails_when_a_figure_has_drifted(
     monkeypatch.setattr(Application, "watch_release", property(lambda _: watcher(house.world)))
     release = house.world.released({d: [10] for d in DAYS})
     with pytest.raises(dg.Failure, match=rf"{release} \(sales\): figures that consumers read have drifted"):
-        of_job(house, "watch_release", release=release)
+        of_job(house, "release_watch", release=release)
     again = house.world.released({d: [10] for d in DAYS})
-    assert of_job(house, "watch_release", release=again)
+    assert of_job(house, "release_watch", release=again)
 
 
 def test_a_campaign_can_be_given_up_by_a_job(house: House) -> None:
     house.world.launched(TARGETS)
-    assert of_job(house, "discard_campaign", campaign=NAME, reason="not needed")
+    assert of_job(house, "campaign_discard", campaign=NAME, reason="not needed")
     assert house.world.ledger.journal(NAME)[-1].action is Action.discarded

@@ -83,7 +83,7 @@ def test_what_differs_is_shown_with_its_rows_and_ends_with_exit_code_1(house: Ho
 @pytest.mark.usefixtures("engine")
 def test_the_job_fails_where_anything_differs(house: House, engine: Engine) -> None:
     house.released({d: [2] for d in DAYS}, ("sales",))
-    config = {"ops": {"recompute": {"config": {"target": "sales", "partitions": str(DAYS[0])}}}}
+    config = {"ops": {"prove_op": {"config": {"target": "sales", "partitions": str(DAYS[0])}}}}
     with dg.DagsterInstance.ephemeral() as instance:
         (job,) = [one for one in operation_jobs(house.application) if one.name == "prove"]
         assert job.execute_in_process(config, instance=instance).success
@@ -131,7 +131,7 @@ def test_to_prove_and_to_approve_write_the_report_of_the_unit_anew(house: House)
 def test_the_job_writes_the_report_even_where_the_rows_differ(house: House, engine: Engine) -> None:
     unit = house.unit({d: [2] for d in DAYS}, ("sales",))
     engine.otherwise["again"] = (3,)
-    config = {"ops": {"recompute": {"config": {"target": unit.id}}}}
+    config = {"ops": {"prove_op": {"config": {"target": unit.id}}}}
     with dg.DagsterInstance.ephemeral() as instance:
         (job,) = [one for one in operation_jobs(house.application) if one.name == "prove"]
         assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success

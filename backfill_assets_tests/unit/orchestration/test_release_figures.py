@@ -51,8 +51,8 @@ def test_the_run_that_releases_a_partition_says_how_its_dataset_does(house: Hous
 def test_of_the_days_of_one_release_only_the_newest_carries_the_metrics(house: House) -> None:
     unit = house.unit({D1: [1], D2: [2]})
     evidence = house.application.publisher.evidence_hash(unit.id)
-    job = definitions_of(house.application).resolve_job_def("publish_unit")
-    config = {"ops": {"publish": {"config": {"unit": unit.id, "evidence": evidence}}}}
+    job = definitions_of(house.application).resolve_job_def("unit_publish")
+    config = {"ops": {"unit_publish_op": {"config": {"unit": unit.id, "evidence": evidence}}}}
     with dg.DagsterInstance.ephemeral() as instance:
         assert job.execute_in_process(run_config=config, instance=instance).success
         found = said(instance, "sales")

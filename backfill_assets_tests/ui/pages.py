@@ -9,6 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Page, Response, expect
 
+from backfill_assets.core.layers import Layer
+
 # The list of partitions tells a day's state only by the colour of the dot behind it.
 _DOTS = """
 names => Object.fromEntries(names.flatMap(name => {
@@ -46,7 +48,8 @@ class Ui:
         """Show the dataset's group in the lineage."""
         self._go_to("Lineage")
         self._filter(dataset)
-        expect(self.page.locator("foreignObject").get_by_text(dataset, exact=True)).to_have_count(4)
+        for layer in Layer:
+            expect(self.page.locator("foreignObject").get_by_text(layer.value, exact=True)).to_be_visible()
 
     def open_launch_dialog(self, days: Sequence[dt.date]) -> Locator:
         """Click *Materialize selected* and type the range of days; the dialog."""
@@ -153,7 +156,7 @@ class Ui:
         self._go_to("Catalog")
         self._filter(dataset)
         # The page draws only as many assets as fit into the window.
-        expect(self.page.get_by_role("link", name=f" / {dataset}")).to_have_count(4)
+        expect(self.page.get_by_role("link", name=f"{dataset} / ")).to_have_count(4)
 
     def _filter(self, dataset: str) -> None:
         self.page.get_by_role("textbox", name="Search and filter assets").focus()

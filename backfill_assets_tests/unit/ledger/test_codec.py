@@ -14,6 +14,7 @@ from backfill_assets.core.canonical import canonical_json, from_json, to_json
 from backfill_assets.core.certificate import Certificate, Disagreement, Prints, Recomputation
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.expected_change import ANY, Change, Clause, Contract
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import (
     DayComparison,
     DayMeasurement,
@@ -98,8 +99,8 @@ certificates = st.builds(
 sorted_days = st.sets(days, max_size=4).map(sorted).map(tuple)
 planned = st.builds(
     PlannedDataset,
-    *(texts, st.lists(texts, max_size=2).map(tuple), sorted_days, texts, st.dictionaries(days, texts, max_size=2)),
-    *(counts, counts),
+    *(texts, st.lists(st.sampled_from(Layer), max_size=2).map(tuple), sorted_days, texts),
+    *(st.dictionaries(days, texts, max_size=2), counts, counts),
 )
 plans = st.builds(
     Plan,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
@@ -210,9 +209,14 @@ def rollback(
     rollbacks = shell.application.rollback
     days = _days(shell.application.ledger.release(release), first, last)
     said, consent = list[str](), frozenset[date]()
-    with suppress(*(() if dry_run or include_rewritten else (RollbackError,))):
-        # Without a plan it is executed all the same: that first finishes a release that died half-way, or says why not.
+    try:
         proposal = rollbacks.plan(release, days=days)
+    except RollbackError:
+        if dry_run or include_rewritten:
+            raise
+        # Executed all the same: that first finishes a release that died half-way, or refuses by itself.
+        proposal = None
+    if proposal is not None:
         consent = frozenset(proposal.rewritten) if include_rewritten else consent
         if proposal.rewritten:
             how = "put back too" if include_rewritten else "left alone (without --include-rewritten)"

@@ -1,4 +1,4 @@
-"""The checks of a dataset on its shadow: one op, one pass, one result per check and day."""
+"""The checks of a dataset on its shadow: one op that reports what the step of the shadow has found, per check and day."""
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +23,7 @@ _SHOWN = 20
 
 
 def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetChecksDefinition:
-    """All checks of a dataset, measured together."""
+    """All checks of a dataset, reported together."""
     dataset = loaded.dataset
     specs = [
         dg.AssetCheckSpec(
@@ -39,7 +39,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
     @dg.multi_asset_check(
         specs=specs,
         name=f"checks__{dataset.name}",
-        description=f"Measures {dataset.name} in one pass per side and judges every day.",
+        description=f"Reports what the step of the shadow has found of every day of {dataset.name}; measures nothing.",
         can_subset=False,
         pool=f"dataset_{dataset.name}",
     )
@@ -52,9 +52,8 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         yield from evaluations(context.instance, dataset.name, evidence)
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
-            raise _failure(
-                unit, dataset.name, len(days), (refusals, again(application, unit, {v.day for v in refusals}))
-            )
+            by_hand = again(application, unit, {v.day for v in refusals})
+            raise _failure(unit, dataset.name, len(days), refusals, by_hand)
         report_waiting(context.op_execution_context, application, unit, dataset.name)
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
@@ -109,8 +108,7 @@ def how_to_go_on(unit: Unit, by_hand: str) -> str:
     )
 
 
-def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], str]) -> dg.Failure:
-    refusals, remedy = why
+def _failure(unit: Unit, name: str, asked: int, refusals: Sequence[Verdict], by_hand: str) -> dg.Failure:
     failed = sorted({v.day for v in refusals})
     shown = [str(v) for v in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
@@ -118,7 +116,7 @@ def _failure(unit: Unit, name: str, asked: int, why: tuple[Sequence[Verdict], st
     listed = "\n".join(shown)
     message = (
         f"{len(failed)} of {asked} days of {name} failed blocking checks ({format_days(failed)}); "
-        f"nothing of unit {unit.id} is published.\n{listed}\n{how_to_go_on(unit, remedy)}"
+        f"nothing of unit {unit.id} is published.\n{listed}\n{how_to_go_on(unit, by_hand)}"
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))
     metadata = {"unit": dg.MetadataValue.text(unit.id), "failed_days": days_text}

@@ -30,10 +30,10 @@ from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
 from backfill_assets.ledger.open import Ledger, LedgerLogin, ledger_clock, open_ledger
-from backfill_assets.notices.notifier import Aftermath, Notifier
+from backfill_assets.notices.notifier import AfterRelease, Notifier
 from backfill_assets.notices.webhook import Webhook
-from backfill_assets.pipeline.batch import Road
-from backfill_assets.pipeline.deliveries import DeliveryDesk
+from backfill_assets.pipeline.batch import Pipeline
+from backfill_assets.pipeline.deliveries import DeliveryCommands
 from backfill_assets.pipeline.stage import vacuum_staging
 from backfill_assets.pipeline.tables import SparkFingerprints
 from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure_views
@@ -169,23 +169,23 @@ class Application:
         return LateDeliveries(self.warehouse)
 
     @cached_property
-    def road(self) -> Road:
+    def pipeline(self) -> Pipeline:
         """Landing, staging, building and validating."""
-        return Road(self.warehouse, self.basis)
+        return Pipeline(self.warehouse, self.basis)
 
     @cached_property
-    def delivery_desk(self) -> DeliveryDesk:
+    def delivery_commands(self) -> DeliveryCommands:
         """Shows deliveries, takes them out and back, reads them again."""
-        return DeliveryDesk(self.road)
+        return DeliveryCommands(self.pipeline)
 
     @cached_property
     def publisher(self) -> Publisher:
         """Releases units."""
-        return Publisher(self.warehouse, self._fingerprints, self.basis, guard=self.guard, after=self.aftermath)
+        return Publisher(self.warehouse, self._fingerprints, self.basis, guard=self.guard, after=self.after_release)
 
     @cached_property
     def guard(self) -> CampaignGuard:
-        """Keeps every road from releasing a campaign past its approval or its publish window."""
+        """Refuses every release of a campaign without its approval or outside of its publish window."""
         approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
         return CampaignGuard(self.warehouse, frozenset(approval), self.settings.roles)
 
@@ -200,9 +200,9 @@ class Application:
         return DataReleases(self.ledger, ReleasesTable(self.layout))
 
     @cached_property
-    def aftermath(self) -> Aftermath:
+    def after_release(self) -> AfterRelease:
         """What follows a release: journal, notice, table of releases."""
-        return Aftermath(self.warehouse, self.data_releases, self.notifier.tell, self.preview.tidy)
+        return AfterRelease(self.warehouse, self.data_releases, self.notifier.notify, self.preview.tidy)
 
     @cached_property
     def approving(self) -> Approving:
@@ -251,7 +251,7 @@ class Application:
     def watch_release(self) -> WatchRelease:
         """Compares consumers' figures around a release."""
         queries = SparkConsumers(self.session, self.datasets, self.layout)
-        return WatchRelease(self.warehouse, queries, self.notifier.tell)
+        return WatchRelease(self.warehouse, queries, self.notifier.notify)
 
     @cached_property
     def preview(self) -> Preview:
@@ -261,7 +261,7 @@ class Application:
     @cached_property
     def rollback(self) -> Rollback:
         """Undoes releases."""
-        return Rollback(self.warehouse, after=self.aftermath)
+        return Rollback(self.warehouse, after=self.after_release)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that nobody needs and that are older than `grace`."""
@@ -276,7 +276,7 @@ class Application:
     @cached_property
     def reconcile(self) -> Reconcile:
         """Makes the ledger agree with the Delta logs."""
-        return Reconcile(self.warehouse, self.aftermath.repairing())
+        return Reconcile(self.warehouse, self.after_release.repairing())
 
     @cached_property
     def doctor(self) -> Doctor:
@@ -313,7 +313,7 @@ class Application:
 
 
 @dataclass(frozen=True)
-class Told:
+class UnitReport:
     """What is said of a unit: the sentence of its verdict, the path of its page, and its address if somebody serves it."""
 
     sentence: str = ""
@@ -321,7 +321,9 @@ class Told:
     address: str = ""
 
 
-def tell(application: Application, unit: Unit, warn: Callable[[str], object], *, again: bool = False) -> Told:
+def report_unit(
+    application: Application, unit: Unit, warn: Callable[[str], object], *, again: bool = False
+) -> UnitReport:
     """Write the report of a unit, and say where it is; of a live unit of one day only the sentence, there are too many.
 
     Where a release is told `again`, the page that was written after it stays.
@@ -334,7 +336,7 @@ def tell(application: Application, unit: Unit, warn: Callable[[str], object], *,
             reports = reports_of(application)
             written = (reports.written_since(review) if again else None) or reports.write(review)
             page, address = str(written), reports.address(written)
-    return Told(sentence, page, address)
+    return UnitReport(sentence, page, address)
 
 
 def reports_of(application: Application) -> Reports:

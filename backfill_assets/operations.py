@@ -14,12 +14,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from backfill_assets.application import Application, tell
+from backfill_assets.application import Application, report_unit
 from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
-from backfill_assets.control.planner import Freezer
+from backfill_assets.control.planner import FrozenPlans
 from backfill_assets.core.days import checked_range, format_days, parse_days
 from backfill_assets.core.errors import RollbackError
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
@@ -78,8 +78,8 @@ PARAMETERS: Final[Mapping[str, str]] = {
 def plan(shell: Shell, file: Path) -> Result:
     """Freeze the plan of a specification: batches, canaries, estimate, warnings; nothing is built yet."""
     application, settings = shell.application, shell.application.settings
-    freezer = Freezer(application.planner, settings.computes, settings.state)
-    campaign, frozen = freezer.freeze(file)
+    frozen_plans = FrozenPlans(application.planner, settings.computes, settings.state)
+    campaign, frozen = frozen_plans.freeze(file)
     made = campaign.plan
     said = (
         explain(made),
@@ -280,7 +280,7 @@ def warn_uncompared(shell: Shell, campaign: Campaign) -> None:
 
 def _report_written(shell: Shell, unit: str) -> tuple[str, str]:
     """Write the report of a unit after a step that has changed what it says; its sentence, and where it is."""
-    told = tell(shell.application, shell.application.ledger.unit(unit), shell.warn)
+    told = report_unit(shell.application, shell.application.ledger.unit(unit), shell.warn)
     return told.sentence, told.address or told.page
 
 

@@ -97,7 +97,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "a run worker between any two of: raw, staging, shadow, checks, evidence, manifest, intent, Delta commit, finalized, "
             "sealed",
             "Its run is retried and released without anybody; only a shadow without evidence is built again.",
-            _of(_DEATHS, "a_run_worker_dies_between_two_steps_of_the_road"),
+            _of(_DEATHS, "a_run_worker_dies_between_two_steps_of_the_pipeline"),
         ),
         Fault(
             "the daemon and the Spark server of a campaign at work",
@@ -418,7 +418,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of(
                 "unit/control/test_drift",
                 "a_specification_that_moved_after_the_last_batch_is_not_approved",
-                "a_specification_that_moved_after_the_approval_is_not_published_on_any_road",
+                "a_specification_that_moved_after_the_approval_is_not_published_in_any_way",
             ),
         ),
         Fault(

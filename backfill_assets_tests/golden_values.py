@@ -83,23 +83,23 @@ def hashes() -> dict[str, object]:
 def ledger(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """All rows of a ledger that was told one thing of each kind, as the database has them."""
     url = f"sqlite:///{folder / 'ledger.db'}"
-    told, days = open_ledger(url, FixedClock(NOON)), march(1, 3)
-    unit = told.assign(a_launch(days), a_unit(days, contract=a_specification().contract(("flights",))))
-    told.add_deliveries([a_delivery(d) for d in days])
-    told.change_deliveries([a_delivery(days[2])], Deed.withdrawn, "ada", "sent twice")
-    told.add_staged([StagedDay("flights", days[0], "i", "c", 7)])
-    attempt = told.start_attempt(unit.id, "flights", days, "run_1", LEASE)
-    told.add_evidence(attempt.number, [some_evidence(unit.id, attempt.number, d) for d in days])
-    told.add_comparisons(attempt.number, [a_comparison(days[0], attempt.number)])
-    told.end_attempt(attempt.number, AttemptState.done, Work(9, 100, dt.timedelta(seconds=2)))
-    told.add_contents("flights", {days[0]: ("layout", Content("i", "rows"))})
-    told.add_campaign(a_campaign(), an_entry(Action.planned))
-    told.approve(an_approval(days[:2]), an_entry(Action.approved, detail="two days"))
-    told.add_certificate(a_certificate(days[:2]))
-    told.intend(a_manifest("r_1", days))
-    told.finalize("r_1", 3, NOON, UnitState.published)
-    told.hold([a_hold(days[0])])
-    told.close()
+    observed, days = open_ledger(url, FixedClock(NOON)), march(1, 3)
+    unit = observed.assign(a_launch(days), a_unit(days, contract=a_specification().contract(("flights",))))
+    observed.add_deliveries([a_delivery(d) for d in days])
+    observed.change_deliveries([a_delivery(days[2])], Deed.withdrawn, "ada", "sent twice")
+    observed.add_staged([StagedDay("flights", days[0], "i", "c", 7)])
+    attempt = observed.start_attempt(unit.id, "flights", days, "run_1", LEASE)
+    observed.add_evidence(attempt.number, [some_evidence(unit.id, attempt.number, d) for d in days])
+    observed.add_comparisons(attempt.number, [a_comparison(days[0], attempt.number)])
+    observed.end_attempt(attempt.number, AttemptState.done, Work(9, 100, dt.timedelta(seconds=2)))
+    observed.add_contents("flights", {days[0]: ("layout", Content("i", "rows"))})
+    observed.add_campaign(a_campaign(), an_entry(Action.planned))
+    observed.approve(an_approval(days[:2]), an_entry(Action.approved, detail="two days"))
+    observed.add_certificate(a_certificate(days[:2]))
+    observed.intend(a_manifest("r_1", days))
+    observed.finalize("r_1", 3, NOON, UnitState.published)
+    observed.hold([a_hold(days[0])])
+    observed.close()
     return _rows_of(url)
 
 
@@ -189,11 +189,11 @@ def _all(connection: Connection, table: Table) -> Sequence[RowMapping]:
 
 
 def _texts_of(tree: ast.Module) -> Iterator[str]:
-    told = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    observed = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
     parts = {id(part) for one in ast.walk(tree) if isinstance(one, ast.JoinedStr) for part in one.values}
     for one in ast.walk(tree):
         text = ""
-        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in told | parts:
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in observed | parts:
             text = one.value
         elif isinstance(one, ast.JoinedStr):
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in one.values)

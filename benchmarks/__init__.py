@@ -1,1 +1,1 @@
-"""Measures the whole road on TPC-H: `make bench`."""
+"""Measures the whole pipeline on TPC-H: `make bench`."""

@@ -44,10 +44,10 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "benchmarks",
-        description="Measure the whole road on order lines of TPC-H, beside a bare Spark job and a run per day.",
+        description="Measure the whole pipeline on order lines of TPC-H, beside a bare Spark job and a run per day.",
     )
     parser.add_argument("--scale", type=float, default=1.0, help="scale factor of TPC-H (1)")
-    parser.add_argument("--days", type=int, default=550, help="days of the road, from 1995-01-01 on (550)")
+    parser.add_argument("--days", type=int, default=550, help="days of the pipeline, from 1995-01-01 on (550)")
     parser.add_argument("--chunk", type=int, help="days per run (as dataset.yaml says)")
     parser.add_argument("--sample", type=int, default=4, help="days to run one by one, for the extrapolation (4)")
     parser.add_argument("--growth", action="store_true", help="also 50 and 2,406 days; takes long")

@@ -1,4 +1,4 @@
-"""The benchmark itself: floor, road, correction, release, a run per day, growth, floor again."""
+"""The benchmark itself: floor, pipeline, correction, release, a run per day, growth, floor again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.usage import CpuMeter
 from demo.orders import FIRST, LAST, generate_orders, land_orders
 
 START: Final = dt.date(1995, 1, 1)
-"""First day of the road; the sample of a run per day comes right after its last."""
+"""First day of the pipeline; the sample of a run per day comes right after its last."""
 GROWTH: Final = (50, len(day_range(FIRST, LAST)))
 _BY_THE_DAY: Final = f"{DATASET}_by_the_day"
 _MOST_SECONDS: Final = 7200
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure: scale factor, days of the road, days per run (none: as the dataset says), days run one by one.
+    """What to measure: scale factor, days of the pipeline, days per run (none: as the dataset says), days run one by one.
 
     Of these the first only warms up, so that there must be two.
     """
@@ -89,16 +89,16 @@ class _Bench:
         # Whole: a server that has only just compiled its code to machine code would flatter whatever runs later.
         self._floor("warm-up", self.days)
         before = self._floor("floor, before", self.days)
-        road = self._road(DATASET, "road", self.days)
+        pipeline = self._pipeline(DATASET, "pipeline", self.days)
         application = self.installation.application
         written = layers_of(application.layout, DATASET)
         first_release = time_release(application, DATASET)
         self.installation.correct(DATASET)
-        correction = self._road(DATASET, "correction", self.days, CORRECTION)
+        correction = self._pipeline(DATASET, "correction", self.days, CORRECTION)
         release = time_release(self.installation.application, DATASET)
         rows = sum(d.rows for d in application.ledger.deliveries(DATASET, self.days))
         last = self.days[-1]
-        by_the_day = self._road(
+        by_the_day = self._pipeline(
             _BY_THE_DAY, "a run per day", day_range(last + ONE_DAY, last + self.options.sample * ONE_DAY)
         )
         growth = [self._growth(size) for size in GROWTH] if self.options.growth else []
@@ -108,7 +108,7 @@ class _Bench:
             rows=rows,
             machine=machine(),
             floors=(before, after),
-            road=road,
+            pipeline=pipeline,
             correction=correction,
             by_the_day=by_the_day,
             first_release=first_release,
@@ -126,7 +126,7 @@ class _Bench:
         shutil.rmtree(target)
         return pass_of(name, len(days), [spans[-1].end], spans, meter)
 
-    def _road(
+    def _pipeline(
         self, dataset: str, name: str, days: Sequence[dt.date], expected: Mapping[str, str] | None = None
     ) -> Pass:
         self.say(f"{name}: {len(days)} days")
@@ -141,10 +141,10 @@ class _Bench:
     def _growth(self, size: int) -> Growth:
         first = FIRST if size == len(day_range(FIRST, LAST)) else START
         name = f"{DATASET}_{size}"
-        road = self._road(name, f"{size} days", day_range(first, first + (size - 1) * ONE_DAY))
+        pipeline = self._pipeline(name, f"{size} days", day_range(first, first + (size - 1) * ONE_DAY))
         application = self.installation.application
         written = layers_of(application.layout, name)
-        return Growth(road, time_release(application, name), written)
+        return Growth(pipeline, time_release(application, name), written)
 
     def _meter(self) -> CpuMeter:
         return CpuMeter(self.installation.spark, self.installation.daemon)

@@ -22,7 +22,7 @@ from benchmarks.stages import Span
 def run_floor(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Sequence[dt.date], target: Path
 ) -> tuple[Span, ...]:
-    """Build raw, staging and fact below `target` and check them; the time of each, named as the road's stages.
+    """Build raw, staging and fact below `target` and check them; the time of each, named as the pipeline's stages.
 
     Raises:
         BenchmarkError: a check does not pass.
@@ -102,5 +102,5 @@ def _read(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def _write(frame: DataFrame, path: Path, partition: str) -> None:
-    """One file per day, as the road writes them."""
+    """One file per day, as the pipeline writes them."""
     frame.repartition(partition).write.format("delta").mode("overwrite").partitionBy(partition).save(str(path))

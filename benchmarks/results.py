@@ -53,9 +53,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Growth:
-    """The road over some number of days, a release of them, and the bytes that were written by layer."""
+    """The pipeline over some number of days, a release of them, and the bytes that were written by layer."""
 
-    road: Pass
+    pipeline: Pass
     release: ReleaseTimes
     written: Mapping[str, Bytes]
 
@@ -71,7 +71,7 @@ class Results:
     rows: int
     machine: Mapping[str, str]
     floors: tuple[Pass, ...]
-    road: Pass
+    pipeline: Pass
     correction: Pass
     by_the_day: Pass
     first_release: ReleaseTimes
@@ -81,13 +81,13 @@ class Results:
 
     @property
     def floor_seconds(self) -> float:
-        """Mean wall seconds of the floor, which runs before and after the road."""
+        """Mean wall seconds of the floor, which runs before and after the pipeline."""
         return sum(floor.wall for floor in self.floors) / len(self.floors)
 
     @property
     def times_floor(self) -> float:
-        """How many times the floor the road takes."""
-        return self.road.wall / self.floor_seconds
+        """How many times the floor the pipeline takes."""
+        return self.pipeline.wall / self.floor_seconds
 
     @property
     def sampled(self) -> int:
@@ -96,28 +96,28 @@ class Results:
 
     @property
     def extrapolated_seconds(self) -> float:
-        """What a run per day would take for all days of the road, from the sample."""
-        return self.by_the_day.per_run * self.road.days
+        """What a run per day would take for all days of the pipeline, from the sample."""
+        return self.by_the_day.per_run * self.pipeline.days
 
     @property
     def sizes(self) -> tuple[Growth, ...]:
-        """The road and its growth by number of days; only the road where no growth was measured."""
-        road = Growth(self.road, self.first_release, self.written)
-        return tuple(sorted((*self.growth, road), key=lambda size: size.road.days))
+        """The pipeline and its growth by number of days; only the pipeline where no growth was measured."""
+        pipeline = Growth(self.pipeline, self.first_release, self.written)
+        return tuple(sorted((*self.growth, pipeline), key=lambda size: size.pipeline.days))
 
     def derived(self) -> Mapping[str, float]:
         """The figures that follow from the others, for `--json`."""
         return {
             "floor_seconds": self.floor_seconds,
             "times_floor": self.times_floor,
-            "seconds_per_day": self.road.wall / self.road.days,
+            "seconds_per_day": self.pipeline.wall / self.pipeline.days,
             "run_per_day_extrapolated_seconds": self.extrapolated_seconds,
             "run_per_day_sampled": self.sampled,
-            "times_faster_than_a_run_per_day": self.extrapolated_seconds / self.road.wall,
-            "validation_of_build": self.road.validation_of_build,
+            "times_faster_than_a_run_per_day": self.extrapolated_seconds / self.pipeline.wall,
+            "validation_of_build": self.pipeline.validation_of_build,
             "correction_validation_of_build": self.correction.validation_of_build,
-            "validation_share": self.road.share(("checks",)),
-            "orchestration_share": self.road.share(ORCHESTRATION),
+            "validation_share": self.pipeline.share(("checks",)),
+            "orchestration_share": self.pipeline.share(ORCHESTRATION),
         }
 
 

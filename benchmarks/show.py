@@ -13,12 +13,12 @@ _MEGA = 1_000_000
 
 def show(results: Results) -> None:
     """Print everything that was measured."""
-    road = results.road
+    pipeline = results.pipeline
     machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
-    say(f"{results.rows:,} rows in {road.days} days of TPC-H, scale factor {results.scale:g}; {machine}")
-    passes = (*results.floors, road, results.correction, results.by_the_day)
+    say(f"{results.rows:,} rows in {pipeline.days} days of TPC-H, scale factor {results.scale:g}; {machine}")
+    passes = (*results.floors, pipeline, results.correction, results.by_the_day)
     _table_of_stages(passes)
-    table(("figure", "value"), _figures(results), f"{road.days} days, {road.runs} runs")
+    table(("figure", "value"), _figures(results), f"{pipeline.days} days, {pipeline.runs} runs")
     if results.growth:
         _table_of_growth(results.sizes)
 
@@ -26,23 +26,23 @@ def show(results: Results) -> None:
 def _table_of_growth(sizes: Sequence[Growth]) -> None:
     columns = [_of_size(size) for size in sizes]
     rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
-    table(("figure", *(f"{size.road.days} days" for size in sizes)), rows, "Growth")
+    table(("figure", *(f"{size.pipeline.days} days" for size in sizes)), rows, "Growth")
 
 
 def _of_size(size: Growth) -> dict[str, str]:
-    road, release = size.road, size.release
-    stages = {f"{stage}, s": f"{road.seconds((stage,)):.1f}" for stage in WORK}
+    pipeline, release = size.pipeline, size.release
+    stages = {f"{stage}, s": f"{pipeline.seconds((stage,)):.1f}" for stage in WORK}
     bytes_written = sum(b.data for b in size.written.values()), sum(b.logs for b in size.written.values())
     return {
-        "runs": str(road.runs),
-        "whole road, s": f"{road.wall:.1f}",
-        "ms per day": f"{road.wall / road.days * 1000:.0f}",
+        "runs": str(pipeline.runs),
+        "whole pipeline, s": f"{pipeline.wall:.1f}",
+        "ms per day": f"{pipeline.wall / pipeline.days * 1000:.0f}",
         **stages,
-        "orchestration, s": f"{road.seconds(ORCHESTRATION):.1f}",
-        "checks in parts of raw, staging, shadow": f"{road.validation_of_build:.0%}",
-        "share of checks": f"{road.share(('checks',)):.0%}",
-        "share of orchestration": f"{road.share(ORCHESTRATION):.0%}",
-        "CPU of Spark, of Dagster, s": f"{road.cpu.spark:.1f}, {road.cpu.workers:.1f}",
+        "orchestration, s": f"{pipeline.seconds(ORCHESTRATION):.1f}",
+        "checks in parts of raw, staging, shadow": f"{pipeline.validation_of_build:.0%}",
+        "share of checks": f"{pipeline.share(('checks',)):.0%}",
+        "share of orchestration": f"{pipeline.share(ORCHESTRATION):.0%}",
+        "CPU of Spark, of Dagster, s": f"{pipeline.cpu.spark:.1f}, {pipeline.cpu.workers:.1f}",
         "written: data, logs, MB": ", ".join(f"{written / _MEGA:.1f}" for written in bytes_written),
         "bytes copied by publish": str(release.bytes_copied),
         "publish, s": f"{release.publish_seconds:.2f}",
@@ -67,29 +67,29 @@ def _table_of_stages(passes: Iterable[Pass]) -> None:
 
 
 def _figures(results: Results) -> list[tuple[str, str]]:
-    road, release = results.road, results.release
+    pipeline, release = results.pipeline, results.release
     written = [
         (f"{layer}: bytes written", f"{b.data / _MEGA:.1f} MB in {b.files} data files, {b.logs / _MEGA:.1f} MB of logs")
         for layer, b in results.written.items()
     ]
     return [
-        ("whole road", f"{road.wall:.1f} s, {road.wall / road.days * 1000:.0f} ms per day"),
+        ("whole pipeline", f"{pipeline.wall:.1f} s, {pipeline.wall / pipeline.days * 1000:.0f} ms per day"),
         ("floor (mean of before and after)", f"{results.floor_seconds:.1f} s"),
-        ("road in times the floor", f"{results.times_floor:.2f}"),
+        ("pipeline in times the floor", f"{results.times_floor:.2f}"),
         ("correction of the published days", f"{results.correction.wall:.1f} s"),
         (
-            f"a run per day (extrapolated from {results.sampled} of {road.days} days)",
+            f"a run per day (extrapolated from {results.sampled} of {pipeline.days} days)",
             f"{results.extrapolated_seconds:.0f} s",
         ),
-        ("road faster than a run per day by", f"{results.extrapolated_seconds / road.wall:.0f} times"),
-        ("checks in parts of raw, staging, shadow", f"{road.validation_of_build:.0%}"),
+        ("pipeline faster than a run per day by", f"{results.extrapolated_seconds / pipeline.wall:.0f} times"),
+        ("checks in parts of raw, staging, shadow", f"{pipeline.validation_of_build:.0%}"),
         (
             "the same of the correction, which compares all rows with published ones",
             f"{results.correction.validation_of_build:.0%}",
         ),
-        ("share of checks", f"{road.share(('checks',)):.0%}"),
-        ("share of orchestration", f"{road.share(ORCHESTRATION):.0%}"),
-        ("CPU of Spark, of Dagster", f"{road.cpu.spark:.1f} s, {road.cpu.workers:.1f} s"),
+        ("share of checks", f"{pipeline.share(('checks',)):.0%}"),
+        ("share of orchestration", f"{pipeline.share(ORCHESTRATION):.0%}"),
+        ("CPU of Spark, of Dagster", f"{pipeline.cpu.spark:.1f} s, {pipeline.cpu.workers:.1f} s"),
         *written,
         ("bytes copied by publish", str(max(release.bytes_copied, results.first_release.bytes_copied))),
         (f"publish of {release.days} days, evidence checked", f"{release.publish_seconds:.2f} s"),

@@ -87,9 +87,9 @@ def _steps(run: RunTimes) -> list[Span]:
         begins = [time for kind, time in own if kind in _BEGIN]
         ends = [time for kind, time in own if kind in _END]
         if begins and ends:
-            told = min((time for kind, time in own if kind in _TOLD), default=ends[-1])
+            observed = min((time for kind, time in own if kind in _TOLD), default=ends[-1])
             layer = step.partition("__")[0]
-            spans += [Span(layer, begins[0], told), Span(EVENTS, told, ends[-1])]
+            spans += [Span(layer, begins[0], observed), Span(EVENTS, observed, ends[-1])]
     return spans
 
 

@@ -244,17 +244,19 @@ def _compute(value: str) -> str:
 def _session_settings(value: object, info: ValidationInfo) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("write a mapping from setting to value, such as {spark.sql.shuffle.partitions: 8}")  # noqa: TRY004  # pydantic reports no other
-    faults: list[tuple[tuple[str, ...], str]] = []
+    problems: list[tuple[tuple[str, ...], str]] = []
     for name, setting in value.items():
         where = f"execution.spark.{name}"
         # What the ledger holds can be read for ever; a session takes only what may be set.
         if not is_of_speed(str(name)) and info.context != STORED:
             text = f"{where}: a campaign may set only what decides how fast Spark is, not which rows it finds; drop it"
-            faults.append(((str(name),), f"{text} (docs/backfill-yaml.md lists what there is, such as {OF_SPEED[0]})"))
+            problems.append(
+                ((str(name),), f"{text} (docs/backfill-yaml.md lists what there is, such as {OF_SPEED[0]})")
+            )
         elif not isinstance(setting, (str, int, float)):
-            faults.append(((str(name),), f"{where}: write a text, a number, true or false"))
-    if faults:
-        raise MisfitError(faults)
+            problems.append(((str(name),), f"{where}: write a text, a number, true or false"))
+    if problems:
+        raise MisfitError(problems)
     return {str(n): str(v).lower() if isinstance(v, bool) else str(v) for n, v in value.items()}
 
 

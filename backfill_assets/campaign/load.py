@@ -23,9 +23,9 @@ from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.yaml import (
-    MOST_FAULTS,
+    MOST_PROBLEMS,
     Document,
-    FileFault,
+    FileProblem,
     KeyPath,
     content_of,
     decoded,
@@ -33,7 +33,7 @@ from backfill_assets.dataset.yaml import (
     read_yaml,
     shown_key,
     shown_path,
-    validation_faults,
+    validation_problems,
 )
 
 _CHANGES = ("validation", METRIC_CHANGE)
@@ -49,27 +49,27 @@ class LoadedSpecification:
     text: str
     lines: Mapping[KeyPath, int]
 
-    def fault(self, path: KeyPath, message: str) -> FileFault:
+    def problem(self, path: KeyPath, message: str) -> FileProblem:
         """A fault of this file at a key, or at the nearest key above it that is there."""
-        return FileFault(self.file, message, line_of(path, self.lines), shown_key(path))
+        return FileProblem(self.file, message, line_of(path, self.lines), shown_key(path))
 
 
-def load_specification(file: Path) -> LoadedSpecification | tuple[FileFault, ...]:
+def load_specification(file: Path) -> LoadedSpecification | tuple[FileProblem, ...]:
     """Load one specification, or say everything that is wrong with it by itself; `misfits` looks at the catalog."""
     try:
         text = decoded(content_of(file))
     except DatasetError as error:
-        return (FileFault(file, *error.args),)
+        return (FileProblem(file, *error.args),)
     return read_specification(text, file)
 
 
-def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[FileFault, ...]:
+def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[FileProblem, ...]:
     """Load a specification from its text; `file` is the place that faults name."""
     try:
         document = read_yaml(text)
     except DatasetError as error:
-        return (FileFault(file, *error.args),)
-    placed: list[_Placed] = [(path, line, message) for line, path, message in document.faults]
+        return (FileProblem(file, *error.args),)
+    placed: list[_Placed] = [(path, line, message) for line, path, message in document.problems]
     specification, lines = None, document.lines
     if isinstance(document.value, dict):
         specification, lines, found = _specification(document)
@@ -77,8 +77,8 @@ def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[Fil
     else:
         placed.append(((), 1, "the file has no mapping of key: value lines; see docs/backfill-yaml.md"))
     if specification is None or placed:
-        told = sorted(placed, key=lambda fault: fault[1] or 0)[:MOST_FAULTS]
-        return tuple(FileFault(file, message, line, shown_key(path)) for path, line, message in told)
+        told = sorted(placed, key=lambda problem: problem[1] or 0)[:MOST_PROBLEMS]
+        return tuple(FileProblem(file, message, line, shown_key(path)) for path, line, message in told)
     return LoadedSpecification(specification, file, text, lines)
 
 
@@ -96,7 +96,7 @@ def misfits(
     *,
     now: dt.datetime | None = None,
     computes: Collection[str] | None = None,
-) -> tuple[FileFault, ...]:
+) -> tuple[FileProblem, ...]:
     """Everything in a specification that the catalog does not bear out, in the order of the lines.
 
     `now` (aware) tells which partitions a growing dataset has, `computes` are the names that `execution.compute` may
@@ -107,74 +107,74 @@ def misfits(
         target = catalog.dataset(name).dataset
     except DatasetError as error:
         text = "; ".join(str(error).splitlines())
-        return (loaded.fault(("target", "dataset"), f"target.dataset = {name!r}: {text}"),)
-    faults = chain(
-        _range_faults(loaded, target, now),
-        _target_faults(loaded, target),
-        _scope_faults(loaded, catalog),
-        _change_faults(loaded, catalog),
-        _retention_faults(loaded, catalog),
-        _compute_faults(loaded, computes) if computes is not None else (),
+        return (loaded.problem(("target", "dataset"), f"target.dataset = {name!r}: {text}"),)
+    problems = chain(
+        _range_problems(loaded, target, now),
+        _target_problems(loaded, target),
+        _scope_problems(loaded, catalog),
+        _change_problems(loaded, catalog),
+        _retention_problems(loaded, catalog),
+        _compute_problems(loaded, computes) if computes is not None else (),
     )
-    return tuple(sorted(islice(faults, MOST_FAULTS), key=lambda fault: fault.line or 0))
+    return tuple(sorted(islice(problems, MOST_PROBLEMS), key=lambda problem: problem.line or 0))
 
 
-def _range_faults(loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None) -> Iterator[FileFault]:
+def _range_problems(loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None) -> Iterator[FileProblem]:
     days, last = loaded.specification.source_range, target.end if now is None else target.newest_day(now)
     for key, day in (("start", days.start), ("end", days.end)):
         where = f"source_range.{key} = {day}"
         if day < target.start:
             text = f"{where}: the history of {target.name} begins on {target.start}; write that day or a later one"
-            yield loaded.fault(("source_range", key), text)
+            yield loaded.problem(("source_range", key), text)
         if last is not None and day > last:
             text = f"{where}: the newest partition of {target.name} is {last}; write that day or an earlier one"
-            yield loaded.fault(("source_range", key), text)
+            yield loaded.problem(("source_range", key), text)
 
 
-def _target_faults(loaded: LoadedSpecification, target: Dataset) -> Iterator[FileFault]:
+def _target_problems(loaded: LoadedSpecification, target: Dataset) -> Iterator[FileProblem]:
     key = loaded.specification.target.partition_key
     if key != target.partition_column:
         text = f"target.partition_key = {key!r}: {target.name} is partitioned by {target.partition_column}; write that"
-        yield loaded.fault(("target", "partition_key"), text)
+        yield loaded.problem(("target", "partition_key"), text)
 
 
-def _scope_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileFault]:
+def _scope_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileProblem]:
     target, named = loaded.specification.target.dataset, loaded.specification.scope.downstream
     below = catalog.downstream_of([target])
     for i, name in enumerate(named if isinstance(named, tuple) else ()):
         path, where = ("scope", "downstream", i), f"scope.downstream names {name!r}"
         if name not in below:
             known = f"there are: {', '.join(below)}" if below else "nothing is; write none"
-            yield loaded.fault(path, f"{where}, which is not built from {target}; {known}")
+            yield loaded.problem(path, f"{where}, which is not built from {target}; {known}")
             continue
         for between in sorted(set(catalog.upstreams[name]) & set(below) - set(named)):
-            yield loaded.fault(
+            yield loaded.problem(
                 path, f"{where}, which is built from {between}; add that, so that it is built anew first"
             )
 
 
-def _change_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileFault]:
+def _change_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileProblem]:
     specification = loaded.specification
     target, scope = specification.target.dataset, scoped(specification, catalog)
     for key in (METRIC_CHANGE, ROW_CHANGE):
         for name in specification.validation.datasets(key):
             if name not in scope:
                 text = f"validation.{key}.{name}: the scope has no such dataset; it has {', '.join(scope)}"
-                yield loaded.fault(("validation", key, name), text)
+                yield loaded.problem(("validation", key, name), text)
     for name in scope:
         if name not in catalog.datasets:
             continue
         dataset = catalog.datasets[name].dataset
         for metric in specification.validation.changes(name, target):
-            yield from _unknown_fault(loaded, (METRIC_CHANGE, name, metric), metric_names(dataset))
+            yield from _unknown_problem(loaded, (METRIC_CHANGE, name, metric), metric_names(dataset))
         for column, change in specification.validation.row_changes(name, target).items():
-            yield from _unknown_fault(loaded, (ROW_CHANGE, name, column), tuple(dataset.promisable))
-            yield from _band_fault(loaded, (ROW_CHANGE, name, column), dataset, change)
+            yield from _unknown_problem(loaded, (ROW_CHANGE, name, column), tuple(dataset.promisable))
+            yield from _band_problem(loaded, (ROW_CHANGE, name, column), dataset, change)
 
 
-def _unknown_fault(
+def _unknown_problem(
     loaded: LoadedSpecification, place: tuple[str, str, str], known: Sequence[str]
-) -> Iterator[FileFault]:
+) -> Iterator[FileProblem]:
     key, dataset, subject = place
     if subject in known:
         return
@@ -182,18 +182,18 @@ def _unknown_fault(
     close = difflib.get_close_matches(subject, known, n=1)
     hint = f"; did you mean {close[0]}? It has" if close else "; it has"
     path, there = _written(loaded, place), ", ".join(known) or "none"
-    yield loaded.fault(path, f"{shown_key(path)}: {dataset} has no {what} {subject!r}{hint} {there}")
+    yield loaded.problem(path, f"{shown_key(path)}: {dataset} has no {what} {subject!r}{hint} {there}")
 
 
-def _band_fault(
+def _band_problem(
     loaded: LoadedSpecification, place: tuple[str, str, str], dataset: Dataset, change: Change
-) -> Iterator[FileFault]:
+) -> Iterator[FileProblem]:
     path, column = _written(loaded, place), place[2]
     if column in dataset.promisable:
         try:
             row_change(column, dataset.promisable[column], change, shown_key(path))
         except ContractError as error:
-            yield loaded.fault(path, str(error))
+            yield loaded.problem(path, str(error))
 
 
 def _written(loaded: LoadedSpecification, place: tuple[str, str, str]) -> KeyPath:
@@ -204,24 +204,24 @@ def _written(loaded: LoadedSpecification, place: tuple[str, str, str]) -> KeyPat
     return ("validation", key, subject) if flat else ("validation", key, dataset, subject)
 
 
-def _retention_faults(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileFault]:
+def _retention_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[FileProblem]:
     wanted = loaded.specification.rollback.keep_for
     for name in scoped(loaded.specification, catalog):
         kept = catalog.datasets[name].dataset.retention.keep_for if name in catalog.datasets else wanted
         if kept < wanted:
             text = f"rollback.keep_for = {format_duration(wanted)}: {name} keeps releases for {format_duration(kept)}"
             remedy = f"write at most that, or raise retention.keep_for in the dataset.yaml of {name}"
-            yield loaded.fault(("rollback", "keep_for"), f"{text}; {remedy}")
+            yield loaded.problem(("rollback", "keep_for"), f"{text}; {remedy}")
 
 
-def _compute_faults(loaded: LoadedSpecification, computes: Collection[str]) -> Iterator[FileFault]:
+def _compute_problems(loaded: LoadedSpecification, computes: Collection[str]) -> Iterator[FileProblem]:
     compute = loaded.specification.execution.compute
     if compute and compute not in computes:
         known = f"one of {', '.join(sorted(computes))}" if computes else "none, for no such variable is set"
         text = (
             f"execution.compute = {compute!r}: BACKFILL_ASSETS_SPARK_URL_{compute.upper()} is not set where this runs"
         )
-        yield loaded.fault(("execution", "compute"), f"{text}; set it, or choose {known}")
+        yield loaded.problem(("execution", "compute"), f"{text}; set it, or choose {known}")
 
 
 def _specification(document: Document) -> tuple[Specification | None, Mapping[KeyPath, int], list[_Placed]]:
@@ -232,8 +232,8 @@ def _specification(document: Document) -> tuple[Specification | None, Mapping[Ke
         # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
         return Specification.model_validate_json(json.dumps(value), strict=True), lines, found
     except ValidationError as error:
-        faults = validation_faults(error, Specification, lines)
-        return None, lines, [*found, *(_as_spelt(fault, short) for fault in faults)]
+        problems = validation_problems(error, Specification, lines)
+        return None, lines, [*found, *(_as_spelt(problem, short) for problem in problems)]
 
 
 def _one_spelling(document: Document) -> tuple[Any, Mapping[str, KeyPath], list[_Placed]]:
@@ -244,34 +244,34 @@ def _one_spelling(document: Document) -> tuple[Any, Mapping[str, KeyPath], list[
         return value, {}, []
     changes = validation.get("expected_change", {})
     named = {key.removesuffix(SHORT_SPELLING): key for key in validation if _is_short(key)}
-    faults: list[_Placed] = []
+    problems: list[_Placed] = []
     if named and not isinstance(changes, dict):
         # Told here, for the other spelling takes its place: that one is judged all the same.
         text = f"{'.'.join(_CHANGES)}: write a mapping from metric to change, or drop it beside {', '.join(named.values())}"
-        faults.append((_CHANGES, document.lines[_CHANGES], text))
+        problems.append((_CHANGES, document.lines[_CHANGES], text))
         changes = {}
     for name, key in named.items():
         if name in changes:
             text = f"validation.{key}: the change of {name} also stands in validation.expected_change; keep one of them"
-            faults.append((("validation", key), document.lines["validation", key], text))
+            problems.append((("validation", key), document.lines["validation", key], text))
     moved = {name: validation[key] for name, key in named.items() if name not in changes}
     rest = {key: entry for key, entry in validation.items() if not _is_short(key)}
     if moved:
         rest["expected_change"] = changes | moved
     paths = {name: ("validation", named[name]) for name in moved}
-    return value | {"validation": rest}, paths, faults
+    return value | {"validation": rest}, paths, problems
 
 
 def _is_short(key: str) -> bool:
     return key.endswith(SHORT_SPELLING) and key != SHORT_SPELLING
 
 
-def _as_spelt(fault: _Placed, short: Mapping[str, KeyPath]) -> _Placed:
+def _as_spelt(problem: _Placed, short: Mapping[str, KeyPath]) -> _Placed:
     """The fault with the key as it is written in the file."""
-    path, line, message = fault
+    path, line, message = problem
     spelt = short.get(str(path[2]), ()) if path[:2] == _CHANGES and len(path) > len(_CHANGES) else ()
     if not spelt:
-        return fault
+        return problem
     return (*spelt, *path[3:]), line, message.replace(shown_key(path[:3]), shown_key(spelt), 1)
 
 

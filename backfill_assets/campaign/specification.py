@@ -215,8 +215,8 @@ class Specification(Part):
     @classmethod
     def _says_each_change_once(cls, validation: Validation, info: ValidationInfo) -> Validation:
         target = info.data.get("target")
-        if faults := validation.contradictions(target.dataset if target else ""):
-            raise MisfitError(faults)
+        if problems := validation.contradictions(target.dataset if target else ""):
+            raise MisfitError(problems)
         return validation
 
     @field_validator("approval")

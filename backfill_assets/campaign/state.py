@@ -95,7 +95,7 @@ class Knobs:
     partitions_per_batch: int
 
     @property
-    def fault(self) -> str:
+    def problem(self) -> str:
         """What is wrong with them, if anything: they have the bounds of a specification."""
         good = 1 <= self.max_concurrency <= MOST_AT_ONCE and 1 <= self.partitions_per_batch <= MOST_IN_A_BATCH
         bounds = (
@@ -145,7 +145,7 @@ class Campaign:
         given = {"max_concurrency": max_concurrency, "partitions_per_batch": partitions_per_batch}
         return replace(self, knobs=replace(self.knobs, **{k: v for k, v in given.items() if v is not None}))
 
-    def planned_anew(self, specification: Specification, plan: Plan) -> Campaign:
+    def replanned(self, specification: Specification, plan: Plan) -> Campaign:
         """The same campaign with a changed specification and its plan.
 
         Where the specification names another value of a knob now, that is what somebody has decided last: it wins over what
@@ -293,7 +293,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Shut:
+class Closed:
     """No batch starts until somebody resumes the campaign; the run ends."""
 
     reason: str
@@ -306,13 +306,13 @@ class Halts:
     reason: str
 
 
-Decision = Admitted | Waits | Shut | Halts
+Decision = Admitted | Waits | Closed | Halts
 
 
 def admit(campaign: Campaign, traffic: Traffic) -> Decision:
     """Decide on the next batch. What stops a campaign comes first, then what it waits for, live runs last."""
     if campaign.phase not in WORKING:
-        return Shut(f"the campaign is {campaign.phase.value}")
+        return Closed(f"the campaign is {campaign.phase.value}")
     return _halted(campaign, traffic) or _waiting(campaign, traffic) or _live_first(campaign, traffic)
 
 

@@ -34,7 +34,7 @@ ROW_CHANGE = "expected_row_change"
 
 Expectations = Mapping[str, Change | Mapping[str, Change]]
 """By metric (or column) of the target, or by dataset and metric (or column)."""
-_Fault = tuple[tuple[str, ...], str]
+_Problem = tuple[tuple[str, ...], str]
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,99}")
 """What names of metrics may look like: the name of a column, and a word before or behind it."""
 _SHOWN = 60
@@ -60,19 +60,19 @@ def _expectations(value: object, info: ValidationInfo) -> Expectations:
     what = "column" if info.field_name == ROW_CHANGE else "metric"
     if not isinstance(value, Mapping):
         raise ValueError(f"write a mapping from {what} to change, such as {{revenue: -50%}}")  # noqa: TRY004  # pydantic reports no other
-    faults: list[_Fault] = []
+    problems: list[_Problem] = []
     found: dict[str, Change | Mapping[str, Change]] = {}
     for name, entry in value.items():
         if strange := _strange(name, entry):
-            faults.append(((), f"{key}: {strange} is the name of no {what} and no dataset; use a-z, 0-9 and _"))
+            problems.append(((), f"{key}: {strange} is the name of no {what} and no dataset; use a-z, 0-9 and _"))
         elif isinstance(entry, Mapping):
-            found[name] = {metric: _change((name, metric), text, key, faults) for metric, text in entry.items()}
+            found[name] = {metric: _change((name, metric), text, key, problems) for metric, text in entry.items()}
             if not entry:
-                faults.append(((name,), f"{key}.{name} names no {what}; name one, or drop it"))
+                problems.append(((name,), f"{key}.{name} names no {what}; name one, or drop it"))
         else:
-            found[name] = _change((name,), entry, key, faults)
-    if faults:
-        raise MisfitError(faults)
+            found[name] = _change((name,), entry, key, problems)
+    if problems:
+        raise MisfitError(problems)
     return found
 
 
@@ -82,13 +82,13 @@ def _strange(name: object, entry: object) -> str:
     return next((repr(str(one)[:_SHOWN]) for one in names if not _WORD.fullmatch(str(one))), "")
 
 
-def _change(path: tuple[str, ...], value: object, key: str, faults: list[_Fault]) -> Change:
+def _change(path: tuple[str, ...], value: object, key: str, problems: list[_Problem]) -> Change:
     if isinstance(value, Change):
         return value
     try:
         return parse_change(value, ".".join((key, *path)))
     except ContractError as error:
-        faults.append((path, str(error)))
+        problems.append((path, str(error)))
         return Change(Decimal(0), Decimal(0))
 
 
@@ -170,9 +170,9 @@ class Validation(Part):
         """The datasets that are named under one of the two keys of expectations."""
         return (name for name, entry in getattr(self, key).items() if not isinstance(entry, Change))
 
-    def contradictions(self, target: str) -> list[_Fault]:
+    def contradictions(self, target: str) -> list[_Problem]:
         """What is said twice about the target, as (path of the key, message)."""
-        faults: list[_Fault] = [
+        problems: list[_Problem] = [
             (
                 (key, target, m),
                 f"validation.{key}.{target}.{m}: the target's {m} stands outside as well; keep one of them",
@@ -183,5 +183,5 @@ class Validation(Part):
         named = _flat(self.expected_change).keys() | _own(self.expected_change, target).keys()
         if self.row_count_tolerance is not None and ROW_COUNT in named:
             text = "validation.row_count_tolerance and an expected change of row_count contradict each other; keep one"
-            faults.append((("row_count_tolerance",), text))
-        return faults
+            problems.append((("row_count_tolerance",), text))
+        return problems

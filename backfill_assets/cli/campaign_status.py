@@ -22,11 +22,11 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.yaml import shown_path
-from backfill_assets.evidence.readiness import explain_faults
+from backfill_assets.evidence.readiness import explain_blockers
 from backfill_assets.report.series import MetricChange, metric_changes
 
 if TYPE_CHECKING:
-    from backfill_assets.orchestration.backfills import Desk
+    from backfill_assets.orchestration.backfills import Services
 
 
 Known = Mapping[DatasetDay, DayEvidence]
@@ -67,9 +67,9 @@ def checks_by_batch(known: Known) -> Mapping[int, Counter[bool]]:
 def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, object]]:
     """Each day of the campaign with its state and why, the hash of its evidence, and its verdicts."""
     why: dict[DatasetDay, list[str]] = defaultdict(list)
-    for fault in standing.faults:
-        why[fault.dataset, fault.day].append(fault.words)
-    faulty, targets = standing.days, standing.campaign.plan.targets
+    for blocker in standing.blockers:
+        why[blocker.dataset, blocker.day].append(blocker.words)
+    wrong, targets = standing.days, standing.campaign.plan.targets
     found: list[dict[str, object]] = []
     for key in sorted((name, day) for name, days in targets.items() for day in days):
         one = known.get(key)
@@ -77,7 +77,7 @@ def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, ob
             {
                 "dataset": key[0],
                 "day": key[1],
-                "state": faulty.get(key) or _state(one),
+                "state": wrong.get(key) or _state(one),
                 "why": why[key],
                 "evidence": one.hash if one is not None else "",
                 "verdicts": [_plain(verdict) for verdict in one.verdicts] if one is not None else [],
@@ -139,8 +139,8 @@ def say_standing(application: Application, standing: CampaignStanding, *, detail
         say(f"attention: {moved}")
     for entry in standing.journal[-5:]:
         say(f"  {entry}")
-    if details and standing.faults:
-        say(explain_faults(standing.faults))
+    if details and standing.blockers:
+        say(explain_blockers(standing.blockers))
     say(f"next: {next_step(standing, application.guard.always)}")
 
 
@@ -178,7 +178,7 @@ def standing_as_json(application: Application, standing: CampaignStanding) -> No
     )
 
 
-def follow_campaign(application: Application, desk: Desk, campaign_id: str) -> None:
+def follow_campaign(application: Application, services: Services, campaign_id: str) -> None:
     """Show progress until the campaign is no longer at work; exit code 1 if it was stopped."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days good"),
@@ -191,7 +191,7 @@ def follow_campaign(application: Application, desk: Desk, campaign_id: str) -> N
         bar = progress.add_task(campaign_id, total=total, rate="")
         since, first = time.monotonic(), None
         while True:
-            standing = desk.standings.of(campaign_id)
+            standing = services.standings.of(campaign_id)
             first = standing.good if first is None else first
             minutes = (time.monotonic() - since) / 60
             rate = f"{(standing.good - first) / minutes:.0f} days/min" if minutes and standing.good > first else ""

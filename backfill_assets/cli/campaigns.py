@@ -22,7 +22,7 @@ from backfill_assets.cli.output import (
     backfill_slots,
     chosen_day,
     finish,
-    opened_desk,
+    opened_services,
     opened_shell,
     say,
     shell_of,
@@ -78,11 +78,11 @@ def launch(
         planned = application.ledger.campaign(campaign).plan
         say("\n".join(filter(None, (explain(planned), operations.moved_since(application, planned)))))
         return
-    with opened_desk(application, webserver) as desk:
-        shell = shell_of(application, lambda: desk.control)
+    with opened_services(application, webserver) as services:
+        shell = shell_of(application, lambda: services.control)
         finish(operations.launch(shell, campaign, canary_only=canary_only))
         if watch:
-            follow_campaign(application, desk, campaign)
+            follow_campaign(application, services, campaign)
 
 
 def set_knobs(
@@ -107,9 +107,9 @@ def list_campaigns(json: Json = False) -> None:
     """List all campaigns, newest first, with their state."""
     application = Application.from_env()
     rows = []
-    with opened_desk(application, "") as desk:
+    with opened_services(application, "") as services:
         for campaign in application.ledger.campaigns():
-            standing = desk.standings.of(campaign.id)
+            standing = services.standings.of(campaign.id)
             rows.append(
                 {
                     "campaign": campaign.id,
@@ -131,13 +131,13 @@ def list_campaigns(json: Json = False) -> None:
 def resume_campaign(application: Application, campaign: str, how: tuple[str, bool, bool], webserver: str) -> None:
     """Go on with a campaign; `how` is (reason, only explain, watch)."""
     reason, only_explain, watch = how
-    with opened_desk(application, webserver) as desk:
+    with opened_services(application, webserver) as services:
         if only_explain:
-            say_standing(application, desk.standings.of(campaign), details=True)
+            say_standing(application, services.standings.of(campaign), details=True)
             return
-        finish(operations.resume(shell_of(application, lambda: desk.control), campaign, reason=reason))
+        finish(operations.resume(shell_of(application, lambda: services.control), campaign, reason=reason))
         if watch:
-            follow_campaign(application, desk, campaign)
+            follow_campaign(application, services, campaign)
 
 
 def _say_plan(made: Plan) -> None:
@@ -171,8 +171,8 @@ def preview(
         return
     for shown in application.preview.show(unit):
         say(f"{shown.view}: {len(shown.new)} new days ({format_days(shown.new, most=3)})")
-        if shown.lacking:
-            say(f"  as published still: {format_days(shown.lacking, most=3)}")
+        if shown.missing:
+            say(f"  as published still: {format_days(shown.missing, most=3)}")
         say(f'  try it: backfill sql "SELECT * FROM {shown.view} LIMIT 10"')
 
 
@@ -223,7 +223,7 @@ def _change(change: DayChange) -> tuple[object, ...]:
     return (
         change.day, change.release, change.kind.value, change.by, change.approved_by or "-",
         f"{change.at:%Y-%m-%d %H:%M}", f"{_some(change.rows_before)} → {_some(change.rows_after)}", measures,
-        "; ".join(filter(None, [change.reason, f"ends the hold of {change.repairs}" if change.repairs else ""])),
+        "; ".join(filter(None, [change.reason, f"ends the hold of {change.settlements}" if change.settlements else ""])),
     )  # fmt: skip
 
 

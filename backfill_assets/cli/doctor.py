@@ -17,7 +17,7 @@ from backfill_assets.core.errors import EngineError, QueryTimeoutError
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import AttemptState
 from backfill_assets.doctor.doctor import Doctor, Repairer
-from backfill_assets.doctor.findings import Finding, Gravity
+from backfill_assets.doctor.findings import Finding, FindingSeverity
 
 if TYPE_CHECKING:
     from backfill_assets.doctor.findings import EventLog
@@ -28,7 +28,9 @@ _COLUMNS = ("severity", "finding", "backfill doctor --repair", "otherwise")
 
 
 def doctor(
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what is safe, and list what is left.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what is safe to repair, and list what is left.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compare ledger, Delta logs, manifests, files, reports and Dagster's events; exit code 1 if anything is wrong."""
@@ -39,17 +41,17 @@ def doctor(
         done = Repairer(examiner, application.reconcile).repair() if repair else ()
         findings = (*([found] if found else []), *examiner.examine())
     if json:
-        as_json({"mended": done, "findings": findings} if repair else findings)
+        as_json({"repaired": done, "findings": findings} if repair else findings)
     else:
-        for mended in done:
-            say(str(mended))
+        for results in done:
+            say(str(results))
         if repair and not done:
-            say("there was nothing that could be mended")
+            say("nothing to repair automatically")
         if not findings:
             say("everything that was compared agrees")
             return
-        table(_COLUMNS, [(f.severity.value, f.what, f.repair or "-", f.remedy) for f in findings])
-    if any(f.severity is Gravity.error for f in findings):
+        table(_COLUMNS, [(f.severity.value, f.what, str(f.repair or "-"), f.remedy) for f in findings])
+    if any(f.severity is FindingSeverity.error for f in findings):
         raise typer.Exit(1)
 
 
@@ -68,7 +70,7 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
         why = str(error).strip().splitlines()[-1:]
         said = without_secrets_of(os.environ, " ".join(why))
         what = f"Dagster's event log cannot be asked ({type(error).__name__}: {said})"
-        yield Finding(Gravity.error, what, "see to its database and its dagster.yaml; the rest was examined")
+        yield Finding(FindingSeverity.error, what, "see to its database and its dagster.yaml; the rest was examined")
         return
     with instance:
         yield DagsterEventLog(instance, application)
@@ -102,17 +104,17 @@ def server_status() -> None:
 
     application = Application.from_env()
     found = _server(application).status()
-    fault = _fault(application) if found.state is ServerState.RUNNING else ""
+    problem = _problem(application) if found.state is ServerState.RUNNING else ""
     if found.state is ServerState.SILENT:
-        fault = "no: it does not answer"
+        problem = "no: it does not answer"
     works = "yes" if found.state is ServerState.RUNNING else "-"
     rows = [
-        ("state", found.state.value), ("works", fault or works), ("url", found.url or "-"), ("host", found.host or "-"),
+        ("state", found.state.value), ("works", problem or works), ("url", found.url or "-"), ("host", found.host or "-"),
         ("pid", found.pid or "-"), ("started at", found.started_at or "-"), ("last used", found.last_used or "-"),
         ("log", found.log or "-"), *sorted(found.configuration.items()),
     ]  # fmt: skip
     table(("what", "value"), rows)
-    if fault:
+    if problem:
         busy = application.ledger.attempts(state=AttemptState.running)
         stop = "backfill spark stop; whoever needs a server next starts another"
         say(
@@ -123,7 +125,7 @@ def server_status() -> None:
         raise typer.Exit(1)
 
 
-def _fault(application: Application) -> str:
+def _problem(application: Application) -> str:
     """Why a running server works on nothing: a query is answered, and its tasks may have nobody who runs them."""
     from pyspark.errors import PySparkException
 

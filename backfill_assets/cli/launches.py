@@ -20,7 +20,7 @@ from backfill_assets.core.errors import ArgumentError, ContractError, UnitError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
 from backfill_assets.evidence.outdated import Outdated, Relaunch
-from backfill_assets.evidence.readiness import DayFault, explain_faults
+from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
 from backfill_assets.pipeline.deliveries import Chosen, Done, ShownDelivery
 
 ExpectedChange = Annotated[
@@ -65,17 +65,17 @@ def resume(
             f"unit {unit} is {found.state.value}, not open: there is nothing to resume; see: backfill status"
         )
     declared = _declared(application, expected_change, tuple(found.targets))
-    faults = application.publisher.missing(unit)
-    lacking = {(f.dataset, f.day) for f in faults}
+    blockers = application.publisher.blockers(unit)
+    missing = {(f.dataset, f.day) for f in blockers}
     # Evidence is taken under one contract: what was checked under the one before is checked again.
-    lacking |= {(name, day) for name in declared for day in found.targets[name]}
+    missing |= {(name, day) for name in declared for day in found.targets[name]}
     if explain:
-        _explain(faults, application.relaunches.of_unit(found, lacking))
+        _explain(blockers, application.relaunches.of_unit(found, missing))
         return
-    if not lacking:
+    if not missing:
         _finish(application, found)
         return
-    for relaunch in application.relaunches.of_unit(found, lacking):
+    for relaunch in application.relaunches.of_unit(found, missing):
         tags = {UNIT_TAG: unit, **_contract_tag(declared, relaunch.datasets)}
         _launch(application, relaunch, _About(f"resume {unit}", f"what unit {unit} still lacks", tags), webserver)
 
@@ -115,9 +115,9 @@ def refresh(
         )
 
 
-def _explain(faults: Sequence[DayFault], plans: Sequence[Relaunch]) -> None:
-    if faults:
-        say(explain_faults(faults))
+def _explain(blockers: Sequence[DayBlocker], plans: Sequence[Relaunch]) -> None:
+    if blockers:
+        say(explain_blockers(blockers))
     for plan in plans:
         say(f"would be launched: {', '.join(plan.datasets)} {format_days(plan.days)}")
     if not plans:
@@ -178,7 +178,7 @@ DeliveryDays = Annotated[str, typer.Option(metavar="DAYS", help="Delivery days, 
 def deliveries(dataset: Name, days: DeliveryDays = "", json: Json = False) -> None:
     """Show which deliveries are in force, why others are not, and what the sources have in their place now."""
     application = _opened(dataset)
-    found = application.delivery_desk.shown(dataset, parse_days(days, "--days") if days else ())
+    found = application.delivery_commands.shown(dataset, parse_days(days, "--days") if days else ())
     rows = [_row(one) for one in found]
     if json:
         as_json(rows)
@@ -198,8 +198,8 @@ def withdraw(
     if bool(file) == bool(prefix):
         raise ArgumentError("name one file, or all files of a folder: --prefix")
     application, chosen = _opened(dataset), Chosen(file, prefix)
-    desk = application.delivery_desk
-    done = desk.restore(dataset, chosen, reason) if undo else desk.withdraw(dataset, chosen, reason)
+    services = application.delivery_commands
+    done = services.restore(dataset, chosen, reason) if undo else services.withdraw(dataset, chosen, reason)
     # A day that was published from what counts now is right as it is.
     outdated = tuple(day for day in application.late_deliveries.moved(dataset) if day in done.published)
     _say(dataset, done, "taken back" if undo else "withdrawn", outdated)
@@ -219,7 +219,7 @@ def reland(
         raise ArgumentError("say which files: --days 2024-03-01..2024-03-07, or --prefix")
     application, chosen = _opened(dataset), Chosen(prefix=prefix, days=parse_days(days, "--days") if days else ())
     with application.session(application.ids.new("reland")) as spark:
-        done = application.delivery_desk.reland(spark, dataset, chosen, reason, force=force)
+        done = application.delivery_commands.reland(spark, dataset, chosen, reason, force=force)
     _say(dataset, done, "read again", done.published)
 
 

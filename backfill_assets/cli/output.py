@@ -38,7 +38,7 @@ from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock
 
 if TYPE_CHECKING:
-    from backfill_assets.orchestration.backfills import Desk
+    from backfill_assets.orchestration.backfills import Services
 
 
 _PIPE_WIDTH = 240
@@ -240,7 +240,7 @@ def _said(error: Exception) -> str:
 
 
 @contextmanager
-def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
+def opened_services(application: Application, webserver: str) -> Iterator[Services]:
     """The use cases, as long as the block lasts.
 
     Raises:
@@ -250,8 +250,8 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
     import dagster as dg  # takes longer to import than other commands take to run
 
     from backfill_assets.orchestration.backfills import (
-        desk_of,  # loads Dagster
         opened_instance,  # loads Dagster
+        services_of,  # loads Dagster
     )
 
     if not os.environ.get("DAGSTER_HOME"):
@@ -271,7 +271,7 @@ def opened_desk(application: Application, webserver: str) -> Iterator[Desk]:
             "that its database is up and can be reached"
         ) from error
     with found as instance:
-        yield desk_of(application, instance, webserver)
+        yield services_of(application, instance, webserver)
 
 
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {"partitions": {"metavar": "DAYS"}}
@@ -324,7 +324,7 @@ def show_json(value: object, *, json: bool) -> None:
 def opened_shell(application: Application, webserver: str = "") -> Iterator[Shell]:
     """What an operation is given; Dagster's instance is opened only for those that need it, and closed at the end."""
     with ExitStack() as opened:
-        yield shell_of(application, lambda: opened.enter_context(opened_desk(application, webserver)).control)
+        yield shell_of(application, lambda: opened.enter_context(opened_services(application, webserver)).control)
 
 
 def shell_of(application: Application, control: Callable[[], Control]) -> Shell:

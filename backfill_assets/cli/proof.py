@@ -76,7 +76,7 @@ def diff_history(
         _write(out, text)
     else:
         print(text)  # noqa: T201  # not for rich, which would fold it
-    if diff.faulty:
+    if diff.has_problems:
         raise typer.Exit(1)
 
 

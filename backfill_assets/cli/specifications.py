@@ -31,13 +31,13 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.yaml import FileFault, shown_path
+from backfill_assets.dataset.yaml import FileProblem, shown_path
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:
     """Check specifications by themselves and against the datasets; tells every fault of all of them with its line."""
     application = Application.from_env()
-    faults: list[FileFault] = []
+    problems: list[FileProblem] = []
     good: list[LoadedSpecification] = []
     for file in dict.fromkeys(files):
         loaded = load_specification(file)
@@ -46,30 +46,30 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, s
             good.append(loaded)
         else:
             found = loaded
-        faults += found
-    for fault in faults:
-        say(str(fault))
-    faulty = {fault.file for fault in faults}
+        problems += found
+    for problem in problems:
+        say(str(problem))
+    wrong = {problem.file for problem in problems}
     for loaded in good:
-        if loaded.file not in faulty:
+        if loaded.file not in wrong:
             _report(application, loaded)
-    if faults:
-        say(f"{number_of(len(faults), 'fault')} in {len(faulty)} of {number_of(len(set(files)), 'file')}")
+    if problems:
+        say(f"{number_of(len(problems), 'fault')} in {len(wrong)} of {number_of(len(set(files)), 'file')}")
         raise typer.Exit(1)
 
 
-def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[FileFault, ...]:
+def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[FileProblem, ...]:
     """What the datasets, the clock and the environment of this process do not bear out of a specification."""
     now, computes = application.clock.now(), application.settings.computes
     return misfits(loaded, application.catalog, now=now, computes=computes)
 
 
-def _namesakes(loaded: LoadedSpecification, others: Sequence[LoadedSpecification]) -> Iterator[FileFault]:
+def _namesakes(loaded: LoadedSpecification, others: Sequence[LoadedSpecification]) -> Iterator[FileProblem]:
     own = loaded.specification.backfill_id
     for other in others:
         if other.specification.backfill_id == own:
             text = f"backfill_id = {own!r}: {shown_path(other.file)} has the same; give each campaign its own"
-            yield loaded.fault(("backfill_id",), text)
+            yield loaded.problem(("backfill_id",), text)
 
 
 def _report(application: Application, loaded: LoadedSpecification) -> None:
@@ -82,7 +82,7 @@ def _report(application: Application, loaded: LoadedSpecification) -> None:
         for unit, claimed in _claims(application, loaded).items():
             text = f"{shown_days(claimed)}: claimed by open unit {unit}, so that a launch would be refused; publish it "
             remedy = f"(backfill publish {unit}) or give it up (backfill discard {unit})"
-            say(str(loaded.fault(("source_range",), f"warning: {text}{remedy}")))
+            say(str(loaded.problem(("source_range",), f"warning: {text}{remedy}")))
     except LedgerError as error:
         say(f"{shown_path(loaded.file)}: warning: nobody looked whether its days are claimed: {error}")
 
@@ -150,9 +150,9 @@ def _written(application: Application, draft: Draft, folder: Path) -> Path:
     file = folder / f"{draft.backfill_id}.yaml"
     text = draft_text(draft, application.catalog, shown_path(file))
     loaded = read_specification(text, file)
-    faults = misfits_here(application, loaded) if isinstance(loaded, LoadedSpecification) else loaded
-    if faults:
-        raise SpecificationError("\n".join(["nothing was written:", *(fault.message for fault in faults)]))
+    problems = misfits_here(application, loaded) if isinstance(loaded, LoadedSpecification) else loaded
+    if problems:
+        raise SpecificationError("\n".join(["nothing was written:", *(problem.message for problem in problems)]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as out:

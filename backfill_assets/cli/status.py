@@ -17,7 +17,7 @@ from backfill_assets.cli.output import (
     campaign_of,
     chosen_day,
     finish,
-    opened_desk,
+    opened_services,
     opened_shell,
     say,
     table,
@@ -30,7 +30,7 @@ from backfill_assets.core.unit import Hold, Unit, UnitState
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.evidence.outdated import Outdated
-from backfill_assets.evidence.readiness import DayFault, explain_faults
+from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 
@@ -54,8 +54,8 @@ def status(
     """Show how datasets and units stand, what a unit lacks, and what to do next."""
     application = Application.from_env()
     if unit in {campaign.id for campaign in application.ledger.campaigns()}:
-        with opened_desk(application, "") as desk:
-            standing = desk.standings.of(unit)
+        with opened_services(application, "") as services:
+            standing = services.standings.of(unit)
         standing_as_json(application, standing) if json else say_standing(application, standing)
         return
     if unit:
@@ -78,7 +78,7 @@ def overview(application: Application) -> Overview:
         "moved": moved_days(application),
         "holds": {name: held for name, held in holds.items() if held},
         "units": [_unit(application, u) for u in application.ledger.units(states={UnitState.open})],
-        "not_loaded": [str(f) for f in application.catalog.faults],
+        "not_loaded": [str(f) for f in application.catalog.problems],
     }
 
 
@@ -128,8 +128,8 @@ def _show(found: Overview) -> None:
         say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
     about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
-    for fault in found["not_loaded"]:
-        say(f"not loaded: {fault}")
+    for blocker in found["not_loaded"]:
+        say(f"not loaded: {blocker}")
 
 
 def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict[str, object]:
@@ -156,13 +156,13 @@ def _gaps(application: Application, name: str, days: Sequence[date]) -> Sequence
 
 
 def _unit(application: Application, unit: Unit) -> dict[str, object]:
-    faults = application.publisher.missing(unit.id)
-    lacking = {(f.dataset, f.day) for f in faults}
+    blockers = application.publisher.blockers(unit.id)
+    missing = {(f.dataset, f.day) for f in blockers}
     return {
         "unit": unit.id,
         "days": "; ".join(f"{n} {format_days(d, most=3)}" for n, d in sorted(unit.targets.items())),
-        "ready": f"{len(unit.days) - len(lacking)} of {len(unit.days)}",
-        "lacking": format_days((day for _, day in lacking), most=3),
+        "ready": f"{len(unit.days) - len(missing)} of {len(unit.days)}",
+        "lacking": format_days((day for _, day in missing), most=3),
         "mode": "its own runs" if unit.mode.value == "auto" else "backfill publish",
         "opened_at": f"{unit.opened_at:%Y-%m-%d %H:%M}",
         "by": unit.by,
@@ -172,15 +172,15 @@ def _unit(application: Application, unit: Unit) -> dict[str, object]:
 def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     survey = application.publisher.survey(unit.id) if unit.state is UnitState.open else None
     evidence = survey.evidence if survey else application.ledger.evidence(unit.id)
-    faults = survey.faults if survey else ()
-    whole = survey.hash if survey and not faults else ""
+    blockers = survey.blockers if survey else ()
+    whole = survey.hash if survey and not blockers else ""
     reasons: dict[DatasetDay, set[str]] = {}
-    for fault in faults:
-        reasons.setdefault((fault.dataset, fault.day), set()).add(fault.fault.value)
+    for blocker in blockers:
+        reasons.setdefault((blocker.dataset, blocker.day), set()).add(blocker.reason.value)
     rows = [_day(key, evidence.get(key), reasons.get(key, set())) for key in unit.days]
     certificates = certificates_of(application.ledger, unit.id, evidence)
     if json:
-        as_json({"unit": unit, "evidence": whole, "days": rows, "faults": faults, "certificates": certificates})
+        as_json({"unit": unit, "evidence": whole, "days": rows, "blockers": blockers, "certificates": certificates})
         return
     say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
     if unit.contract:
@@ -188,7 +188,7 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
     for certificate in certificates.values():
         say(f"certificate {certificate}")
-    _what_next(unit, faults, whole)
+    _what_next(unit, blockers, whole)
 
 
 def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -> dict[str, object]:
@@ -202,11 +202,11 @@ def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -
     }  # fmt: skip
 
 
-def _what_next(unit: Unit, faults: tuple[DayFault, ...], whole: str) -> None:
+def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], whole: str) -> None:
     if unit.state is not UnitState.open:
         return
-    if faults:
-        say(explain_faults(faults))
+    if blockers:
+        say(explain_blockers(blockers))
         say(f"next: backfill resume {unit.handle}   (or give it up: backfill discard {unit.handle})")
     elif whole:
         say(f"evidence {whole}")

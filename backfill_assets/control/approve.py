@@ -42,12 +42,12 @@ def uncertified(campaign: Campaign, unit: Unit, certificates: Mapping[str, Certi
     """Which certificate that the specification requires is lacking or has not passed, and what to do; or nothing."""
     if campaign.specification.validation.certificate is Certification.none:
         return ""
-    lacking = [name for name in sorted(unit.targets) if name not in certificates]
+    missing = [name for name in sorted(unit.targets) if name not in certificates]
     failed = [str(one) for one in certificates.values() if not one.passed]
-    if lacking:
+    if missing:
         return (
             f"its specification requires a certificate (validation.certificate), and there is none of the evidence of "
-            f"{', '.join(lacking)} as it is now; get it with: backfill prove {campaign.id} (of days that have rows: others "
+            f"{', '.join(missing)} as it is now; get it with: backfill prove {campaign.id} (of days that have rows: others "
             "prove nothing)"
         )
     if failed:
@@ -105,7 +105,7 @@ def approved(
         given = tuple(one for one in every if may_approve(rule, one, own, roles))
     void = tuple(dict.fromkeys(signature(one) for one in every if one not in given))
     if campaign is not None:
-        ruled = _ruled_anew(ledger.journal(campaign.id))
+        ruled = _rules_changed(ledger.journal(campaign.id))
         given = tuple(one for one in given if one.after_entry >= ruled)
     left = unapproved(evidence, given, edges)
     standing = {day: e for day, e in evidence.items() if day not in left}
@@ -123,7 +123,7 @@ def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, int]:
     return edges
 
 
-def _ruled_anew(journal: Iterable[JournalEntry]) -> int:
+def _rules_changed(journal: Iterable[JournalEntry]) -> int:
     """The entry of the resume that has last brought other rules for approvals, by its number; 0 if the first ones still hold."""
     return max((e.number for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=0)
 
@@ -159,16 +159,16 @@ class Approving(OnWarehouse):
         campaign = self.ledger.campaign(campaign_id)
         unit = self._unit(campaign)
         name = self._approver(campaign, unit, by)
-        if faults := self.publisher.missing(unit.id):
-            raise EvidenceError(refusal(unit, faults, self.definitions))
+        if blockers := self.publisher.blockers(unit.id):
+            raise EvidenceError(refusal(unit, blockers, self.definitions))
         # What was rolled back cannot be planned anew: it comes again as what it was.
         if unit.state is UnitState.open and (moved := drift_of(campaign, self.catalog.code)):
             raise ApprovalError(f"campaign {campaign.id}: {moved}")
         # From looking to writing nobody else approves: the second of two would approve what is approved already.
         with self.ledger.lock(f"approve:{unit.id}", LOCK_WAIT):
             found = current_evidence(self.ledger, unit)
-            if lacking := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
-                raise ApprovalError(f"campaign {campaign.id}: {lacking}")
+            if missing := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
+                raise ApprovalError(f"campaign {campaign.id}: {missing}")
             waiting = approved(self.ledger, unit, found, self.roles)
             self._require_hash(campaign, waiting, evidence)
             days = {day: found[day].hash for day in waiting.unapproved}

@@ -11,7 +11,7 @@ from backfill_assets.campaign.load import drift_of, load_specification
 from backfill_assets.campaign.plan import Days, Plan, StepKind
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.control.conductor import Conductor, Tell
+from backfill_assets.control.conductor import Conductor, Notification
 from backfill_assets.control.planner import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
@@ -36,7 +36,7 @@ class Control(OnWarehouse):
 
     conductor: Conductor
     make_plan: Callable[[Specification, Days | None], Plan]
-    tell: Tell
+    notify: Notification
 
     def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
         """Announce the campaign, open its unit, which claims its days, and launch its canaries or all of it.
@@ -77,7 +77,7 @@ class Control(OnWarehouse):
             CampaignError: the campaign is neither at work nor paused, or its unit is over.
         """
         changed = self._turn_to(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
-        self.tell(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
+        self.notify(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
         return changed
 
     def resume(self, campaign_id: str, reason: str = "") -> Campaign:
@@ -92,10 +92,10 @@ class Control(OnWarehouse):
         campaign = self._found(campaign_id, _RESUMABLE, "resume")
         if campaign.phase in WORKING and self.conductor.backfills.active(campaign_id):
             raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is at work")
-        changed = self._planned_anew(campaign)
+        changed = self._replanned(campaign)
         changed = replace(changed, phase=Phase.running, canary_only=False)
-        lacking = {fault.day for fault in self.conductor.lacking(changed)}
-        if lacking & set(changed.plan.canaries):
+        missing = {blocker.day for blocker in self.conductor.blockers(changed)}
+        if missing & set(changed.plan.canaries):
             changed = replace(changed, phase=Phase.canary)
         entry = self._entry(campaign, Action.resumed, reason, **_moved(campaign, changed))
         self.ledger.change_campaign(changed, _RESUMABLE, entry)
@@ -118,8 +118,8 @@ class Control(OnWarehouse):
         allowed = _RESUMABLE | {Phase.planned}
         campaign = self._found(campaign_id, allowed, "set")
         turned = campaign.turned(max_concurrency=max_concurrency, partitions_per_batch=partitions_per_batch)
-        if turned.knobs.fault:
-            raise CampaignError(f"campaign {campaign_id}: {turned.knobs.fault}")
+        if turned.knobs.problem:
+            raise CampaignError(f"campaign {campaign_id}: {turned.knobs.problem}")
         entry = self._entry(campaign, Action.set, reason, **campaign.knobs.turned_to(turned.knobs))
         return self.ledger.change_campaign(turned, allowed, entry)
 
@@ -223,7 +223,7 @@ class Control(OnWarehouse):
             )
         return unit
 
-    def _planned_anew(self, campaign: Campaign) -> Campaign:
+    def _replanned(self, campaign: Campaign) -> Campaign:
         """The campaign with the plan and the contract that its code and its specification's file now give."""
         if not self._drift(campaign):
             return campaign
@@ -237,7 +237,7 @@ class Control(OnWarehouse):
                 f"them back, or give the unit up (backfill discard {campaign.unit}) and plan under another backfill_id"
             )
         self.ledger.set_contract(campaign.unit, specification.contract(tuple(plan.targets)))
-        return campaign.planned_anew(specification, plan)
+        return campaign.replanned(specification, plan)
 
     def _specification(self, campaign: Campaign) -> Specification:
         file = Path(campaign.file)
@@ -245,11 +245,11 @@ class Control(OnWarehouse):
             return campaign.specification
         loaded = load_specification(file)
         if isinstance(loaded, tuple):
-            raise SpecificationError("\n".join(str(fault) for fault in loaded))
+            raise SpecificationError("\n".join(str(problem) for problem in loaded))
         return loaded.specification
 
     def _say(self, campaign: Campaign, notice: Notice) -> None:
-        self.tell(campaign, notice, f"{campaign.id} {notice.value} by {self.identity.name()}: {_about(campaign)}")
+        self.notify(campaign, notice, f"{campaign.id} {notice.value} by {self.identity.name()}: {_about(campaign)}")
 
     def _drift(self, campaign: Campaign) -> str:
         return drift_of(campaign, self.catalog.code)

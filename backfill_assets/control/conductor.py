@@ -32,7 +32,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, Attempt, AttemptState, UnitState, Work, shown_days
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.evidence.readiness import MOVED, DayFault, Fault
+from backfill_assets.evidence.readiness import MOVED, Blocker, DayBlocker
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
 from backfill_assets.system import Clock
@@ -154,7 +154,7 @@ class Backfills(Protocol):
         ...
 
 
-Tell = Callable[[Campaign, Notice, str], None]
+Notification = Callable[[Campaign, Notice, str], None]
 """Sends a notice, if the specification asks for it; never fails."""
 
 _RESTS = frozenset({Action.validated, Action.stale})
@@ -185,7 +185,7 @@ class Conductor:
     publisher: Publisher
     gatekeeper: Gatekeeper
     backfills: Backfills
-    tell: Tell
+    notify: Notification
 
     def waiting(self) -> tuple[str, ...]:
         """The campaigns that are launched and whose unit is open: the ones that may have a step to take."""
@@ -221,13 +221,13 @@ class Conductor:
         if campaign.phase in WORKING and not resumed:
             self._stop(campaign, reason)
 
-    def lacking(self, campaign: Campaign) -> tuple[DayFault, ...]:
+    def blockers(self, campaign: Campaign) -> tuple[DayBlocker, ...]:
         """What the campaign's present step still lacks: of the canaries only, or of all days."""
-        faults, step = self.publisher.missing(campaign.unit), campaign.step
+        blockers, step = self.publisher.blockers(campaign.unit), campaign.step
         if step.kind is not StepKind.canary:
-            return faults
+            return blockers
         canaries = frozenset(step.days)
-        return tuple(fault for fault in faults if fault.day in canaries)
+        return tuple(blocker for blocker in blockers if blocker.day in canaries)
 
     def _go_on(self, campaign: Campaign) -> str:
         since = self._since(campaign)
@@ -241,17 +241,17 @@ class Conductor:
         if since.last in _RESTS:
             # What goes stale from here on is for somebody to look at, and to resume.
             return ""
-        faults = self.lacking(campaign)
-        lacking = [fault for fault in faults if fault.fault not in MOVED]
-        if not faults or (since.ended and not lacking and campaign.step.kind is StepKind.canary):
+        blockers = self.blockers(campaign)
+        missing = [blocker for blocker in blockers if blocker.reason not in MOVED]
+        if not blockers or (since.ended and not missing and campaign.step.kind is StepKind.canary):
             return self._passed(campaign)
         if isinstance(decision, Halts):
             return self._stop(campaign, decision.reason)
-        if since.ended and (why := self._why_ended(campaign, lacking, since)):
+        if since.ended and (why := self._why_ended(campaign, missing, since)):
             return self._stop(campaign, why)
-        if since.ended and not lacking:
-            return self._stale(campaign, faults)
-        return self._launch(campaign, faults) if isinstance(decision, Admitted) else ""
+        if since.ended and not missing:
+            return self._stale(campaign, blockers)
+        return self._launch(campaign, blockers) if isinstance(decision, Admitted) else ""
 
     def _passed(self, campaign: Campaign) -> str:
         match campaign.step.kind:
@@ -285,17 +285,17 @@ class Conductor:
         if noted[-1:] == [evidence]:
             return ""
         text = f"{campaign.id} is validated; evidence {evidence}"
-        self.tell(campaign, Notice.validated, text)
+        self.notify(campaign, Notice.validated, text)
         return text
 
-    def _launch(self, campaign: Campaign, faults: Sequence[DayFault]) -> str:
-        lacking = {(fault.dataset, fault.day) for fault in faults}
+    def _launch(self, campaign: Campaign, blockers: Sequence[DayBlocker]) -> str:
+        missing = {(blocker.dataset, blocker.day) for blocker in blockers}
         planned = {dataset.name: dataset.layers for dataset in campaign.plan.datasets}
-        wanted = {name for name, _ in lacking}
+        wanted = {name for name, _ in missing}
         # What is built from a dataset that is built anew is stale then: it comes along.
         wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
-        days = self._with_followers({day for _, day in lacking}, campaign, names)
+        days = self._with_followers({day for _, day in missing}, campaign, names)
         what = "canary" if campaign.step.kind is StepKind.canary else "day"
         request = BackfillRequest(
             layers={name: planned[name] for name in names},
@@ -319,7 +319,7 @@ class Conductor:
     def _stop(self, campaign: Campaign, reason: str) -> str:
         stopped = replace(campaign, phase=Phase.stopped)
         self.ledger.change_campaign(stopped, WORKING, self._entry(campaign, Action.stopped, reason))
-        self.tell(campaign, Notice.stopped, f"{campaign.id} is stopped: {reason}")
+        self.notify(campaign, Notice.stopped, f"{campaign.id} is stopped: {reason}")
         self._clear(stopped)
         return f"{campaign.id} is stopped: {reason}"
 
@@ -334,20 +334,20 @@ class Conductor:
             else ""
         )
 
-    def _why_ended(self, campaign: Campaign, lacking: Sequence[DayFault], since: _Since) -> str:
+    def _why_ended(self, campaign: Campaign, missing: Sequence[DayBlocker], since: _Since) -> str:
         """Why the backfill that has ended must not be launched again; nothing if only the gate was shut."""
-        failed = [fault for fault in lacking if fault.fault is Fault.failed]
+        failed = [blocker for blocker in missing if blocker.reason is Blocker.failed]
         if failed:
-            days = {(fault.dataset, fault.day) for fault in failed}
+            days = {(blocker.dataset, blocker.day) for blocker in failed}
             return f"{number_of(len(days), 'day')} failed checks: {shown_days(days)}. First: {failed[0].detail}"
         reason = self.backfills.failure(campaign.id, but=since.waits)
-        if reason or since.waits or not lacking:
+        if reason or since.waits or not missing:
             return reason
-        days = {(fault.dataset, fault.day) for fault in lacking}
+        days = {(blocker.dataset, blocker.day) for blocker in missing}
         return f"its backfill ended, but {shown_days(days)} still lack evidence (was it cancelled in Dagster?)"
 
-    def _stale(self, campaign: Campaign, faults: Sequence[DayFault]) -> str:
-        days = shown_days({(fault.dataset, fault.day) for fault in faults})
+    def _stale(self, campaign: Campaign, blockers: Sequence[DayBlocker]) -> str:
+        days = shown_days({(blocker.dataset, blocker.day) for blocker in blockers})
         reason = f"all days have passed, and since then something behind {days} has moved"
         self.ledger.note(self._entry(campaign, Action.stale, reason))
         return f"{campaign.id}: {reason}; go on with: backfill resume {campaign.id}"

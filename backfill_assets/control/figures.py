@@ -178,14 +178,14 @@ def _without_upstream(survey: PlanBasis, planned: PlannedDataset) -> Iterator[st
     building = {d.name: frozenset(d.days) for d in survey.datasets}
     for name, upstream in figures.dataset.upstream.items():
         there = figures.upstream[name].keys() | building.get(name, frozenset())
-        lacking = [day for day in figures.dataset.upstream_days(name, planned.days) if day not in there]
-        if lacking:
+        missing = [day for day in figures.dataset.upstream_days(name, planned.days) if day not in there]
+        if missing:
             then = (
                 "their days will fail their check upstream_present"
                 if upstream.on_missing is OnMissing.fail
                 else "none of its rows will be found"
             )
-            yield f"{planned.name}: its upstream {name} has published nothing on {counted(lacking)}; {then}"
+            yield f"{planned.name}: its upstream {name} has published nothing on {counted(missing)}; {then}"
 
 
 def _unpublished(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:

@@ -221,7 +221,7 @@ def write_plan(state: Path, plan: Plan) -> Path:
 
 
 @dataclass(frozen=True)
-class Freezer:
+class FrozenPlans:
     """Plans campaigns and freezes their plans.
 
     `computes` are the names of endpoints that this process knows, `state` is the folder below which plans are kept.
@@ -257,9 +257,9 @@ class Freezer:
     def _checked(self, file: Path) -> Specification:
         loaded, planner = load_specification(file), self.planner
         if isinstance(loaded, LoadedSpecification):
-            faults = misfits(loaded, planner.catalog, now=planner.clock.now(), computes=self.computes)
-            if not faults:
+            problems = misfits(loaded, planner.catalog, now=planner.clock.now(), computes=self.computes)
+            if not problems:
                 return loaded.specification
         else:
-            faults = loaded
-        raise SpecificationError("\n".join(str(fault) for fault in faults))
+            problems = loaded
+        raise SpecificationError("\n".join(str(problem) for problem in problems))

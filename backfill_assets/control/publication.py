@@ -107,8 +107,8 @@ class CampaignGuard(OnWarehouse):
         return ApprovalError(f"campaign {campaign.id}: {moved}") if moved else None
 
     def _certificate(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
-        lacking = uncertified(campaign, survey.unit, certificates_of(self.ledger, survey.unit.id, survey.evidence))
-        return ApprovalError(f"campaign {campaign.id}: {lacking}") if lacking else None
+        missing = uncertified(campaign, survey.unit, certificates_of(self.ledger, survey.unit.id, survey.evidence))
+        return ApprovalError(f"campaign {campaign.id}: {missing}") if missing else None
 
     def _approval(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
         rule = campaign.specification.approval
@@ -118,7 +118,7 @@ class CampaignGuard(OnWarehouse):
         if not found.unapproved:
             return None
         # Where evidence is missing, failed or stale, a hash of the rest would be refused.
-        named = "" if survey.faults else f" --evidence {found.pending}"
+        named = "" if survey.blockers else f" --evidence {found.pending}"
         return ApprovalError(
             f"campaign {campaign.id}: nobody has approved the evidence of {shown_days(found.unapproved)} as it is now; "
             f"see: backfill status {campaign.id}, then: backfill approve {campaign.id}{named}"
@@ -264,7 +264,7 @@ class PublishedCampaign:
 
 @dataclass(frozen=True)
 class CampaignRelease(OnWarehouse):
-    """Publishes campaigns. The publisher's guard is asked by every road; here it may be given a reason besides."""
+    """Publishes campaigns. The publisher's guard is asked on every way to a release; here a reason may be given, too."""
 
     publisher: Publisher
     guard: CampaignGuard
@@ -280,8 +280,8 @@ class CampaignRelease(OnWarehouse):
         refusals = [str(r) for r in self.guard.consenting(outside_window).refusals(campaign, survey)]
         if evidence_hash and evidence_hash != survey.hash:
             refusals.insert(0, f"the evidence of campaign {campaign_id} is now {survey.hash}, not {evidence_hash[:16]}")
-        if survey.faults:
-            refusals.insert(0, refusal(unit, survey.faults, self.publisher.definitions))
+        if survey.blockers:
+            refusals.insert(0, refusal(unit, survey.blockers, self.publisher.definitions))
         if unit.state in {UnitState.published, UnitState.discarded}:
             refusals.insert(
                 0, f"campaign {campaign_id} is {unit.state.value}{_told(last_step(self.ledger, campaign_id))}"

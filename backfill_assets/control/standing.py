@@ -23,7 +23,7 @@ from backfill_assets.control.conductor import STEPS, Gatekeeper
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
-from backfill_assets.evidence.readiness import DayFault
+from backfill_assets.evidence.readiness import DayBlocker
 from backfill_assets.release.publish import Publisher
 from backfill_assets.warehouse import OnWarehouse
 
@@ -41,7 +41,7 @@ class CampaignStanding:
     campaign: Campaign
     state: CampaignState
     unit: Unit | None
-    faults: tuple[DayFault, ...]
+    blockers: tuple[DayBlocker, ...]
     evidence: str
     unapproved: tuple[DatasetDay, ...]
     batches: tuple[Attempt, ...]
@@ -59,15 +59,15 @@ class CampaignStanding:
         total = sum(len(days) for days in self.campaign.plan.targets.values())
         if self.unit is None:
             return 0
-        return total - len({(fault.dataset, fault.day) for fault in self.faults})
+        return total - len({(blocker.dataset, blocker.day) for blocker in self.blockers})
 
     @property
     def days(self) -> Mapping[DatasetDay, str]:
         """Each (dataset, day) that is not good, and whether it is missing, failed or stale."""
         found: dict[DatasetDay, str] = {}
-        for fault in self.faults:
-            key = (fault.dataset, fault.day)
-            word = fault.fault.state
+        for blocker in self.blockers:
+            key = (blocker.dataset, blocker.day)
+            word = blocker.reason.state
             if _RANK[word] >= _RANK.get(found.get(key, ""), 0):
                 found[key] = word
         return found
@@ -104,21 +104,21 @@ class Standings(OnWarehouse):
         unit = self.ledger.unit(campaign.unit) if campaign.unit else None
         # What was rolled back can be published again, after an approval of its own.
         waits = unit is not None and unit.state in {UnitState.open, UnitState.rolled_back}
-        faults = self.publisher.missing(campaign.unit) if waits else ()
+        blockers = self.publisher.blockers(campaign.unit) if waits else ()
         evidence = self.ledger.evidence(campaign.unit) if waits else {}
-        complete = waits and not faults
+        complete = waits and not blockers
         waiting = approved(self.ledger, unit, evidence, self.roles) if unit is not None and complete else None
         unapproved = waiting.unapproved if waiting is not None else ()
         traffic, journal = self.gatekeeper.traffic(campaign), self.ledger.journal(campaign_id)
         certificates = certificates_of(self.ledger, campaign.unit, evidence)
         steps = [entry.action for entry in journal if entry.action in STEPS]
         at_hand = unit is None or unit.state is UnitState.open
-        stale = bool(faults) and steps[-1:] in ([Action.validated], [Action.stale])
+        stale = bool(blockers) and steps[-1:] in ([Action.validated], [Action.stale])
         return CampaignStanding(
             campaign=campaign,
             state=state_of(campaign, unit, complete=complete, approved=not unapproved, stale=stale),
             unit=unit,
-            faults=faults,
+            blockers=blockers,
             evidence=waiting.pending if waiting is not None else "",
             unapproved=unapproved,
             batches=self.ledger.attempts(campaign.unit) if campaign.unit else (),

@@ -110,13 +110,13 @@ class Certificate:
         """One line for people."""
         verdict = "passed" if self.passed else "did not pass"
         columns = sorted({column for found in self.disagreements for column in found.columns})
-        faults = []
+        problems = []
         if self.disagreements:
             days = format_days(found.day for found in self.disagreements)
-            faults.append(f"{', '.join(columns) or 'rows'} of {days} came out differently")
+            problems.append(f"{', '.join(columns) or 'rows'} of {days} came out differently")
         if self.touched:
-            faults.append(f"touched meanwhile: {', '.join(self.touched)}")
-        why = f": {'; '.join(faults)}" if faults else ""
+            problems.append(f"touched meanwhile: {', '.join(self.touched)}")
+        why = f": {'; '.join(problems)}" if problems else ""
         return f"{self.id} of {self.dataset} {format_days(self.days)} {verdict}, by {self.by} at {self.at:%Y-%m-%d %H:%M} UTC{why}"
 
     @cached_property

@@ -24,12 +24,12 @@ class DatasetError(BackfillError):
 class MisfitError(BackfillError, ValueError):
     """Raised when parts of a YAML file contradict each other; a ValueError, so that pydantic reports it.
 
-    `faults` are pairs of the key's path and what is wrong with it.
+    `problems` are pairs of the key's path and what is wrong with it.
     """
 
-    def __init__(self, faults: Sequence[tuple[tuple[str, ...], str]]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("; ".join(text for _, text in faults))
+    def __init__(self, problems: Sequence[tuple[tuple[str, ...], str]]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(text for _, text in problems))
 
 
 class ModelError(BackfillError):

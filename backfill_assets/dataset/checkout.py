@@ -49,9 +49,9 @@ def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
     unknown = f"--models {ref!r} is no commit that this clone has; fetch it, or name a branch, tag or commit"
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted, refusal=unknown)
     inside = folder.resolve().relative_to(home.resolve()).as_posix()
-    lacking = f"{inside} is not there at {ref!r}; name a commit that has the folder of datasets"
+    missing = f"{inside} is not there at {ref!r}; name a commit that has the folder of datasets"
     with TemporaryDirectory(prefix="models-") as temporary:
-        with tarfile.open(fileobj=io.BytesIO(_run(home, "archive", commit, "--", inside, refusal=lacking))) as archive:
+        with tarfile.open(fileobj=io.BytesIO(_run(home, "archive", commit, "--", inside, refusal=missing))) as archive:
             try:
                 _lay_out(archive, Path(temporary))
             except (tarfile.TarError, OSError, RuntimeError) as error:

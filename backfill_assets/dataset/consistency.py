@@ -29,25 +29,25 @@ _SAY_WHICH_COUNT: Final = (
     "say which rows count by staging.deduplicate: latest_delivery (rows of a newer file replace those with their key), latest_file "
     "(a newer file replaces the older ones) or none (all of them add up)"
 )
-_Fault = tuple[tuple[str, ...], str]
+_Problem = tuple[tuple[str, ...], str]
 
 
-def misfits(dataset: Dataset) -> tuple[_Fault, ...]:
+def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
     """Everything in a dataset contract that contradicts or refers to what is not there: (path of the key, message)."""
     return (
-        *_key_faults(dataset),
-        *_column_faults(dataset),
-        *_history_faults(dataset),
-        *_comparison_faults(dataset),
-        *_measure_faults(dataset),
-        *_table_faults(dataset),
-        *_reference_faults(dataset),
-        *_reconciliation_faults(dataset),
-        *_origin_faults(dataset),
+        *_key_problems(dataset),
+        *_column_problems(dataset),
+        *_history_problems(dataset),
+        *_comparison_problems(dataset),
+        *_measure_problems(dataset),
+        *_table_problems(dataset),
+        *_reference_problems(dataset),
+        *_reconciliation_problems(dataset),
+        *_origin_problems(dataset),
     )
 
 
-def _key_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _key_problems(dataset: Dataset) -> Iterator[_Problem]:
     columns, partition = dataset.columns, dataset.partition_column
     for c in dataset.key:
         if c not in columns:
@@ -62,7 +62,7 @@ def _key_faults(dataset: Dataset) -> Iterator[_Fault]:
         yield ("columns", partition), f"partition_column {partition!r} must have the type date"
 
 
-def _column_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _column_problems(dataset: Dataset) -> Iterator[_Problem]:
     columns = dataset.columns
     for c in AUDIT_COLUMNS:
         if c in columns:
@@ -75,7 +75,7 @@ def _column_faults(dataset: Dataset) -> Iterator[_Fault]:
             )
 
 
-def _history_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _history_problems(dataset: Dataset) -> Iterator[_Problem]:
     if dataset.name == DATA_RELEASES:
         yield ("name",), f"name {DATA_RELEASES!r} is taken by the table of releases; rename the dataset"
     if dataset.end is not None and dataset.end < dataset.start:
@@ -84,7 +84,7 @@ def _history_faults(dataset: Dataset) -> Iterator[_Fault]:
         yield ("end",), f"end {dataset.end}: the history would be longer than {MOST_DAYS:,} days; correct it"
 
 
-def _comparison_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _comparison_problems(dataset: Dataset) -> Iterator[_Problem]:
     for name, column in dataset.columns.items():
         where, key = ("columns", name, "tolerance"), f"columns.{name}.tolerance"
         if column.tolerance and not is_numeric(column.type):
@@ -100,7 +100,7 @@ def _comparison_faults(dataset: Dataset) -> Iterator[_Fault]:
             yield ("dimensions",), f"dimensions names {name!r} {n} times; name it once"
 
 
-def _measure_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _measure_problems(dataset: Dataset) -> Iterator[_Problem]:
     for name, measure in dataset.measures.items():
         where = ("measures", name)
         if name == "row_count":
@@ -118,7 +118,7 @@ def _measure_faults(dataset: Dataset) -> Iterator[_Fault]:
             yield where, f"measures.{name} compares nothing; set sum, distinct or percentiles to true"
 
 
-def _table_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _table_problems(dataset: Dataset) -> Iterator[_Problem]:
     for name in (*RESERVED_TABLES, dataset.name):
         if name in dataset.references:
             text = f"references.{name}: models know their own tables by that name, or golden queries do; rename it"
@@ -134,7 +134,7 @@ def _table_faults(dataset: Dataset) -> Iterator[_Fault]:
                 yield ("upstream", name), f"upstream.{name}: models know {what} by that name; rename one"
 
 
-def _reference_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _reference_problems(dataset: Dataset) -> Iterator[_Problem]:
     for name, check in dataset.checks.references.items():
         where = ("checks", "references", name)
         key = ".".join(where)
@@ -151,7 +151,7 @@ def _reference_faults(dataset: Dataset) -> Iterator[_Fault]:
                 yield where, f"{key}: {check.reference} has no column {c!r}; there are {', '.join(known)}"
 
 
-def _reconciliation_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _reconciliation_problems(dataset: Dataset) -> Iterator[_Problem]:
     where = ("checks", "reconciliation")
     summed = {m for m, measure in dataset.measures.items() if measure.sum} | {"row_count"}
     for m in dataset.reconciled:
@@ -174,7 +174,7 @@ def _several_files(source: Source) -> str:
     return "source.late_days lets files of several days bring rows of a day" if source.late_days else ""
 
 
-def _origin_faults(dataset: Dataset) -> Iterator[_Fault]:
+def _origin_problems(dataset: Dataset) -> Iterator[_Problem]:
     """What a dataset without a source cannot say, and what it needs instead."""
     given, checks = dataset.model_fields_set, dataset.checks.model_fields_set
     if dataset.source is None:
@@ -195,20 +195,20 @@ def _origin_faults(dataset: Dataset) -> Iterator[_Fault]:
         yield ("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"
 
 
-def golden_misfits(dataset: Dataset) -> tuple[_Fault, ...]:
+def golden_misfits(dataset: Dataset) -> tuple[_Problem, ...]:
     """What in the golden sources of a dataset contradicts or refers to what is not there: (path of the key, message)."""
     return tuple(
         ((*("golden", name), *path), ".".join(("golden", name, *path)) + text)
         for name, golden in dataset.golden.items()
         for path, text in (
-            *_naming_faults(dataset, name),
-            *_golden_key_faults(dataset, golden),
-            *_golden_column_faults(dataset, golden),
+            *_naming_problems(dataset, name),
+            *_golden_key_problems(dataset, golden),
+            *_golden_column_problems(dataset, golden),
         )
     )
 
 
-def _naming_faults(dataset: Dataset, name: str) -> Iterator[_Fault]:
+def _naming_problems(dataset: Dataset, name: str) -> Iterator[_Problem]:
     taken = {
         "a table of the models": name in RESERVED_TABLES,
         "a reference": name in dataset.references,
@@ -218,7 +218,7 @@ def _naming_faults(dataset: Dataset, name: str) -> Iterator[_Fault]:
     yield from (((), f": {what} has that name already; rename one") for what, is_taken in taken.items() if is_taken)
 
 
-def _golden_key_faults(dataset: Dataset, golden: Golden) -> Iterator[_Fault]:
+def _golden_key_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]:
     if dataset.partition_column not in golden.key:
         yield ("key",), f" lacks the partition column {dataset.partition_column!r}; rows are compared day by day"
     twice = [column for column, n in Counter(golden.key).items() if n > 1]
@@ -227,13 +227,13 @@ def _golden_key_faults(dataset: Dataset, golden: Golden) -> Iterator[_Fault]:
     yield from ((("columns", c), " is part of the key, which must be equal; name it in one of them") for c in both)
 
 
-def _golden_column_faults(dataset: Dataset, golden: Golden) -> Iterator[_Fault]:
+def _golden_column_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]:
     if golden.ours is None:
         yield from _unknown(golden, dataset.columns, "columns of the dataset do not declare; add it there, or set ours")
     if golden.sql is None and golden.file is not None:
         yield from _unknown(golden, golden.file.columns, "file.columns do not declare; add it there, or set sql")
 
 
-def _unknown(golden: Golden, known: Collection[str], text: str) -> Iterator[_Fault]:
+def _unknown(golden: Golden, known: Collection[str], text: str) -> Iterator[_Problem]:
     yield from ((("key",), f" names {c!r}, which {text}") for c in golden.key if c not in known)
     yield from ((("columns", c), f": {c!r} is what {text}") for c in golden.columns if c not in known)

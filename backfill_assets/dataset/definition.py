@@ -117,9 +117,9 @@ class Dataset(Part):
 
     @model_validator(mode="after")
     def _refers_to_declared_things(self) -> Self:
-        faults = (*misfits(self), *golden_misfits(self))
-        if faults:
-            raise MisfitError(faults)
+        problems = (*misfits(self), *golden_misfits(self))
+        if problems:
+            raise MisfitError(problems)
         return self
 
     @property

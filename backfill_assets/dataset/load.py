@@ -27,55 +27,55 @@ from backfill_assets.dataset.loaded import (
     differences,
     project_version,
 )
-from backfill_assets.dataset.models import find_model, sql_faults
+from backfill_assets.dataset.models import find_model, sql_problems
 from backfill_assets.dataset.yaml import (
-    MOST_FAULTS,
+    MOST_PROBLEMS,
     Document,
-    FileFault,
+    FileProblem,
     KeyPath,
     content_of,
     decoded,
     read_yaml,
     shown_key,
     shown_path,
-    validation_faults,
+    validation_problems,
 )
 
 
-def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[FileFault, ...]]:
+def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[FileProblem, ...]]:
     """The datasets whose upstreams are all there and fit, and what is wrong with the others.
 
     A dataset that is refused takes with it everything that is built from it.
     """
-    good, faults = dict(datasets), list[FileFault]()
-    while found := [*_cycle(good), *(fault for loaded in good.values() for fault in _faults(loaded, good))]:
-        faults += found
-        for fault in found:
-            good.pop(fault.dataset, None)
-    return good, tuple(faults)
+    good, problems = dict(datasets), list[FileProblem]()
+    while found := [*_cycle(good), *(problem for loaded in good.values() for problem in _problems(loaded, good))]:
+        problems += found
+        for problem in found:
+            good.pop(problem.dataset, None)
+    return good, tuple(problems)
 
 
-def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileFault]:
+def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
     known = {name: [u for u in loaded.dataset.upstream if u in datasets] for name, loaded in datasets.items()}
     cycle = cycle_in(known)
     for name in sorted(set(cycle)):
         text = f"the upstreams go round in a circle: {' → '.join(reversed(cycle))}; break it"
-        yield _fault(datasets[name], "upstream", text)
+        yield _problem(datasets[name], "upstream", text)
 
 
-def _faults(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[FileFault]:
+def _problems(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
     for name in loaded.dataset.upstream:
         if name not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
             text = f"upstream {name!r} is not loaded; correct its name or its folder. Loaded: {known}"
-            yield _fault(loaded, f"upstream.{name}", text)
+            yield _problem(loaded, f"upstream.{name}", text)
             continue
         for key, text in differences(loaded.dataset, datasets[name].dataset):
-            yield _fault(loaded, key, f"{text}; datasets that are released together must agree")
+            yield _problem(loaded, key, f"{text}; datasets that are released together must agree")
 
 
-def _fault(loaded: LoadedDataset, key: str, text: str) -> FileFault:
-    return FileFault(loaded.folder / FILE, text, None, key, loaded.name)
+def _problem(loaded: LoadedDataset, key: str, text: str) -> FileProblem:
+    return FileProblem(loaded.folder / FILE, text, None, key, loaded.name)
 
 
 def load_folder(folder: Path) -> Catalog:
@@ -92,71 +92,71 @@ def load_folder(folder: Path) -> Catalog:
             "create it or set BACKFILL_ASSETS_DATASETS to another"
         ) from error
     datasets: dict[str, LoadedDataset] = {}
-    faults: list[FileFault] = []
+    problems: list[FileProblem] = []
     for path in found:
         result = load_dataset(path)
         if isinstance(result, LoadedDataset):
             datasets[path.name] = result
         else:
-            faults += (replace(fault, dataset=path.name) for fault in result)
-    datasets, link_faults = linked(datasets)
-    return Catalog(datasets, (*faults, *link_faults))
+            problems += (replace(problem, dataset=path.name) for problem in result)
+    datasets, link_problems = linked(datasets)
+    return Catalog(datasets, (*problems, *link_problems))
 
 
-def load_dataset(folder: Path) -> LoadedDataset | tuple[FileFault, ...]:
+def load_dataset(folder: Path) -> LoadedDataset | tuple[FileProblem, ...]:
     """Load one dataset folder, or say everything that is wrong with it."""
     try:
         return _loaded(folder)
     except OSError as error:
         text = f"cannot be read ({error.strerror}: {error.filename}); let this user read the folder, or move it away"
-        return (FileFault(folder, text),)
+        return (FileProblem(folder, text),)
 
 
-def _loaded(folder: Path) -> LoadedDataset | tuple[FileFault, ...]:
+def _loaded(folder: Path) -> LoadedDataset | tuple[FileProblem, ...]:
     file = folder / FILE
     if not file.is_file():
-        return (FileFault(folder, f"the folder has no {FILE}; write one, or move the folder away"),)
+        return (FileProblem(folder, f"the folder has no {FILE}; write one, or move the folder away"),)
     try:
         content = content_of(file)
         document = read_yaml(decoded(content))
     except DatasetError as error:
-        return (FileFault(file, *error.args),)
-    dataset, faults = _dataset(document, file)
+        return (FileProblem(file, *error.args),)
+    dataset, problems = _dataset(document, file)
     if not isinstance(document.value, dict):
-        return tuple(faults[:MOST_FAULTS])
-    models, model_faults = _models(folder, document.value)
-    faults += model_faults
-    if dataset is None or faults or ModelLayer.fact not in models:
-        return tuple(faults[:MOST_FAULTS])
+        return tuple(problems[:MOST_PROBLEMS])
+    models, model_problems = _models(folder, document.value)
+    problems += model_problems
+    if dataset is None or problems or ModelLayer.fact not in models:
+        return tuple(problems[:MOST_PROBLEMS])
     try:
         code = _code_files(folder, content) | _hashed(models.values())
     except DatasetError as error:
-        return (FileFault(folder, str(error.args[0])),)
+        return (FileProblem(folder, str(error.args[0])),)
     version = code_version(code, project_version())
     return LoadedDataset(
         dataset, folder, models.get(ModelLayer.staging), models[ModelLayer.fact], version, _cases(folder)
     )
 
 
-def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[FileFault]]:
-    placed: list[tuple[KeyPath, int | None, str]] = [(path, line, text) for line, path, text in document.faults]
+def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[FileProblem]]:
+    placed: list[tuple[KeyPath, int | None, str]] = [(path, line, text) for line, path, text in document.problems]
     dataset: Dataset | None = None
     if isinstance(document.value, dict):
         try:
             # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
             dataset = Dataset.model_validate_json(json.dumps(document.value), strict=True)
         except ValidationError as error:
-            placed += validation_faults(error, Dataset, document.lines)
-        found = [*_naming_faults(document.value.get("name"), file.parent.name)]
+            placed += validation_problems(error, Dataset, document.lines)
+        found = [*_naming_problems(document.value.get("name"), file.parent.name)]
         if dataset is not None:
-            found += (*_collisions(dataset), *_consumer_faults(dataset), *_golden_faults(dataset))
+            found += (*_collisions(dataset), *_consumer_problems(dataset), *_golden_problems(dataset))
         placed += ((path, document.lines.get(path), text) for path, text in found)
     else:
         placed.append(((), 1, "the file has no mapping of key: value lines; see docs/dataset-yaml.md"))
-    return dataset, [FileFault(file, text, line, shown_key(path)) for path, line, text in placed]
+    return dataset, [FileProblem(file, text, line, shown_key(path)) for path, line, text in placed]
 
 
-def _naming_faults(name: object, folder: str) -> Iterator[tuple[KeyPath, str]]:
+def _naming_problems(name: object, folder: str) -> Iterator[tuple[KeyPath, str]]:
     try:
         checked_name(folder, "the folder's name")
     except InvalidNameError as error:
@@ -176,9 +176,9 @@ def _collisions(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
             yield ("checks",), f"checks: two checks are called {name!r}; rename one or name it only once"
 
 
-def _consumer_faults(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
+def _consumer_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
     for name, consumer in dataset.consumers.items():
-        for _, text in sql_faults(consumer.sql, "a consumer's query"):
+        for _, text in sql_problems(consumer.sql, "a consumer's query"):
             yield ("consumers", name, "sql"), f"consumers.{name}.sql: {text}"
     # The view always shows the newest version, whichever one is asked about.
     view = re.compile(rf"\bpublished`?\s*\.\s*`?{dataset.name}\b", re.IGNORECASE)
@@ -188,10 +188,10 @@ def _consumer_faults(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
             yield ("consumers", name, "sql"), f"consumers.{name}.sql: {text}"
 
 
-def _golden_faults(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
+def _golden_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
     for name, golden in dataset.golden.items():
         for key, query in (("sql", golden.sql), ("ours", golden.ours)):
-            for _, text in sql_faults(query, "a golden source's query") if query is not None else ():
+            for _, text in sql_problems(query, "a golden source's query") if query is not None else ():
                 yield ("golden", name, key), f"golden.{name}.{key}: {text}"
 
 
@@ -200,20 +200,20 @@ def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
     return tuple(part) if isinstance(part, dict) else ()
 
 
-def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[FileFault]]:
+def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[FileProblem]]:
     references, upstreams = _names_under(value, "references"), _names_under(value, "upstream")
     # Without either, the contract is refused anyway; a missing staging model is then worth a word as well.
     staged = "source" in value or not upstreams
     tables = {ModelLayer.staging: ("raw",), ModelLayer.fact: (*(("staging",) if staged else ()), *upstreams)}
     models: dict[ModelLayer, Model] = {}
-    faults: list[FileFault] = []
+    problems: list[FileProblem] = []
     for layer in ModelLayer if staged else (ModelLayer.fact,):
         result = find_model(folder, layer, (*tables[layer], *references))
         if isinstance(result, Model):
             models[layer] = result
         else:
-            faults += result
-    return models, faults
+            problems += result
+    return models, problems
 
 
 def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:

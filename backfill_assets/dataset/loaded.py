@@ -14,7 +14,7 @@ from pathlib import Path
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.yaml import FileFault
+from backfill_assets.dataset.yaml import FileProblem
 
 Upstreams = Mapping[str, Collection[str]]
 """For each dataset those that it is built from."""
@@ -188,7 +188,7 @@ class Catalog:
     """All datasets of a folder that can be used, by name, and what is wrong with the others."""
 
     datasets: Mapping[str, LoadedDataset]
-    faults: tuple[FileFault, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     def dataset(self, name: str) -> LoadedDataset:
         """The dataset of that name.
@@ -198,7 +198,7 @@ class Catalog:
         """
         if name in self.datasets:
             return self.datasets[name]
-        own = [str(fault) for fault in self.faults if fault.dataset == name]
+        own = [str(problem) for problem in self.problems if problem.dataset == name]
         if own:
             raise DatasetError("\n".join([f"dataset {name} cannot be used:", *own]))
         known = ", ".join(sorted(self.datasets)) or "none"
@@ -210,8 +210,8 @@ class Catalog:
         Raises:
             DatasetError: names every fault.
         """
-        if self.faults:
-            raise DatasetError("\n".join(str(fault) for fault in self.faults))
+        if self.problems:
+            raise DatasetError("\n".join(str(problem) for problem in self.problems))
 
     @property
     def definitions(self) -> Mapping[str, Dataset]:

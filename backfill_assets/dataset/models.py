@@ -20,7 +20,7 @@ from typing import Final
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.text import hidden_in
 from backfill_assets.dataset.loaded import Language, Model, ModelLayer, ModuleSource, normal
-from backfill_assets.dataset.yaml import FileFault, content_of, decoded
+from backfill_assets.dataset.yaml import FileProblem, content_of, decoded
 
 OWN: Final = __name__.partition(".")[0]
 _LONGEST_NAME: Final = 200
@@ -60,7 +60,7 @@ class Imports:
     """
 
     modules: Mapping[str, ModuleSource]
-    foreign: tuple[FileFault, ...]
+    foreign: tuple[FileProblem, ...]
 
 
 def imports_of(tree: ast.Module, file: Path) -> Imports:
@@ -73,7 +73,7 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
         DatasetError: a module cannot be read; `args` are the message and no line.
     """
     modules: dict[str, ModuleSource] = {}
-    foreign: list[FileFault] = []
+    foreign: list[FileProblem] = []
     left = [_Reading(tree, file, None, whole=True)]
     seen: set[tuple[str, bool]] = set()
     chains: dict[str, tuple[_Module, ...]] = {}
@@ -85,7 +85,7 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
             chain = chains[name]
             if not _is_project(chain):
                 if sure and (why := reading.minds(name)):
-                    foreign.append(FileFault(reading.file, f"imports {name}; {why}", line))
+                    foreign.append(FileProblem(reading.file, f"imports {name}; {why}", line))
                 continue
             for module in chain:
                 whole = module is chain[-1]
@@ -256,28 +256,28 @@ _LONGEST_OF = {Language.sql: _LONGEST, Language.python: 64 * 1024}
 _WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
 
 
-def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Model | tuple[FileFault, ...]:
+def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Model | tuple[FileProblem, ...]:
     """The model of a layer, or what is wrong with it; `tables` are the names that it may ask for."""
     candidates = [(folder / f"{layer}.{language}", language) for language in Language]
     present = [(path, language) for path, language in candidates if path.is_file()]
     if not present:
-        return (FileFault(folder, f"there is no {layer} model; write {layer}.sql or {layer}.py"),)
+        return (FileProblem(folder, f"there is no {layer} model; write {layer}.sql or {layer}.py"),)
     if len(present) > 1:
-        return (FileFault(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
+        return (FileProblem(folder, f"{layer}.sql and {layer}.py are both there; remove one"),)
     path, language = present[0]
     try:
         text = decoded(content_of(path, _LONGEST_OF[language]))
     except DatasetError as error:
-        return (FileFault(path, *error.args),)
+        return (FileProblem(path, *error.args),)
     if hidden := hidden_in(text):
         at, name = hidden
         message = f"this line holds {name}, which one cannot see; remove it"
-        return (FileFault(path, message, text.count("\n", 0, at) + 1),)
+        return (FileProblem(path, message, text.count("\n", 0, at) + 1),)
     # As it is hashed: a line end in the text of a query is data.
     text = normal(text.encode()).decode()
     if language is Language.sql:
-        faults = tuple(FileFault(path, message, line) for line, message in sql_faults(text))
-        return faults or Model(layer, path, language, text)
+        problems = tuple(FileProblem(path, message, line) for line, message in sql_problems(text))
+        return problems or Model(layer, path, language, text)
     return _python_model(Model(layer, path, language, text), tables)
 
 
@@ -291,7 +291,7 @@ def has_nested_comment(text: str) -> bool:
     return any(match[0].startswith("/*") and "/*" in match[0][2:] for match in _SQL_TOKEN.finditer(text))
 
 
-def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
+def sql_problems(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
     """What keeps a text from being one SELECT, as (line, message) that calls it `what`; the engine has the last word."""
     if len(text) > _LONGEST:
         return ((1, f"the text is longer than {_LONGEST // 1024} KiB; {what} is some pages at most"),)
@@ -318,32 +318,34 @@ def sql_faults(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
     return tuple(writing[:1]) if first == "WITH" else ()
 
 
-def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[FileFault, ...]:
+def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[FileProblem, ...]:
     try:
         tree = ast.parse(model.text, filename=str(model.path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
-        return (FileFault(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
+        return (FileProblem(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
     try:
         imports = imports_of(tree, model.path)
     except DatasetError as error:
-        return (FileFault(model.path, str(error.args[0])),)
-    faults = [*imports.foreign]
+        return (FileProblem(model.path, str(error.args[0])),)
+    problems = [*imports.foreign]
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == model.layer), None)
     if function is None:
         text = f"there is no function {model.layer}; write def {model.layer}({', '.join(sorted(tables))})"
-        return (*faults, FileFault(model.path, text))
+        return (*problems, FileProblem(model.path, text))
     arguments = function.args
     parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
     unknown = [name for name in parameters if name not in tables]
     known = ", ".join(sorted(tables))
-    faults += [
-        FileFault(model.path, f"{model.layer} asks for the table {name!r}; there are: {known}", function.lineno)
+    problems += [
+        FileProblem(model.path, f"{model.layer} asks for the table {name!r}; there are: {known}", function.lineno)
         for name in unknown
     ]
     if arguments.vararg or arguments.kwarg:
         text = f"{model.layer} takes * or **; name the tables that it wants: {known}"
-        faults.append(FileFault(model.path, text, function.lineno))
-    if not parameters and not faults:
-        faults.append(FileFault(model.path, f"{model.layer} asks for no table; name some of: {known}", function.lineno))
-    return tuple(faults) or replace(model, parameters=parameters, modules=imports.modules)
+        problems.append(FileProblem(model.path, text, function.lineno))
+    if not parameters and not problems:
+        problems.append(
+            FileProblem(model.path, f"{model.layer} asks for no table; name some of: {known}", function.lineno)
+        )
+    return tuple(problems) or replace(model, parameters=parameters, modules=imports.modules)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from backfill_assets.core.errors import DatasetError, MisfitError
 from backfill_assets.core.text import NOT_SHOWN, hidden_in, may_hold_secret, shortened, visible, without_secrets
 
-MOST_FAULTS = 100
+MOST_PROBLEMS = 100
 """Nobody reads more of them."""
 _LONGEST_KEY = 200
 _LONGEST_VALUE = 60
@@ -45,7 +45,7 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class FileFault:
+class FileProblem:
     """One thing that is wrong with a file or folder that people write.
 
     `line` counts from 1, `key` is the key's path with dots; `dataset` is the one that cannot be used because of it, if any.
@@ -84,22 +84,22 @@ def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
     return next((lines[path[:i]] for i in range(len(path), -1, -1) if path[:i] in lines), None)
 
 
-def validation_faults(
+def validation_problems(
     error: ValidationError, root: type[BaseModel], lines: Mapping[KeyPath, int]
 ) -> tuple[tuple[KeyPath, int | None, str], ...]:
     """Every error of pydantic as key path, line and a message that says what to write instead."""
     found: list[tuple[KeyPath, str]] = []
-    for detail in islice(error.errors(include_url=False), MOST_FAULTS):
+    for detail in islice(error.errors(include_url=False), MOST_PROBLEMS):
         path: KeyPath = tuple(detail["loc"])
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, MisfitError):
-            found += [((*path, *where), text) for where, text in cause.faults]
+            found += [((*path, *where), text) for where, text in cause.problems]
         elif path and path[-1] == "[key]":
             found.append((path[:-1], f"{shown_key(path[:-2])}: {_remedy(detail)}"))
         else:
             found.append((path, _message(detail, path, root)))
     placed = [(path, line_of(path, lines), text) for path, text in found]
-    return tuple(sorted(placed, key=lambda fault: fault[1] or 0))
+    return tuple(sorted(placed, key=lambda problem: problem[1] or 0))
 
 
 def _message(detail: Any, path: KeyPath, root: type[BaseModel]) -> str:
@@ -240,7 +240,7 @@ class Document:
 
     value: object
     lines: Mapping[KeyPath, int]
-    faults: tuple[tuple[int, KeyPath, str], ...]
+    problems: tuple[tuple[int, KeyPath, str], ...]
 
 
 def read_yaml(text: str) -> Document:
@@ -264,7 +264,7 @@ def read_yaml(text: str) -> Document:
         raise DatasetError(f"this is no YAML: {problem}", mark.line + 1 if mark else None) from error
     except (yaml.YAMLError, ValueError) as error:
         raise DatasetError(f"this is no YAML: {' '.join(str(error).split())}", None) from error
-    return Document(value, reader.lines, tuple(reader.faults))
+    return Document(value, reader.lines, tuple(reader.problems))
 
 
 @dataclass
@@ -273,11 +273,11 @@ class _Reader:
 
     events: Iterator[Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
-    faults: list[tuple[int, KeyPath, str]] = field(default_factory=list)
+    problems: list[tuple[int, KeyPath, str]] = field(default_factory=list)
     read: int = 0
 
-    def fault(self, event: Any, path: KeyPath, text: str) -> None:
-        self.faults.append((_line(event), path, text))
+    def problem(self, event: Any, path: KeyPath, text: str) -> None:
+        self.problems.append((_line(event), path, text))
 
     def document(self) -> object:
         value: object = None
@@ -287,7 +287,7 @@ class _Reader:
                 continue
             documents += 1
             if documents > 1:
-                self.fault(event, (), "a second document begins here; remove all after ---")
+                self.problem(event, (), "a second document begins here; remove all after ---")
                 break
             value = self.value(next(self.events), ())
         return value
@@ -300,12 +300,12 @@ class _Reader:
             )
         self.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
-            self.fault(event, path, f"*{shown_key((str(event.anchor),))} is an alias; write the value out")
+            self.problem(event, path, f"*{shown_key((str(event.anchor),))} is an alias; write the value out")
             return None
         if event.anchor:
-            self.fault(event, path, f"&{shown_key((event.anchor,))} is an anchor; remove it")
+            self.problem(event, path, f"&{shown_key((event.anchor,))} is an anchor; remove it")
         if event.tag:
-            self.fault(event, path, f"{shown_key((event.tag,))} is a tag; remove it")
+            self.problem(event, path, f"{shown_key((event.tag,))} is a tag; remove it")
         if len(path) >= MAX_DEPTH:
             raise DatasetError(f"the values are nested deeper than {MAX_DEPTH} levels", _line(event))
         if isinstance(event, yaml.MappingStartEvent):
@@ -314,7 +314,7 @@ class _Reader:
             return self.sequence(path)
         # The text itself was looked at as a whole; what is left are escapes, such as "\u202e".
         if hidden := hidden_in(event.value):
-            self.fault(event, path, f"{shown_key(path)} holds {hidden[1]}, which one cannot see; remove it")
+            self.problem(event, path, f"{shown_key(path)} holds {hidden[1]}, which one cannot see; remove it")
         return event.value if event.style else _plain(event.value)
 
     def mapping(self, path: KeyPath) -> dict[str, object]:
@@ -325,10 +325,10 @@ class _Reader:
             key = str(event.value)
             here = (*path, key)
             if event.anchor or event.tag:
-                self.fault(event, here, f"the key {shown_key((key,))!r} has an anchor or a tag; remove it")
+                self.problem(event, here, f"the key {shown_key((key,))!r} has an anchor or a tag; remove it")
             if key in found:
                 text = f"{shown_key(here)} stands here again; it is already set in line {self.lines[here]}"
-                self.fault(event, here, f"{text}; keep one of them")
+                self.problem(event, here, f"{text}; keep one of them")
             self.lines.setdefault(here, _line(event))
             value = self.value(next(self.events), here)
             found.setdefault(key, value)

@@ -26,10 +26,10 @@ from backfill_assets.storage.layout import Layout, below
 
 @dataclass(frozen=True)
 class DamagedCommit:
-    """A commit that cannot be what was written: `fault` says what is wrong with the file."""
+    """A commit that cannot be what was written: `problem` says what is wrong with the file."""
 
     version: int
-    fault: str
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StoredTable:
     """A Delta table as its files lie on disk, whatever its log can still be used for.
 
     `place` is its folder, relative to the warehouse; `layer` and `dataset` say whose it is. `version` is that of the
-    newest commit file, -1 without any; `gaps` are versions that lack between others; `fault` says why the newest version
+    newest commit file, -1 without any; `gaps` are versions that lack between others; `problem` says why the newest version
     cannot be read. `lost` are files of that version (of published tables none are named here), `rows` counts the rows of raw
     by delivery day, as the newest undamaged version has them. `temporary` are files that some write has left unfinished,
     `orphans` data files that no commit names; `manifests` are the releases whose manifest beside the table cannot be read;
@@ -61,7 +61,7 @@ class StoredTable:
     written_at: dt.datetime | None = None
     damaged: tuple[DamagedCommit, ...] = ()
     gaps: tuple[int, ...] = ()
-    fault: str = ""
+    problem: str = ""
     lost: tuple[LostFile, ...] = ()
     rows: Mapping[dt.date, int] = field(default_factory=dict)
     temporary: tuple[StoredFile, ...] = ()
@@ -73,7 +73,7 @@ class StoredTable:
     @property
     def readable(self) -> bool:
         """Whether what its log says can be compared with anything."""
-        return not (self.damaged or self.gaps or self.fault)
+        return not (self.damaged or self.gaps or self.problem)
 
 
 _TEMPORARY: Final = (
@@ -95,7 +95,7 @@ class StoredTables:
 
     def look(self) -> tuple[StoredTable, ...]:
         """Every table of raw, staging and published, and `data_releases`, by place."""
-        return tuple(self._look_or_fault(*found) for found in self.layout.tables(LOG))
+        return tuple(self._look_or_problem(*found) for found in self.layout.tables(LOG))
 
     def set_aside(self, place: str, version: int) -> None:
         """Move the newest commit of a table, with its checksums, below `_set_aside/` if it is damaged.
@@ -136,19 +136,19 @@ class StoredTables:
                 raise PreconditionError(f"{path!r} is no unfinished file below {root}; nothing was removed")
         remove(target for _, target in targets)
 
-    def _look_or_fault(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
+    def _look_or_problem(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
         try:
             return self._look(place, layer, dataset, root)
         except (OSError, ValueError) as error:
             # A line of an old commit, which a checkpoint covers, may be damaged in the middle.
-            return StoredTable(place, layer, dataset, fault=str(error))
+            return StoredTable(place, layer, dataset, problem=str(error))
 
     def _look(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
         log = commits(root / LOG)
         versions = [version for version, _ in log]
         damaged = tuple(DamagedCommit(v, found) for v, commit in log if (found := _damage(commit)))
         sound = [version for version in versions if version not in {commit.version for commit in damaged}]
-        fault, active = _active(root)
+        problem, active = _active(root)
         stored = files_below(root, root, without=SHADOW, links=True)
         files = {file.path: file for file in sorted(stored, key=lambda file: file.path)}
         newest = files.get(f"{LOG}/{log[-1][1].name}") if log else None
@@ -160,14 +160,14 @@ class StoredTables:
             written_at=newest.modified if newest else None,
             damaged=damaged,
             gaps=tuple(sorted(set(range(versions[0], versions[-1])) - set(versions))) if versions else (),
-            fault=fault,
+            problem=problem,
             # The doctor compares the files of published tables with their releases.
             lost=tuple(_lost(root, active)) if layer != Layer.published else (),
             rows=_rows(root, sound[-1]) if layer == Layer.raw and sound else {},
             temporary=tuple(file for path, file in files.items() if _is_temporary(path, files)),
-            orphans=() if fault or damaged else tuple(_orphans(files.values(), active, log)),
+            orphans=() if problem or damaged else tuple(_orphans(files.values(), active, log)),
             manifests=tuple(_unreadable(root)),
-            torn_checkpoints=_torn_checkpoints(root / LOG, versions) if fault else (),
+            torn_checkpoints=_torn_checkpoints(root / LOG, versions) if problem else (),
             set_aside=tuple(sorted({int(f.name[:20]) for f in fitting(self.layout.aside_path(place), "[0-9]*.json*")})),
         )
 

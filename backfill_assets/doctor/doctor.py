@@ -17,7 +17,15 @@ from backfill_assets.core.unit import AttemptState, Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.stored_tables import StoredTable, StoredTables
 from backfill_assets.doctor.files import REPORTS, FilesExam, days_of
-from backfill_assets.doctor.findings import RECONCILE, Cure, EventLog, Finding, Gravity, Mend, Mended
+from backfill_assets.doctor.findings import (
+    RECONCILE,
+    EventLog,
+    Finding,
+    FindingSeverity,
+    Repair,
+    RepairKind,
+    RepairResult,
+)
 from backfill_assets.doctor.releases import PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
 from backfill_assets.release.finish import publish_locks
@@ -51,7 +59,7 @@ class Doctor(OnWarehouse):
         found += _examined("files", self._files(stored))
         for name in sorted(self.tables):
             found += _examined(f"published/{name}", self._published(name, stored))
-        return tuple(sorted(dict.fromkeys(found), key=lambda f: (list(Gravity).index(f.severity), f.what)))
+        return tuple(sorted(dict.fromkeys(found), key=lambda f: (list(FindingSeverity).index(f.severity), f.what)))
 
     def _files(self, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now = self.clock.now()
@@ -80,7 +88,7 @@ class Doctor(OnWarehouse):
             return
         if differing := self.data_releases.differing():
             what = f"the table data_releases is not what the ledger says of {len(differing)} releases, first {differing[0]}"
-            yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
+            yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
 
     def _published(self, name: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now, place = self.clock.now(), f"published/{name}"
@@ -116,13 +124,15 @@ def _examined(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except (BackfillError, OSError) as error:
-        yield Finding(Gravity.error, f"{what} cannot be examined to the end: {error}", "mend that, and look again")
+        yield Finding(
+            FindingSeverity.error, f"{what} cannot be examined to the end: {error}", "mend that, and look again"
+        )
 
 
 _LOG: Final = logging.getLogger(__name__)
 _LOCK: Final = "doctor"
 _NO_WAIT: Final = dt.timedelta(0)
-_RECONCILE: Final = Cure(Mend.reconcile)
+_RECONCILE: Final = Repair(RepairKind.reconcile)
 _ROUNDS: Final = 4
 """A log that can be read again may have more to tell."""
 
@@ -134,108 +144,108 @@ class Repairer:
     doctor: Doctor
     reconcile: Reconcile
 
-    def repair(self) -> tuple[Mended, ...]:
+    def repair(self) -> tuple[RepairResult, ...]:
         """Mend what may be mended, and what shows only after that; what could not be mended says why.
 
         Raises:
             LedgerError: somebody else is repairing at this moment.
         """
-        done: list[Mended] = []
-        tried: set[Cure] = set()
+        done: list[RepairResult] = []
+        tried: set[Repair] = set()
         with self.doctor.ledger.lock(_LOCK, _NO_WAIT):
             for _ in range(_ROUNDS):
                 found = self._found(tried)
                 # In this order: a commit that was set aside decides what else is to be mended.
-                for cure in sorted(found, key=lambda c: list(Mend).index(c.mend)):
-                    done += self._mended(cure, found[cure])
+                for repair in sorted(found, key=lambda c: list(RepairKind).index(c.kind)):
+                    done += self._repaired(repair, found[repair])
                 tried |= found.keys()
-                if not any(cure.mend is not Mend.reconcile for cure in found):
+                if not any(repair.kind is not RepairKind.reconcile for repair in found):
                     break
                 # What else was mended may have more to be reconciled.
                 tried.discard(_RECONCILE)
         return tuple(done)
 
-    def _found(self, tried: Collection[Cure]) -> Mapping[Cure, Sequence[Finding]]:
-        found: dict[Cure, list[Finding]] = {}
+    def _found(self, tried: Collection[Repair]) -> Mapping[Repair, Sequence[Finding]]:
+        found: dict[Repair, list[Finding]] = {}
         for finding in self.doctor.examine():
-            if finding.cure is not None and finding.cure not in tried:
-                found.setdefault(finding.cure, []).append(finding)
+            if finding.repair is not None and finding.repair not in tried:
+                found.setdefault(finding.repair, []).append(finding)
         return found
 
-    def _mended(self, cure: Cure, findings: Sequence[Finding]) -> Iterator[Mended]:
+    def _repaired(self, repair: Repair, findings: Sequence[Finding]) -> Iterator[RepairResult]:
         try:
             # Recorded first: there must be no repair that nobody can read about, even if this one dies.
             for finding in findings:
-                self._record(cure, finding)
-            fault = self._mend(cure)
+                self._record(repair, finding)
+            problem = self._carry_out(repair)
         except (BackfillError, OSError) as error:
-            fault = str(error)
-        return (Mended(cure, finding.what, fault) for finding in findings)
+            problem = str(error)
+        return (RepairResult(repair, finding.what, problem) for finding in findings)
 
-    def _record(self, cure: Cure, finding: Finding) -> None:
+    def _record(self, repair: Repair, finding: Finding) -> None:
         _LOG.info("repair by %s: %s: %s", self.doctor.identity.name(), finding.what, finding.repair)
         doctor, text = self.doctor, f"{finding.what}: {finding.repair}"
-        campaign = doctor.ledger.campaign_of(cure.unit) if cure.unit else None
+        campaign = doctor.ledger.campaign_of(repair.unit) if repair.unit else None
         if campaign is not None:
             entry = JournalEntry(campaign.id, doctor.clock.now(), self.doctor.identity.name(), Action.repaired, text)
             doctor.ledger.note(entry)
-        if cure.dataset and doctor.events is not None:
-            doctor.events.note(cure.dataset, f"repaired by {self.doctor.identity.name()}: {text}")
+        if repair.dataset and doctor.events is not None:
+            doctor.events.note(repair.dataset, f"repaired by {self.doctor.identity.name()}: {text}")
 
-    def _mend(self, cure: Cure) -> str:
+    def _carry_out(self, repair: Repair) -> str:
         """Do it; why it could not be done, or nothing."""
         doctor = self.doctor
-        with publish_locks(doctor.ledger, cure.locked, _NO_WAIT):
-            match cure.mend:
-                case Mend.set_aside | Mend.checkpoint | Mend.files:
-                    self._in_files(cure)
-                case Mend.manifest | Mend.commit | Mend.seal:
-                    self._in_table(cure)
-                case Mend.reconcile:
+        with publish_locks(doctor.ledger, repair.locked, _NO_WAIT):
+            match repair.kind:
+                case RepairKind.set_aside | RepairKind.checkpoint | RepairKind.files:
+                    self._in_files(repair)
+                case RepairKind.manifest | RepairKind.commit | RepairKind.seal:
+                    self._in_table(repair)
+                case RepairKind.reconcile:
                     return self._reconcile()
-                case Mend.attempt | Mend.run:
-                    self._end(cure)
-                case Mend.lock:
+                case RepairKind.attempt | RepairKind.run:
+                    self._end(repair)
+                case RepairKind.lock:
                     # Whoever takes a lock over and lets go of it has freed it; one that is held again stays so.
-                    with doctor.ledger.lock(cure.subject, _NO_WAIT):
+                    with doctor.ledger.lock(repair.subject, _NO_WAIT):
                         pass
-                case Mend.stage:
-                    self._forget_staged(cure.dataset)
-                case Mend.tell:
+                case RepairKind.stage:
+                    self._forget_staged(repair.dataset)
+                case RepairKind.report:
                     if doctor.events is not None:
-                        doctor.events.tell(cure.subject, [parse_day(day, "day") for day in cure.paths])
+                        doctor.events.report(repair.subject, [parse_day(day, "day") for day in repair.paths])
                 case _:
-                    assert_never(cure.mend)
+                    assert_never(repair.kind)
         return ""
 
     def _reconcile(self) -> str:
         # A table that cannot be read must not keep the others from being mended.
         broken = {table.dataset for table in self.doctor.stored.look() if not table.readable}
         done = self.reconcile.run([name for name in self.doctor.tables if name not in broken])
-        return "; ".join(str(repair) for repair in done if repair.kind.left)
+        return "; ".join(str(settled) for settled in done if settled.kind.left)
 
-    def _in_files(self, cure: Cure) -> None:
-        doctor, place = self.doctor, cure.subject
-        if cure.mend is Mend.set_aside:
+    def _in_files(self, repair: Repair) -> None:
+        doctor, place = self.doctor, repair.subject
+        if repair.kind is RepairKind.set_aside:
             if place.startswith("staging/"):
-                self._forget_staged(cure.dataset)
-            doctor.stored.set_aside(place, int(cure.paths[0]))
-        elif cure.mend is Mend.checkpoint:
-            doctor.stored.set_aside_checkpoint(place, int(cure.paths[0]))
+                self._forget_staged(repair.dataset)
+            doctor.stored.set_aside(place, int(repair.paths[0]))
+        elif repair.kind is RepairKind.checkpoint:
+            doctor.stored.set_aside_checkpoint(place, int(repair.paths[0]))
         elif place == REPORTS:
-            doctor.reports.remove(cure.paths)
-        elif cure.paths[0].startswith(f"{SHADOW}/"):
-            doctor.tables[cure.dataset].delete(cure.paths)
+            doctor.reports.remove(repair.paths)
+        elif repair.paths[0].startswith(f"{SHADOW}/"):
+            doctor.tables[repair.dataset].delete(repair.paths)
         else:
-            doctor.stored.remove(place, cure.paths)
+            doctor.stored.remove(place, repair.paths)
 
-    def _in_table(self, cure: Cure) -> None:
-        table = self.doctor.tables[cure.dataset]
-        if cure.mend is Mend.seal:
-            table.seal(cure.subject)
+    def _in_table(self, repair: Repair) -> None:
+        table = self.doctor.tables[repair.dataset]
+        if repair.kind is RepairKind.seal:
+            table.seal(repair.subject)
             return
-        record = self.doctor.ledger.release(cure.subject)
-        if cure.mend is Mend.manifest:
+        record = self.doctor.ledger.release(repair.subject)
+        if repair.kind is RepairKind.manifest:
             table.store_manifest(record.manifest)
         elif record.version is not None:
             table.commit(record.manifest, record.version - 1)
@@ -245,17 +255,17 @@ class Repairer:
         ledger, days = self.doctor.ledger, days_of(self.doctor.definitions.get(dataset), self.doctor.clock.now())
         ledger.add_staged(replace(day, inputs="", code="") for day in ledger.staged(dataset, days).values())
 
-    def _end(self, cure: Cure) -> None:
+    def _end(self, repair: Repair) -> None:
         ledger, now = self.doctor.ledger, self.doctor.clock.now()
-        if cure.mend is Mend.attempt:
+        if repair.kind is RepairKind.attempt:
             # Looked at again: a worker that was only slow has renewed its lease meanwhile.
             running = ledger.attempts(state=AttemptState.running)
-            over = [a for a in running if a.number == int(cure.subject) and a.lease_until < now]
+            over = [a for a in running if a.number == int(repair.subject) and a.lease_until < now]
             if not over:
                 return
             run = over[0].run
         else:
-            run = cure.subject
+            run = repair.subject
             over = list(ledger.attempts(state=AttemptState.running, run=run))
         for attempt in over:
             ledger.end_attempt(attempt.number, AttemptState.lost)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 
-class Gravity(StrEnum):
+class FindingSeverity(StrEnum):
     """How bad a finding is."""
 
     error = "error"
@@ -17,7 +17,7 @@ class Gravity(StrEnum):
     info = "info"
 
 
-class Mend(StrEnum):
+class RepairKind(StrEnum):
     """What a repair may do, in the order in which it does it; each may be done twice, and nothing is lost by any."""
 
     set_aside = "sets the commit aside below _set_aside/, so that the version before it is read again"
@@ -31,7 +31,7 @@ class Mend(StrEnum):
     seal = "seals the shadow"
     files = "removes the files"
     stage = "has its days staged again by the next launch that needs them"
-    tell = "tells Dagster of the release"
+    report = "tells Dagster of the release"
 
 
 RECONCILE: Final = "run: backfill reconcile"
@@ -42,22 +42,30 @@ LEDGER_ALTERED: Final = "the ledger was altered: restore it from a backup, or fi
 
 
 @dataclass(frozen=True)
-class Cure:
+class Repair:
     """A repair that is safe. `subject` is what it is done to: a release, an attempt's number, a run, a lock or a folder.
 
     `paths` are files below that folder; `dataset` and `unit` say where it is recorded, and are empty where it concerns none.
     """
 
-    mend: Mend
+    kind: RepairKind
     subject: str = ""
     dataset: str = ""
     unit: str = ""
     paths: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """What it does, for people."""
+        return self.kind.value
+
     @property
     def locked(self) -> tuple[str, ...]:
         """The dataset that nobody may release while it is done; none where it does not touch the published table."""
-        touches = self.subject.startswith("published/") or self.mend in {Mend.manifest, Mend.commit, Mend.seal}
+        touches = self.subject.startswith("published/") or self.kind in {
+            RepairKind.manifest,
+            RepairKind.commit,
+            RepairKind.seal,
+        }
         return (self.dataset,) if touches else ()
 
 
@@ -65,33 +73,28 @@ class Cure:
 class Finding:
     """One thing that is not as it should be: what a repair does about it, if it may, and what a person does otherwise."""
 
-    severity: Gravity
+    severity: FindingSeverity
     what: str
     remedy: str
-    cure: Cure | None = None
-
-    @property
-    def repair(self) -> str:
-        """What `--repair` does about it; empty where a person has to decide."""
-        return self.cure.mend.value if self.cure else ""
+    repair: Repair | None = None
 
     def __str__(self) -> str:
         """One line for people."""
-        mended = f"--repair {self.repair}, or " if self.cure else ""
-        return f"{self.severity.value}: {self.what}; {mended}{self.remedy}"
+        automatic = f"--repair {self.repair}, or " if self.repair else ""
+        return f"{self.severity.value}: {self.what}; {automatic}{self.remedy}"
 
 
 @dataclass(frozen=True)
-class Mended:
-    """What a repair did; `fault` says why it did not, and is empty where it did."""
+class RepairResult:
+    """What a repair did; `problem` says why it did not, and is empty where it did."""
 
-    cure: Cure
+    repair: Repair
     what: str
-    fault: str = ""
+    problem: str = ""
 
     def __str__(self) -> str:
         """One line for people."""
-        return f"not mended: {self.what}: {self.fault}" if self.fault else f"{self.what}: {self.cure.mend.value}"
+        return f"not repaired: {self.what}: {self.problem}" if self.problem else f"{self.what}: {self.repair}"
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,11 @@ class EventLog(Protocol):
         """End a run as failed, or as canceled where that was asked for; false if it is over already, or nobody knows it."""
         ...
 
-    def told(self, dataset: str) -> Mapping[dt.date, str]:
+    def reported(self, dataset: str) -> Mapping[dt.date, str]:
         """The release that the newest materialization of each published day names; empty text where it names none."""
         ...
 
-    def tell(self, release: str, days: Collection[dt.date]) -> None:
+    def report(self, release: str, days: Collection[dt.date]) -> None:
         """Tell of some days of a release, as whoever released them would have."""
         ...
 

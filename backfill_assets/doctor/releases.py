@@ -22,7 +22,7 @@ from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
 from backfill_assets.delta.reading import LOG, SEALED
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Cure, Finding, Gravity, Mend
+from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Finding, FindingSeverity, Repair, RepairKind
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import taken_back, unit_or_none
 
@@ -73,28 +73,32 @@ class PublishedExam:
     def _true(self) -> Sequence[ReleaseRecord]:
         return [r for r in self._records.values() if r.state is ReleaseState.finalized]
 
-    def _cure(self, mend: Mend, record: ReleaseRecord) -> Cure:
-        return Cure(mend, record.manifest.release, self.name, record.manifest.unit)
+    def _repair(self, kind: RepairKind, record: ReleaseRecord) -> Repair:
+        return Repair(kind, record.manifest.release, self.name, record.manifest.unit)
 
     def _release(self, record: ReleaseRecord) -> Iterator[Finding]:
         release = record.manifest.release
         if record.state is ReleaseState.intent and self.busy:
             what = f"release {release} is being made by {self.busy.holder}"
             yield Finding(
-                Gravity.info, what, f"look again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC"
+                FindingSeverity.info,
+                what,
+                f"look again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC",
             )
         elif record.state is ReleaseState.intent:
             what = f"release {release} is intended and not finished"
-            yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
+            yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
         elif self._given_up_in_vain(record):
             what = f"release {release} was given up in the ledger, but is in the Delta log of its table"
-            yield Finding(Gravity.error, what, RECONCILE, Cure(Mend.reconcile))
+            yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
         elif record.state is ReleaseState.finalized and not self._committed(release):
             what = f"release {release} is finalized in the ledger, but not in the Delta log of its table"
             remedy = "the table was replaced or restored from a backup; restore the ledger of the same time"
             # Only what a repair itself has taken out of the log, and only where nothing came after it.
             lost = record.version in self.stored.set_aside and self.table.version() == (record.version or 0) - 1
-            yield Finding(Gravity.error, what, remedy, self._cure(Mend.commit, record) if lost else None)
+            yield Finding(
+                FindingSeverity.error, what, remedy, self._repair(RepairKind.commit, record) if lost else None
+            )
 
     def _given_up_in_vain(self, record: ReleaseRecord) -> bool:
         return record.state is ReleaseState.abandoned and record.manifest.release in self._hashes
@@ -107,48 +111,62 @@ class PublishedExam:
         for commit in self._commits:
             if commit.kind is CommitKind.foreign:
                 what = f"{self.name}: version {commit.version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M}) is no release"
-                yield Finding(Gravity.warning, what, "find out who writes to the published table: only releases may")
+                yield Finding(
+                    FindingSeverity.warning, what, "find out who writes to the published table: only releases may"
+                )
             elif commit.kind is CommitKind.release and commit.release not in self._records:
                 what = f"release {commit.release} is in the Delta log of {self.name}, but not in the ledger"
                 known = self._manifests.get(commit.release)
-                cure = Cure(Mend.reconcile) if known is not None and known.hash == commit.manifest else None
+                repair = Repair(RepairKind.reconcile) if known is not None and known.hash == commit.manifest else None
                 yield Finding(
-                    Gravity.error, what, RECONCILE if cure else f"{RESTORE_MANIFESTS}, then {RECONCILE}", cure
+                    FindingSeverity.error,
+                    what,
+                    RECONCILE if repair else f"{RESTORE_MANIFESTS}, then {RECONCILE}",
+                    repair,
                 )
             record = self._records.get(commit.release)
             if record is not None and record.manifest.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} in the ledger is not the one that was committed"
                 yield Finding(
-                    Gravity.error, what, "restore the ledger from a backup; it cannot be rolled back by this one"
+                    FindingSeverity.error,
+                    what,
+                    "restore the ledger from a backup; it cannot be rolled back by this one",
                 )
             stored = self._manifests.get(commit.release)
             if stored is not None and stored.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} on disk is not the one that was committed"
-                yield Finding(Gravity.error, what, f"{RESTORE_MANIFESTS}; do not roll back from this one")
+                yield Finding(FindingSeverity.error, what, f"{RESTORE_MANIFESTS}; do not roll back from this one")
 
     def _manifest_findings(self) -> Iterator[Finding]:
         for release in self.stored.manifests:
             what = f"the manifest of release {release} of {self.name} cannot be read"
-            yield Finding(Gravity.error, what, RESTORE_MANIFESTS, self._manifest_cure(self._records.get(release)))
+            yield Finding(
+                FindingSeverity.error, what, RESTORE_MANIFESTS, self._manifest_repair(self._records.get(release))
+            )
         if self.stored.manifests:
             return
         for record in self._true:
             if record.manifest.release not in self._manifests:
                 what = f"release {record.manifest.release} has no manifest beside its table"
                 yield Finding(
-                    Gravity.warning, what, f"{RESTORE_MANIFESTS}; the ledger still has it", self._manifest_cure(record)
+                    FindingSeverity.warning,
+                    what,
+                    f"{RESTORE_MANIFESTS}; the ledger still has it",
+                    self._manifest_repair(record),
                 )
         for release in self._manifests.keys() - self._records.keys() - self._hashes.keys():
             if self.table.committed(release) is not None:
                 what = f"release {release} has a manifest and a commit, but the ledger does not know it"
-                yield Finding(Gravity.error, what, RECONCILE, Cure(Mend.reconcile))
+                yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
 
-    def _manifest_cure(self, record: ReleaseRecord | None) -> Cure | None:
+    def _manifest_repair(self, record: ReleaseRecord | None) -> Repair | None:
         """The ledger's manifest is believed where it is the one that was committed, or the log no longer says."""
         if record is None:
             return None
         own = record.manifest.hash
-        return self._cure(Mend.manifest, record) if self._hashes.get(record.manifest.release, own) == own else None
+        return (
+            self._repair(RepairKind.manifest, record) if self._hashes.get(record.manifest.release, own) == own else None
+        )
 
     def _contents(self) -> Iterator[Finding]:
         """Whether readers see of each day the files that its last release brought; a foreign commit is told of already."""
@@ -169,7 +187,9 @@ class PublishedExam:
             days, releases = [day for day, _ in differing], sorted({release for _, release in differing})
             what = f"{self.name} {format_days(days)}: readers see other files than {', '.join(releases[:3])} brought"
             yield Finding(
-                Gravity.error, what, "the log was cut or replaced: restore it from a backup, or publish these days anew"
+                FindingSeverity.error,
+                what,
+                "the log was cut or replaced: restore it from a backup, or publish these days anew",
             )
 
     def _files(self) -> Iterator[Finding]:
@@ -177,13 +197,15 @@ class PublishedExam:
         if lost:
             days = format_days(f.day for f in lost)
             what = f"{self.name} {days}: {len(lost)} files that readers see are gone or have another size, first {lost[0].path}"
-            yield Finding(Gravity.error, what, "restore them from a backup, or build these days anew and publish")
+            yield Finding(
+                FindingSeverity.error, what, "restore them from a backup, or build these days anew and publish"
+            )
         for record in self._true:
             gone = self.table.missing_files(record.manifest.removed) if self._restorable(record) else ()
             if gone:
                 days = format_days(f.day for f in gone)
                 what = f"release {record.manifest.release} cannot be rolled back for {days}: files are gone"
-                yield Finding(Gravity.warning, what, "restore them from a backup, or roll back other days only")
+                yield Finding(FindingSeverity.warning, what, "restore them from a backup, or roll back other days only")
 
     def _restorable(self, record: ReleaseRecord) -> bool:
         if record.manifest.kind is not ReleaseKind.publish or record.since is None:
@@ -208,5 +230,5 @@ class PublishedExam:
                     what = (
                         f"the shadow {folder} of {self.name} is published, but still a table that could be written to"
                     )
-                    cure = Cure(Mend.seal, folder, self.name, record.manifest.unit)
-                    yield Finding(Gravity.info, what, "publish its unit again, which seals it", cure)
+                    repair = Repair(RepairKind.seal, folder, self.name, record.manifest.unit)
+                    yield Finding(FindingSeverity.info, what, "publish its unit again, which seals it", repair)

@@ -12,7 +12,16 @@ from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ahead
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.doctor.findings import LEDGER_ALTERED, RECONCILE, Cure, EventLog, Finding, Gravity, Mend, RunAtWork
+from backfill_assets.doctor.findings import (
+    LEDGER_ALTERED,
+    RECONCILE,
+    EventLog,
+    Finding,
+    FindingSeverity,
+    Repair,
+    RepairKind,
+    RunAtWork,
+)
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
 
@@ -40,7 +49,7 @@ class WorkExam:
         for unit in self._open:
             if not unit.campaign and launch_of(unit) not in known and unit.id not in at_work:
                 what = f"unit {unit.id} claims its days, but its launch {launch_of(unit)} is no longer in Dagster"
-                yield Finding(Gravity.warning, what, _go_on(unit))
+                yield Finding(FindingSeverity.warning, what, _go_on(unit))
 
     @property
     def launches(self) -> frozenset[str]:
@@ -62,54 +71,56 @@ class WorkExam:
                     f"attempt {attempt.number} of {attempt.dataset} {format_days(attempt.days)} (run {attempt.run}) "
                     "counts as running, but its lease is over"
                 )
-                cure = Cure(Mend.attempt, str(attempt.number), attempt.dataset, attempt.unit)
-                yield Finding(Gravity.warning, what, "end its run if it still shows, and launch the days again", cure)
+                repair = Repair(RepairKind.attempt, str(attempt.number), attempt.dataset, attempt.unit)
+                yield Finding(
+                    FindingSeverity.warning, what, "end its run if it still shows, and launch the days again", repair
+                )
 
     def _locks(self) -> Iterator[Finding]:
         for lock in self.ledger.locks():
             if lock.until < self.now:
                 what = f"the lock {lock.name} is left by {lock.holder}, whose lease ended at {lock.until:%Y-%m-%d %H:%M:%S} UTC"
                 remedy = "nothing: whoever needs it next takes it over"
-                yield Finding(Gravity.info, what, remedy, Cure(Mend.lock, lock.name))
+                yield Finding(FindingSeverity.info, what, remedy, Repair(RepairKind.lock, lock.name))
 
     def _unit(self, unit: Unit) -> Iterator[Finding]:
         campaign = self._campaigns.get(unit.campaign)
         if unit.campaign and (campaign is None or campaign.unit != unit.id):
             what = f"unit {unit.id} claims its days for campaign {unit.campaign}, whose launch was not completed"
             remedy = f"complete it (backfill launch {unit.campaign}) or give it up (backfill discard {unit.id})"
-            yield Finding(Gravity.warning, what, remedy)
+            yield Finding(FindingSeverity.warning, what, remedy)
         elif unit.opened_at <= self.old:
             what = f"unit {unit.id} of {unit.by} has been open since {unit.opened_at:%Y-%m-%d} and claims its days"
             remedy = f"publish it (backfill publish {unit.id}) or give it up (backfill discard {unit.id})"
-            yield Finding(Gravity.info, what, remedy)
+            yield Finding(FindingSeverity.info, what, remedy)
 
     def _campaign(self, campaign: Campaign) -> Iterator[Finding]:
         if campaign.unit:
             journal = self.ledger.journal(campaign.id)
             yield from self._approvals(campaign, journal)
-            yield from self._told(campaign, journal)
+            yield from self._names_of(campaign, journal)
 
     def _approvals(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         given = {approval.at for approval in self.ledger.approvals(campaign.unit)}
         noted = {entry.at for entry in journal if entry.action is Action.approved}
         for at in sorted(given - noted):
             what = f"campaign {campaign.id} has an approval of {at:%Y-%m-%d %H:%M:%S} UTC that its journal does not tell of"
-            yield Finding(Gravity.error, what, LEDGER_ALTERED)
+            yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
         for at in sorted(noted - given):
             what = f"the journal of campaign {campaign.id} tells of an approval at {at:%Y-%m-%d %H:%M:%S} UTC that is not there"
-            yield Finding(Gravity.error, what, LEDGER_ALTERED)
+            yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
 
-    def _told(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
+    def _names_of(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         records = self.ledger.releases(unit=campaign.unit)
         true = {r.manifest.release for r in records if r.state is ReleaseState.finalized}
         noted = {release for entry in journal for release in entry.released}
         unsettled = {r.manifest.release for r in records if r.state is ReleaseState.intent}
-        for release in sorted(_to_be_told(records) - noted):
+        for release in sorted(_to_be_noted(records) - noted):
             what = f"release {release} is not in the journal of its campaign {campaign.id}"
-            yield Finding(Gravity.warning, what, RECONCILE, Cure(Mend.reconcile))
+            yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
         for release in sorted(noted - true - unsettled):
             what = f"the journal of campaign {campaign.id} tells of release {release}, which the ledger does not have as true"
-            yield Finding(Gravity.error, what, LEDGER_ALTERED)
+            yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
 
 
 def launch_of(unit: Unit) -> str:
@@ -117,7 +128,7 @@ def launch_of(unit: Unit) -> str:
     return unit.opened_by.partition("/")[0]
 
 
-def _to_be_told(records: Collection[ReleaseRecord]) -> frozenset[str]:
+def _to_be_noted(records: Collection[ReleaseRecord]) -> frozenset[str]:
     """Releases of which a journal tells: not what was taken back before anybody could notice."""
     undone = taken_back(records)
     return frozenset(
@@ -175,19 +186,19 @@ class EventsExam:
         if busy:
             return
         records = self.ledger.releases(name)
-        newest, told = _newest(records), self.events.told(name)
-        lacking: dict[str, list[dt.date]] = {}
+        newest, told = _newest(records), self.events.reported(name)
+        missing: dict[str, list[dt.date]] = {}
         for day, record in newest.items():
             if record.manifest.release not in _names(told.get(day, "")) and not self._telling(record):
-                lacking.setdefault(record.manifest.release, []).append(day)
+                missing.setdefault(record.manifest.release, []).append(day)
         manifests = {record.manifest.release: record.manifest for record in records}
-        for release, days in sorted(lacking.items()):
+        for release, days in sorted(missing.items()):
             unit, kind = manifests[release].unit, manifests[release].kind
             what = f"release {release} of {name}: Dagster was not told of {format_days(days)}"
-            cure = Cure(Mend.tell, release, name, unit, tuple(day.isoformat() for day in sorted(days)))
+            repair = Repair(RepairKind.report, release, name, unit, tuple(day.isoformat() for day in sorted(days)))
             # Publishing the unit of a rollback would undo the rollback.
             command = f"publish {unit}" if kind is ReleaseKind.publish else "doctor --repair"
-            yield Finding(Gravity.warning, what, f"run: backfill {command}, which tells it again", cure)
+            yield Finding(FindingSeverity.warning, what, f"run: backfill {command}, which tells it again", repair)
         yield from _never_released(name, {day: release for day, release in told.items() if day not in newest})
 
     def _telling(self, record: ReleaseRecord) -> bool:
@@ -203,14 +214,19 @@ class EventsExam:
                 f"run {run.id} shows as started, but the lease of its attempt {last.number} of {last.dataset} is lost"
             )
             yield Finding(
-                Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, last.dataset, last.unit)
+                FindingSeverity.warning,
+                what,
+                "terminate it in Dagster",
+                Repair(RepairKind.run, run.id, last.dataset, last.unit),
             )
         elif run.ended_process is not None and not self._overdue(attempts):
             what = f"run {run.id} shows as started, but its process {run.ended_process} is gone"
-            yield Finding(Gravity.warning, what, "terminate it in Dagster", Cure(Mend.run, run.id, unit=run.unit))
+            yield Finding(
+                FindingSeverity.warning, what, "terminate it in Dagster", Repair(RepairKind.run, run.id, unit=run.unit)
+            )
         elif not _alive(attempts) and run.started_at < self.settled:
             what = f"run {run.id} shows as started since {run.started_at:%Y-%m-%d %H:%M} UTC, and holds no lease"
-            yield Finding(Gravity.warning, what, "terminate it in Dagster if its process is gone")
+            yield Finding(FindingSeverity.warning, what, "terminate it in Dagster if its process is gone")
 
     def _overdue(self, attempts: Sequence[Attempt]) -> bool:
         # It has a finding of its own, whose repair ends the run as well.
@@ -247,7 +263,7 @@ def _never_released(name: str, told: Mapping[dt.date, str]) -> Iterator[Finding]
         said = f"release {release}" if release else _NO_RELEASE
         what = f"Dagster shows {name} {format_days(days)} as published by {said}, but the ledger has no such release"
         remedy = "if the ledger lost it: backfill reconcile; otherwise wipe the materializations of these partitions in Dagster"
-        yield Finding(Gravity.warning, what, remedy)
+        yield Finding(FindingSeverity.warning, what, remedy)
 
 
 _WRONG: Final = "that clock was ahead, or the one of this host is behind"
@@ -289,15 +305,17 @@ class ClockExam:
         ahead = [r for r in self.ledger.releases(name) if is_ahead(r.manifest.created_at, self.now)]
         true = [r for r in ahead if r.state is ReleaseState.finalized]
         if lasting := [r for r in true if r.corrected is None]:
-            what = f"{self._told(lasting)}: no release after it tells when it was made, so its rollback window does not end"
+            what = f"{self._names_of(lasting)}: no release after it tells when it was made, so its rollback window does not end"
             yield Finding(
-                Gravity.warning, what, f"{_RIGHT}; the next release, of any dataset, is dated right and ends this"
+                FindingSeverity.warning,
+                what,
+                f"{_RIGHT}; the next release, of any dataset, is dated right and ends this",
             )
         if ended := [r for r in true if r.corrected is not None]:
-            what = f"{self._told(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, when the next release was"
-            yield Finding(Gravity.info, what, "nothing: the releases after it are dated right")
+            what = f"{self._names_of(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, when the next release was"
+            yield Finding(FindingSeverity.info, what, "nothing: the releases after it are dated right")
 
-    def _told(self, releases: Collection[ReleaseRecord]) -> str:
+    def _names_of(self, releases: Collection[ReleaseRecord]) -> str:
         oldest = [*releases][-1].manifest
         more = f" and {len(releases) - 1} more" if len(releases) > 1 else ""
         return (
@@ -324,4 +342,4 @@ class ClockExam:
                 f"{len(found)} {kind} lie in the future, first {first.name} by {first.by} at {first.at:%Y-%m-%d %H:%M} UTC: "
                 f"{_WRONG}"
             )
-            yield Finding(Gravity.warning, what, f"{_RIGHT}; {remedy}")
+            yield Finding(FindingSeverity.warning, what, f"{_RIGHT}; {remedy}")

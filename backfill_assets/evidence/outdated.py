@@ -45,9 +45,9 @@ class UpstreamPlaces(OnWarehouse):
         own = tuple(day for day in days if day in held)
         evidence = self.ledger.evidence(unit.id, upstream, own) if own else {}
         good = {day: e for (_, day), e in evidence.items() if e.verdicts and e.passed}
-        if lacking := [day for day in own if day not in good]:
+        if missing := [day for day in own if day not in good]:
             raise EvidenceError(
-                f"{name} cannot be built yet: {upstream} {format_days(lacking)} belongs to the same unit {unit.id} and has "
+                f"{name} cannot be built yet: {upstream} {format_days(missing)} belongs to the same unit {unit.id} and has "
                 f"not passed its checks. Materialize {upstream} first, or go on with: backfill resume {unit.handle}"
             )
         places: dict[str, list[dt.date]] = {PUBLISHED: [day for day in days if day not in good]}
@@ -75,8 +75,8 @@ def absent_before(
         read = frozenset(upstream.places.get(PUBLISHED, ())) & {d for own in before.values() for d in own}
         absent = read - published_among(ledger, tables[name], name, read)
         for day, own in before.items():
-            if lacking := tuple(d for d in own if d in absent):
-                found[day][name] = lacking
+            if missing := tuple(d for d in own if d in absent):
+                found[day][name] = missing
     return found
 
 
@@ -177,13 +177,13 @@ class Refresh:
 class Relaunches(OnWarehouse):
     """Plans launches; launches nothing."""
 
-    def of_unit(self, unit: Unit, lacking: Collection[DatasetDay]) -> tuple[Relaunch, ...]:
+    def of_unit(self, unit: Unit, missing: Collection[DatasetDay]) -> tuple[Relaunch, ...]:
         """What brings a unit the days that it lacks, and those of its days that are built from them.
 
         One launch, whose runs leave out what needs no work; several only if the datasets of the unit differ in their days.
         """
         need: _Need = {}
-        for name, day in lacking:
+        for name, day in missing:
             need.setdefault(name, set()).add(day)
         for name in self.catalog.upstream_first(unit.targets):
             for above in self.catalog.upstreams.get(name, ()):

@@ -18,7 +18,7 @@ from backfill_assets.evidence.basis import BasisNow, ContentFingerprints, Conten
 from backfill_assets.warehouse import OnWarehouse
 
 
-class Fault(StrEnum):
+class Blocker(StrEnum):
     """Why a day's evidence does not carry a release."""
 
     missing = "has no evidence"
@@ -35,67 +35,67 @@ class Fault(StrEnum):
     @property
     def state(self) -> str:
         """The same in a word: missing, failed or stale."""
-        if self is Fault.failed:
+        if self is Blocker.failed:
             return "failed"
-        return "missing" if self in {Fault.missing, Fault.incomplete} else "stale"
+        return "missing" if self in {Blocker.missing, Blocker.incomplete} else "stale"
 
 
-MOVED = frozenset({Fault.inputs_moved, Fault.upstream_moved, Fault.published_moved})
+MOVED = frozenset({Blocker.inputs_moved, Blocker.upstream_moved, Blocker.published_moved})
 """What makes a day that has passed stale without anybody having failed."""
-UNFINISHED = frozenset({Fault.missing, Fault.incomplete, Fault.failed, Fault.upstream_moved})
+UNFINISHED = frozenset({Blocker.missing, Blocker.incomplete, Blocker.failed, Blocker.upstream_moved})
 """What another run of the same launch still builds, or has reported itself."""
 
 
 @dataclass(frozen=True)
-class DayFault:
+class DayBlocker:
     """One reason why one day cannot be released."""
 
     dataset: str
     day: dt.date
-    fault: Fault
+    reason: Blocker
     detail: str = ""
 
     @property
     def words(self) -> str:
         """The reason as people read it."""
-        return f"{self.fault.value}: {self.detail}" if self.detail else self.fault.value
+        return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
 
 
-def faults_of(
+def blockers_of(
     day: DatasetDay, evidence: DayEvidence | None, required: Iterable[str], now: Basis
-) -> tuple[DayFault, ...]:
+) -> tuple[DayBlocker, ...]:
     """What is wrong with a day's evidence, given the checks required and the basis as it is now; empty means releasable.
 
     `now.published` may be the evidence's own digest where only the layout, not the content, of the published files moved.
     """
     dataset, date = day
     if evidence is None:
-        return (DayFault(dataset, date, Fault.missing),)
+        return (DayBlocker(dataset, date, Blocker.missing),)
     if evidence.altered:
-        return (DayFault(dataset, date, Fault.altered),)
-    faults = []
-    lacking = sorted(set(required) - {v.check for v in evidence.verdicts})
-    if lacking:
-        faults.append(DayFault(dataset, date, Fault.incomplete, ", ".join(lacking)))
-    faults += [DayFault(dataset, date, Fault.failed, str(v)) for v in evidence.verdicts if v.refuses]
-    moved: dict[Fault, tuple[str, str]] = {
-        Fault.inputs_moved: (evidence.basis.inputs, now.inputs),
-        Fault.upstream_moved: (evidence.basis.upstream, now.upstream),
-        Fault.code_moved: (evidence.basis.code, now.code),
-        Fault.contract_moved: (evidence.basis.contract, now.contract),
+        return (DayBlocker(dataset, date, Blocker.altered),)
+    blockers = []
+    missing = sorted(set(required) - {v.check for v in evidence.verdicts})
+    if missing:
+        blockers.append(DayBlocker(dataset, date, Blocker.incomplete, ", ".join(missing)))
+    blockers += [DayBlocker(dataset, date, Blocker.failed, str(v)) for v in evidence.verdicts if v.refuses]
+    moved: dict[Blocker, tuple[str, str]] = {
+        Blocker.inputs_moved: (evidence.basis.inputs, now.inputs),
+        Blocker.upstream_moved: (evidence.basis.upstream, now.upstream),
+        Blocker.code_moved: (evidence.basis.code, now.code),
+        Blocker.contract_moved: (evidence.basis.contract, now.contract),
     }
     if evidence.verdicts:
         # Before its checks nothing has been compared with what is published, and nothing can have moved.
-        moved[Fault.published_moved] = (evidence.basis.published, now.published)
-    faults += [DayFault(dataset, date, fault) for fault, (then, today) in moved.items() if then != today]
-    return tuple(faults)
+        moved[Blocker.published_moved] = (evidence.basis.published, now.published)
+    blockers += [DayBlocker(dataset, date, blocker) for blocker, (then, today) in moved.items() if then != today]
+    return tuple(blockers)
 
 
-def explain_faults(faults: Iterable[DayFault], most: int = 10) -> str:
+def explain_blockers(blockers: Iterable[DayBlocker], most: int = 10) -> str:
     """One line per dataset and kind of fault, days in ranges, with up to `most` details each."""
-    grouped: dict[tuple[str, Fault], list[DayFault]] = {}
-    for fault in faults:
-        grouped.setdefault((fault.dataset, fault.fault), []).append(fault)
+    grouped: dict[tuple[str, Blocker], list[DayBlocker]] = {}
+    for blocker in blockers:
+        grouped.setdefault((blocker.dataset, blocker.reason), []).append(blocker)
     lines = []
     for (dataset, kind), members in sorted(grouped.items()):
         lines.append(f"{dataset} {format_days(f.day for f in members)} {kind.value}")
@@ -134,7 +134,7 @@ class Survey:
     evidence: Mapping[DatasetDay, DayEvidence]
     versions: Mapping[str, int]
     active: Mapping[str, FilesByDay]
-    faults: tuple[DayFault, ...]
+    blockers: tuple[DayBlocker, ...]
 
     @property
     def hash(self) -> str:
@@ -173,19 +173,19 @@ class Readiness(OnWarehouse):
         """Survey all days of a unit."""
         known = self.ledger.evidence(unit.id)
         evidence = {target: known[target] for target in unit.days if target in known}
-        faults: list[DayFault] = []
+        blockers: list[DayBlocker] = []
         versions, active = {}, {}
         for name in sorted(unit.targets):
             # The version comes first: files read later than it make the commit fail, never pass.
             versions[name] = self.tables[name].version()
             active[name] = self.tables[name].active(unit.targets[name])
             mine = {day: e for (dataset, day), e in evidence.items() if dataset == name}
-            faults += self._faults(unit, name, dict.fromkeys(unit.targets[name]) | mine, active[name])
-        return Survey(unit, evidence, versions, active, tuple(faults))
+            blockers += self._blockers(unit, name, dict.fromkeys(unit.targets[name]) | mine, active[name])
+        return Survey(unit, evidence, versions, active, tuple(blockers))
 
-    def faults(self, unit: Unit, name: str, days: Collection[dt.date]) -> tuple[DayFault, ...]:
+    def blockers(self, unit: Unit, name: str, days: Collection[dt.date]) -> tuple[DayBlocker, ...]:
         """What keeps these days of a unit's dataset from being released."""
-        return tuple(self._faults(unit, name, self._evidence(unit, name, days), self.tables[name].active(days)))
+        return tuple(self._blockers(unit, name, self._evidence(unit, name, days), self.tables[name].active(days)))
 
     def stands(self, unit: Unit, name: str, days: Collection[dt.date]) -> bool:
         """Whether readers see what a unit has released of these days, and its evidence would be the same now."""
@@ -202,23 +202,23 @@ class Readiness(OnWarehouse):
         found = self.ledger.evidence(unit.id, name, days)
         return {day: found.get((name, day)) for day in days}
 
-    def _faults(self, unit: Unit, name: str, evidence: _Evidence, active: FilesByDay) -> list[DayFault]:
+    def _blockers(self, unit: Unit, name: str, evidence: _Evidence, active: FilesByDay) -> list[DayBlocker]:
         published = {day: layout_digest(active.get(day, ())) for day in evidence}
         known = {day: found for day, found in evidence.items() if found is not None}
         published |= {day: known[day].basis.published for day in self._same_content(name, known, published)}
         lost = self.tables[name].unreleasable(f for found in known.values() for f in found.shadow_files)
-        shadows = [DayFault(name, f.day, Fault.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
+        shadows = [DayBlocker(name, f.day, Blocker.shadow_moved, f"{f.path} ({f.size} bytes)") for f in lost]
         return self._moved(unit, name, evidence, published) + shadows
 
-    def _moved(self, unit: Unit, name: str, evidence: _Evidence, published: Mapping[dt.date, str]) -> list[DayFault]:
+    def _moved(self, unit: Unit, name: str, evidence: _Evidence, published: Mapping[dt.date, str]) -> list[DayBlocker]:
         days = sorted(evidence)
         inputs, code, required = self.basis.inputs(name, days), self.basis.code(name), self.basis.checks(name)
         upstream, contract = self.basis.upstream(name, days, unit), unit.contract.of(name).hash
         return [
-            fault
+            blocker
             for day in days
             for now in (Basis(inputs[day], code, contract, published.get(day, ""), upstream[day]),)
-            for fault in faults_of((name, day), evidence[day], required, now)
+            for blocker in blockers_of((name, day), evidence[day], required, now)
         ]
 
     def _same_content(
@@ -233,10 +233,10 @@ class Readiness(OnWarehouse):
         return frozenset(day for day in moved if now[day] == evidence[day].measured.published.fingerprint)
 
 
-def refusal(unit: Unit, faults: Sequence[DayFault], datasets: Mapping[str, Dataset]) -> str:
+def refusal(unit: Unit, blockers: Sequence[DayBlocker], datasets: Mapping[str, Dataset]) -> str:
     """Why a unit is not released, and what to do about it."""
-    hint = relaunch_hint(unit, {fault.day for fault in faults}, datasets)
-    return f"unit {unit.id} is not released:\n{explain_faults(faults)}\n{hint}"
+    hint = relaunch_hint(unit, {blocker.day for blocker in blockers}, datasets)
+    return f"unit {unit.id} is not released:\n{explain_blockers(blockers)}\n{hint}"
 
 
 def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, Dataset]) -> str:
@@ -290,8 +290,8 @@ def commands_for(
     if refused:
         return (*undo, give_up) if unit.state is UnitState.open else tuple(undo)
     if not whole:
-        lacking = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
-        return lacking, give_up
+        missing = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
+        return missing, give_up
     found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
     evidence = "" if unit.campaign else f" --evidence {whole}"
     found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))

@@ -42,7 +42,7 @@ class Notifier(OnWarehouse):
 
     notices: Notices
 
-    def tell(self, campaign: Campaign, notice: Notice, text: str) -> None:
+    def notify(self, campaign: Campaign, notice: Notice, text: str) -> None:
         """Send a notice if the specification asks for it, at most 1,000 characters of it, and of `stopped` one line.
 
         One that cannot be sent is noted in the campaign's journal and changes nothing else.
@@ -72,14 +72,14 @@ def _short(notice: Notice, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Aftermath(OnWarehouse):
+class AfterRelease(OnWarehouse):
     """Tells of releases that are true now. All of it may be repeated, and none of it undoes or refuses a release."""
 
     data_releases: DataReleases
-    tell: Callable[[Campaign, Notice, str], object]
+    notify: Callable[[Campaign, Notice, str], object]
     tidy: Callable[[], object]
 
-    def repairing(self) -> Aftermath:
+    def repairing(self) -> AfterRelease:
         """The same for a repair, which also looks for rows of `data_releases` that somebody has altered."""
         return replace(self, data_releases=replace(self.data_releases, whole=True))
 
@@ -116,7 +116,7 @@ class Aftermath(OnWarehouse):
             if self._noted(campaign, kind, members):
                 published = kind is ReleaseKind.publish
                 text = self._published(campaign, members) if published else _rolled_back(campaign, members[0].manifest)
-                self.tell(campaign, Notice.published if published else Notice.rolled_back, text)
+                self.notify(campaign, Notice.published if published else Notice.rolled_back, text)
 
     def _noted(self, campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> bool:
         """Write the releases into the journal unless they are there; whether they had to be."""

@@ -17,7 +17,7 @@ from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
-from backfill_assets.evidence.readiness import UNFINISHED, explain_faults
+from backfill_assets.evidence.readiness import UNFINISHED, explain_blockers
 from backfill_assets.orchestration.batches import build, in_batches
 from backfill_assets.orchestration.launches import LaunchTarget, built_together, target_of, targets_of, unit_of
 from backfill_assets.orchestration.names import (
@@ -49,7 +49,7 @@ SHADOW_CONFIG = {
 }
 
 
-def road_assets(loaded: LoadedDataset, application: Application) -> list[dg.AssetsDefinition]:
+def pipeline_assets(loaded: LoadedDataset, application: Application) -> list[dg.AssetsDefinition]:
     """The assets raw, staging and shadow of a dataset; one that is built from upstream alone has only a shadow."""
     shadow = _shadow(loaded, application)
     if loaded.dataset.source is None:
@@ -96,10 +96,10 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
         # Of a campaign, days of which no file is found pass no gate, and land nothing.
-        application.road.require_sources(name)
+        application.pipeline.require_sources(name)
         new: list[Delivery] = []
         for spark, batch in in_batches(context, application, Batch(name, days, Layer.raw)):
-            new += application.road.land(spark, name, batch).new
+            new += application.pipeline.land(spark, name, batch).new
         fresh = frozenset(new)
         deliveries = application.ledger.deliveries(name, loaded.dataset.delivery_days(days))
         known = force_by_day(loaded.dataset, deliveries)
@@ -125,7 +125,7 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
         days = _admitted_days(context, application, loaded)
         rows: dict[dt.date, int] = {}
         for spark, batch in in_batches(context, application, Batch(name, days, Layer.staging)):
-            rows |= application.road.stage(spark, name, batch)
+            rows |= application.pipeline.stage(spark, name, batch)
         for day in days:
             metadata: Mapping[str, object] = (
                 {"dagster/row_count": rows[day], "staged": "anew"} if day in rows else {"staged": "already up to date"}
@@ -284,14 +284,14 @@ def _release(
         # Its evidence may be fresh again. A retry of an old run must not undo what somebody decided since.
         raise EvidenceError(f"unit {unit.id} was rolled back; to release it again: backfill publish {unit.id}")
     if unit.state is UnitState.open:
-        faults = application.publisher.missing(unit.id)
-        unfinished = {(f.dataset, f.day) for f in faults if f.fault in UNFINISHED}
+        blockers = application.publisher.blockers(unit.id)
+        unfinished = {(f.dataset, f.day) for f in blockers if f.reason in UNFINISHED}
         here = {(dataset.name, day) for day in days}
         together = built_together(context, application, dataset.name)
         elsewhere = {(name, day) for name, found in together.items() for day in found.days} - here
-        if faults and {(f.dataset, f.day) for f in faults} <= unfinished & elsewhere:
+        if blockers and {(f.dataset, f.day) for f in blockers} <= unfinished & elsewhere:
             context.log.info(
-                f"unit {unit.id}: the release waits for {len(unfinished)} other days\n{explain_faults(faults)}"
+                f"unit {unit.id}: the release waits for {len(unfinished)} other days\n{explain_blockers(blockers)}"
             )
             return None
     return application.publisher.release(unit.id)

@@ -172,7 +172,7 @@ _ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TE
 
 
 @dataclass(frozen=True)
-class Desk:
+class Services:
     """What operators, the conductor's sensor and the runs of a campaign work with."""
 
     control: Control
@@ -181,7 +181,7 @@ class Desk:
     standings: Standings
 
 
-def desk_of(application: Application, instance: dg.DagsterInstance, webserver: str = "") -> Desk:
+def services_of(application: Application, instance: dg.DagsterInstance, webserver: str = "") -> Services:
     """The use cases for an application and an instance; a `webserver`, if named, launches the backfills."""
     gatekeeper = Gatekeeper(
         application.ledger,
@@ -191,11 +191,11 @@ def desk_of(application: Application, instance: dg.DagsterInstance, webserver: s
         application.workload,
     )
     backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
-    tell = application.notifier.tell
-    conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, tell)
-    control = Control(application.warehouse, conductor, application.planner.plan, tell)
+    notify = application.notifier.notify
+    conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, notify)
+    control = Control(application.warehouse, conductor, application.planner.plan, notify)
     standings = Standings(application.warehouse, application.publisher, gatekeeper, application.settings.roles or None)
-    return Desk(control, conductor, gatekeeper, standings)
+    return Services(control, conductor, gatekeeper, standings)
 
 
 @dataclass(frozen=True)

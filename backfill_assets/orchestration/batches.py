@@ -21,10 +21,10 @@ from backfill_assets.campaign.state import (
     WORKING,
     Action,
     Admitted,
+    Closed,
     Decision,
     Halts,
     JournalEntry,
-    Shut,
     Waits,
 )
 from backfill_assets.control.conductor import REFUSED, Batch
@@ -36,7 +36,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.orchestration.backfills import Desk, desk_of
+from backfill_assets.orchestration.backfills import Services, services_of
 from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.release_events import evaluations
@@ -85,17 +85,17 @@ def in_batches(
     Raises:
         dagster.Failure: the gate stays shut.
     """
-    gate, road, days = _gate_of(context, application), application.road, batch.days
+    gate, pipeline, days = _gate_of(context, application), application.pipeline, batch.days
     if isinstance(gate, _NoGate):
         with application.session(work_tag(context, batch.layer, batch.dataset)) as spark:
             yield spark, days
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
-    lacking = road.days_to_land if batch.layer == Layer.raw else road.days_to_stage
+    missing = pipeline.days_to_land if batch.layer == Layer.raw else pipeline.days_to_stage
     while days:
         now, days = gate.cut(days)
-        todo = lacking(batch.dataset, now)
+        todo = missing(batch.dataset, now)
         if not todo:
             continue
         attempt = gate.wait(replace(batch, days=todo))
@@ -130,8 +130,8 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
                 continue
             context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
             with _at_work(context, application, attempt, Layer.shadow, gate.execution) as spark:
-                application.road.build(spark, unit, attempt)
-                evidence = application.road.validate(spark, unit, attempt)
+                application.pipeline.build(spark, unit, attempt)
+                evidence = application.pipeline.validate(spark, unit, attempt)
                 work = Work(sum(e.measured.shadow.rows for e in evidence), attempt.bytes_read, gate.waited)
                 application.ledger.end_attempt(attempt.number, AttemptState.done, work)
             built += attempt.days
@@ -179,7 +179,7 @@ class _NoGate:
             with ledger.lock(f"build:{name}", application.settings.query_timeout):
                 if ledger.unit(unit.id).state is not UnitState.open:
                     return None
-                todo = application.road.days_to_build(unit, name, days)
+                todo = application.pipeline.days_to_build(unit, name, days)
                 if not todo:
                     return None
                 other = _other_at_work(self.context, self.application, unit, name, todo)
@@ -207,7 +207,7 @@ class _CampaignGate:
     context: dg.AssetExecutionContext
     application: Application
     campaign: str
-    desk: Desk
+    services: Services
     waited: dt.timedelta = dt.timedelta()
     seen: int = 0
 
@@ -221,7 +221,7 @@ class _CampaignGate:
         return days[:size], days[size:]
 
     def begin(self, unit: Unit, name: str, days: Days) -> Attempt | None:
-        todo = self.application.road.days_to_build(unit, name, days)
+        todo = self.application.pipeline.days_to_build(unit, name, days)
         return self.wait(Batch(name, todo)) if todo else None
 
     def wait(self, batch: Batch) -> Attempt:
@@ -229,7 +229,7 @@ class _CampaignGate:
         since = time.monotonic()
         told = ""
         while True:
-            answer = self.desk.gatekeeper.begin(
+            answer = self.services.gatekeeper.begin(
                 self.campaign, batch, self.context.run_id, self.application.settings.lease
             )
             self.waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
@@ -250,7 +250,7 @@ class _CampaignGate:
 
     def _shut(self, decision: Decision, batch: Batch) -> dg.Failure:
         reason = "" if isinstance(decision, Admitted) else decision.reason
-        if not isinstance(decision, Shut):
+        if not isinstance(decision, Closed):
             # What halts the campaign is for the conductor to decide: this run may only be of older code than its plan.
             until = decision.until if isinstance(decision, Waits) else None
             detail: dict[str, object] = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
@@ -276,7 +276,7 @@ class _CampaignGate:
         )
         with contextlib.suppress(CampaignError):
             # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
-            self.desk.conductor.halt(campaign, reason, self.seen)
+            self.services.conductor.halt(campaign, reason, self.seen)
         listed = "\n".join(str(verdict) for verdict in refusals[:20])
         if self.application.ledger.campaign(campaign).phase in WORKING:
             # Resumed since the batch began, or changed at this very moment; the conductor looks at the failed days next.
@@ -317,7 +317,7 @@ def _gate_of(context: dg.AssetExecutionContext, application: Application) -> _No
     campaign = context.run.tags.get(CAMPAIGN_TAG)
     if campaign is None:
         return _NoGate(context, application)
-    return _CampaignGate(context, application, campaign, desk_of(application, context.instance))
+    return _CampaignGate(context, application, campaign, services_of(application, context.instance))
 
 
 def _report(

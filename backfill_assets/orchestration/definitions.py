@@ -11,7 +11,7 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
-from backfill_assets.orchestration.assets import published_asset, road_assets
+from backfill_assets.orchestration.assets import pipeline_assets, published_asset
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.jobs import operation_jobs, sweep_schedule
 from backfill_assets.orchestration.release_events import upstream_current
@@ -64,13 +64,13 @@ def definitions_from(folder: Path | str | None) -> dg.Definitions:
 
 def definitions_of(application: Application) -> dg.Definitions:
     """Assets, checks, jobs, sensors and resources of an application; faulty dataset folders are warned of."""
-    for fault in application.catalog.faults:
-        _log.warning("dataset not loaded: %s", fault)
+    for problem in application.catalog.problems:
+        _log.warning("dataset not loaded: %s", problem)
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = []
     checks: list[dg.AssetChecksDefinition] = []
     resources: dict[str, LazyPySparkResource | DeltaTableResource] = {"pyspark": warm_spark(application)}
     for name, loaded in application.datasets.items():
-        assets += [*road_assets(loaded, application), published_asset(loaded, application)]
+        assets += [*pipeline_assets(loaded, application), published_asset(loaded, application)]
         checks.append(shadow_checks(loaded, application))
         checks += [upstream_current(loaded, application)] if loaded.dataset.upstream else []
         resources[f"{name}_table"] = published_table(application, name)

@@ -130,14 +130,14 @@ class DagsterEventLog(EventLog):
             self.instance.report_run_failed(found, why)
         return True
 
-    def told(self, dataset: str) -> Mapping[dt.date, str]:
+    def reported(self, dataset: str) -> Mapping[dt.date, str]:
         """The release that the newest materialization of each published day names; empty text where it names none."""
         key = asset_key(Layer.published, dataset)
         days = days_of(self.instance.get_materialized_partitions(key))
         said = last_said(self.instance, key, days, RELEASE_METADATA)
         return {day: str(said.get(day, "")) for day in days}
 
-    def tell(self, release: str, days: Collection[dt.date]) -> None:
+    def report(self, release: str, days: Collection[dt.date]) -> None:
         """Tell of some days of a release, as whoever released them would have; see `released_events`, `rolled_back_events`."""
         manifest = self.application.ledger.release(release).manifest
         if manifest.kind is ReleaseKind.rollback:

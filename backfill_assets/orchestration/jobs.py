@@ -13,7 +13,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.text import number_of
 from backfill_assets.operations import OPERATIONS, PARAMETERS, Operation, Shell
-from backfill_assets.orchestration.backfills import desk_of
+from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.orchestration.release_events import (
     release_metadata,
     released_events,
@@ -44,7 +44,7 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
         # Read anew: the models may have been corrected since this code location was loaded.
         fresh = Application(application.settings)
         report = partial(_report, context, fresh)
-        shell = Shell(fresh, lambda: desk_of(fresh, context.instance).control, report, context.log.warning)
+        shell = Shell(fresh, lambda: services_of(fresh, context.instance).control, report, context.log.warning)
         given = {name: _read(parameters[name].annotation, value) for name, value in context.op_config.items()}
         result = operation.act(shell, **given)
         said = []

@@ -134,8 +134,8 @@ def _tagged(tag: str) -> object:
     except DatasetError as error:
         message, line = error.args
         raise ContractError(f"{where}{f', line {line}' if line else ''}: {message}") from None
-    if document.faults:
-        line, _, message = document.faults[0]
+    if document.problems:
+        line, _, message = document.problems[0]
         raise ContractError(f"{where}, line {line}: {message}")
     content = document.value
     if not isinstance(content, Mapping) or "expected_change" not in content:
@@ -260,7 +260,9 @@ def _assigned(context: Context, application: Application, launch: Launch, propos
     if unit.state is UnitState.open or launch.named_unit is not None or unit.opened_by == launch.opened_by:
         return unit
     same = proposal.contract.hash in {Contract().hash, unit.contract.hash}
-    if same and all(application.road.stands(unit, name, tuple(sorted(days))) for name, days in launch.targets.items()):
+    if same and all(
+        application.pipeline.stands(unit, name, tuple(sorted(days))) for name, days in launch.targets.items()
+    ):
         context.log.info(f"unit {unit.id} has released these days since this launch was made, and nothing moved")
         return unit
     _refuse_in_part(context, unit)
@@ -352,15 +354,15 @@ def _refuse_for_campaign(unit: Unit, *, contract: bool, released: bool) -> None:
 def _released_by_runs(targets: Mapping[str, LaunchTarget], members: Sequence[Dataset]) -> bool:
     """Whether the launch itself releases what it builds: all of it, or nothing."""
     own = [m.name for m in members if m.publication is Publication.auto]
-    lacking = [name for name in own if not targets[name].published]
-    if lacking and len(lacking) < len(own):
-        released = sorted(set(own) - set(lacking))
+    missing = [name for name in own if not targets[name].published]
+    if missing and len(missing) < len(own):
+        released = sorted(set(own) - set(missing))
         raise UnitError(
             f"this launch builds {', '.join(own)} and releases only {', '.join(released)}, but what is built together is "
-            f"released together; select published of {', '.join(lacking)} as well, or leave out their shadow "
-            f"({format_days(targets[lacking[0]].days)})"
+            f"released together; select published of {', '.join(missing)} as well, or leave out their shadow "
+            f"({format_days(targets[missing[0]].days)})"
         )
-    return bool(own) and not lacking
+    return bool(own) and not missing
 
 
 def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, LaunchTarget], dataset: str) -> str:

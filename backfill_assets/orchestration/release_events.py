@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
-from backfill_assets.application import Application, never_in_the_way, tell
+from backfill_assets.application import Application, never_in_the_way, report_unit
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.layers import Layer
@@ -123,13 +123,13 @@ def report_metadata(application: Application, unit: Unit, log: logging.Logger, *
 
     Where it is told `again` of a release, the page that was written after that stays.
     """
-    told = tell(application, unit, log.warning, again=again)
+    report = report_unit(application, unit, log.warning, again=again)
     # As text: reasons and values of rows are in it, which are no Markdown.
     found: dict[str, dg.MetadataValue] = (
-        {REVIEW_METADATA: dg.MetadataValue.text(told.sentence)} if told.sentence else {}
+        {REVIEW_METADATA: dg.MetadataValue.text(report.sentence)} if report.sentence else {}
     )
-    if told.page:
-        link = dg.MetadataValue.url(told.address) if told.address else dg.MetadataValue.path(told.page)
+    if report.page:
+        link = dg.MetadataValue.url(report.address) if report.address else dg.MetadataValue.path(report.page)
         found[REPORT_METADATA] = link
     return found
 
@@ -140,7 +140,7 @@ def report_waiting(context: dg.OpExecutionContext, application: Application, uni
         return
     with never_in_the_way(unit, context.log.warning):
         # The survey reads all days of the unit, and may measure published files: not after each of many runs.
-        if not _all_passed(application, unit) or application.publisher.missing(unit.id):
+        if not _all_passed(application, unit) or application.publisher.blockers(unit.id):
             return
         metadata = report_metadata(application, unit, context.log)
         if metadata:

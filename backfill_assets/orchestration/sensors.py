@@ -15,7 +15,7 @@ from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LIVE_TAG, AttemptState
 from backfill_assets.evidence.late_deliveries import LateDay
-from backfill_assets.orchestration.backfills import desk_of
+from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.names import asset_key, layers_of
 from backfill_assets.spark.server import SparkServer
@@ -82,7 +82,7 @@ def conduct_campaigns(application: Application) -> dg.SensorDefinition:
         # Read anew: a model that was corrected since this process started is other code, and the campaign must see it.
         fresh = Application(application.settings)
         done = []
-        conductor = desk_of(fresh, context.instance).conductor
+        conductor = services_of(fresh, context.instance).conductor
         for campaign in conductor.waiting():
             try:
                 done.append(conductor.conduct(campaign))
@@ -136,9 +136,9 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
         description="Looks for new deliveries of published days, and for gaps, and runs these days before any backfill.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        late, faults = _looked(application)
-        for fault in faults:
-            context.log.error(fault)
+        late, problems = _looked(application)
+        for problem in problems:
+            context.log.error(problem)
         # Before they are cut to a portion: days that were run already must not keep others from their turn.
         ready = _unseen(context.instance, [day for day in late if not day.waits_for])
         if ready and (obstacle := SparkServer(application.settings).obstacle()):
@@ -148,7 +148,7 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
         if held := [day for day in late if day.waits_for]:
             context.log.info("\n".join(["late deliveries that wait:", *map(_waiting, held)]))
         if not ready:
-            return dg.SkipReason("; ".join([*faults, *map(_waiting, held[:_MOST])]) or "no late deliveries")
+            return dg.SkipReason("; ".join([*problems, *map(_waiting, held[:_MOST])]) or "no late deliveries")
         requests = [_request(day, jobs[day.dataset], failed) for day, failed in ready[:_MOST]]
         return dg.SensorResult(run_requests=requests)
 
@@ -190,16 +190,16 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
 def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
     """The late days of all datasets, and of which dataset nothing can be said; it must not stop the others."""
     late: list[LateDay] = []
-    faults: list[str] = []
+    problems: list[str] = []
     for name in application.datasets:
         try:
             late += application.late_deliveries.of(name)
             # Last: an emptied folder is said, and hides no day that was withdrawn or that others have landed.
             if application.datasets[name].dataset.source is not None:
-                application.road.require_sources(name)
+                application.pipeline.require_sources(name)
         except BackfillError as error:
-            faults.append(f"{name}: {error}")
-    return late, faults
+            problems.append(f"{name}: {error}")
+    return late, problems
 
 
 def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple[LateDay, int]]:

@@ -37,7 +37,7 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True)
-class Road(Landing):
+class Pipeline(Landing):
     """Everything that happens to a batch of days before its release; each step is idempotent."""
 
     basis: CurrentBasis
@@ -91,7 +91,7 @@ class Road(Landing):
 
     def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
         """The days that cannot be released as they are; all others need no work, whatever launched it."""
-        return tuple(sorted({fault.day for fault in self.readiness.faults(unit, name, days)}))
+        return tuple(sorted({blocker.day for blocker in self.readiness.blockers(unit, name, days)}))
 
     def stands(self, unit: Unit, name: str, days: Days) -> bool:
         """Whether readers see what a unit has released of these days, and building them now would bring nothing else.

@@ -132,14 +132,14 @@ def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], 
 def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
     found = {field.name: declared_type(field.dataType) for field in schema.fields}
     declared = {name: column.type for name, column in loaded.dataset.columns.items()}
-    faults = [f"lacks {name} ({kind})" for name, kind in declared.items() if name not in found]
-    faults += [
+    problems = [f"lacks {name} ({kind})" for name, kind in declared.items() if name not in found]
+    problems += [
         f"returns {name} ({kind}), which is not declared" for name, kind in found.items() if name not in declared
     ]
-    faults += [
+    problems += [
         f"column {name}: expected {kind}, found {found[name]}"
         for name, kind in declared.items()
         if found.get(name, kind) != kind
     ]
-    if faults:
-        raise ModelError(f"{loaded.fact.path}: {'; '.join(faults)}. Correct it, or columns in dataset.yaml")
+    if problems:
+        raise ModelError(f"{loaded.fact.path}: {'; '.join(problems)}. Correct it, or columns in dataset.yaml")

@@ -17,13 +17,13 @@ from backfill_assets.core.fields import fits
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
 from backfill_assets.evidence.basis import published_among
-from backfill_assets.pipeline.batch import Road
+from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land
 from backfill_assets.storage.files import SourceFile, discover
 
 Days = tuple[dt.date, ...]
 
-_ANEW: Final = sys.maxsize
+_READ_AGAIN: Final = sys.maxsize
 """More rows than raw can have of a file: `land` reads it again."""
 
 
@@ -73,10 +73,10 @@ class Done:
 
 
 @dataclass(frozen=True)
-class DeliveryDesk:
+class DeliveryCommands:
     """Commands about deliveries; each change is in the journal of deliveries and makes the touched days stale."""
 
-    road: Road
+    pipeline: Pipeline
 
     def shown(self, name: str, days: Days = ()) -> tuple[ShownDelivery, ...]:
         """The deliveries of these delivery days, or of all, and files that have not landed; by day and path.
@@ -84,10 +84,10 @@ class DeliveryDesk:
         Raises:
             SourceError: a file fits two days, or is a link to nothing.
         """
-        loaded, ledger = self.road.datasets[name], self.road.ledger
+        loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
         asked = days or self._all_days(name)
         known = ledger.deliveries(name, asked)
-        files = {(f.day, f.path): f for f in discover(loaded, self.road.layout, asked)}
+        files = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
         found = [
             ShownDelivery(*place_of(one.delivery), one, _source(loaded.dataset, one.delivery, last, files))
@@ -132,26 +132,26 @@ class DeliveryDesk:
             ArgumentError: there is no reason, or nothing in force is meant.
         """
         _require(reason)
-        loaded, ledger = self.road.datasets[name], self.road.ledger
+        loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
         wanted = [one for one in heads(self._known(name)).values() if chosen.fits(one) and not one.withdrawn]
         days = tuple(sorted({one.day for one in wanted}))
         if not wanted:
             raise ArgumentError(f"{name}: no delivery in force fits {chosen}; see: backfill deliveries {name}")
-        there = {(f.day, f.path): f for f in discover(loaded, self.road.layout, days)}
+        there = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, days)}
         gone = [one for one in wanted if place_of(one) not in there]
         if gone and not force:
             more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
             raise SourceError(
                 f"{gone[0].path}{more}: not among the sources any more; put it back, or leave what is gone as raw has it: --force"
             )
-        self.road.land(spark, name, days)
+        self.pipeline.land(spark, name, days)
         same = [one for one in wanted if (f := there.get(place_of(one))) and f.fingerprint == one.fingerprint]
         files = [replace(there[place_of(one)], delivered_at=one.delivered_at) for one in same]
         # Before and after: what is staged in between is stale, whichever rows it took.
-        who = (Deed.read, self.road.identity.name(), reason)
+        who = (Deed.read, self.pipeline.identity.name(), reason)
         ledger.change_deliveries(same, *who)
-        anew = {f.content: _ANEW for f in files}
-        read = land(spark, loaded, self.road.layout, files, self.road.clock.now(), anew) if files else ()
+        read_again = {f.content: _READ_AGAIN for f in files}
+        read = land(spark, loaded, self.pipeline.layout, files, self.pipeline.clock.now(), read_again) if files else ()
         return self._done(name, ledger.change_deliveries(read, *who))
 
     def _changed(self, name: str, chosen: Chosen, wanted: Sequence[Delivery], how: tuple[Deed, str]) -> Done:
@@ -160,24 +160,26 @@ class DeliveryDesk:
         if not wanted:
             what = "was withdrawn" if deed is Deed.restored else "has landed"
             raise ArgumentError(f"{name}: nothing that fits {chosen} {what}; see: backfill deliveries {name}")
-        return self._done(name, self.road.ledger.change_deliveries(wanted, deed, self.road.identity.name(), reason))
+        return self._done(
+            name, self.pipeline.ledger.change_deliveries(wanted, deed, self.pipeline.identity.name(), reason)
+        )
 
     def _done(self, name: str, changed: tuple[Delivery, ...]) -> Done:
-        dataset = self.road.datasets[name].dataset
+        dataset = self.pipeline.datasets[name].dataset
         late, back = dataset.landing.late_days * ONE_DAY, dataset.lookback_days * ONE_DAY
         last = dataset.end or dt.date.max
         days = {
             day for one in changed for day in day_range(max(dataset.start, one.day - late), min(last, one.day + back))
         }
-        published = published_among(self.road.ledger, self.road.tables[name], name, days)
+        published = published_among(self.pipeline.ledger, self.pipeline.tables[name], name, days)
         return Done(changed, tuple(sorted(days)), tuple(sorted(published)))
 
     def _known(self, name: str) -> tuple[Delivery, ...]:
-        return self.road.ledger.deliveries(name, self._all_days(name))
+        return self.pipeline.ledger.deliveries(name, self._all_days(name))
 
     def _all_days(self, name: str) -> Days:
-        dataset = self.road.datasets[name].dataset
-        newest = max(dataset.start, dataset.newest_day(self.road.clock.now()))
+        dataset = self.pipeline.datasets[name].dataset
+        newest = max(dataset.start, dataset.newest_day(self.pipeline.clock.now()))
         return dataset.delivery_days(day_range(dataset.start, newest))
 
 

@@ -195,9 +195,9 @@ def _check_keys(path: Path, shown: str, declared: Files) -> None:
             found |= dict.fromkeys(_keys(line, declared.encoding))
             missing -= found.keys()
     if missing and found:
-        lacking = ", ".join(name for name in declared.columns if name in missing)
+        names = ", ".join(name for name in declared.columns if name in missing)
         raise SourceError(
-            f"{shown}: none of its records has {lacking}; expected {', '.join(declared.columns)}; found "
+            f"{shown}: none of its records has {names}; expected {', '.join(declared.columns)}; found "
             f"{_listed(tuple(found))}. Deliver it with these keys, or correct columns in dataset.yaml{_OPTIONAL}"
         )
 

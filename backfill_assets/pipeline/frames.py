@@ -125,13 +125,13 @@ def require_declared_columns(layout: Layout, upstreams: Collection[UpstreamDays]
         SourceError: files of some days lack a column, or cannot be read.
     """
     for upstream in upstreams:
-        lacking: dict[str, set[dt.date]] = {}
+        missing: dict[str, set[dt.date]] = {}
         for path, days in _upstream_tables(layout, upstream):
-            for column, day in _lacking(path, days, upstream.loaded.dataset):
-                lacking.setdefault(column, set()).add(day)
-        if lacking:
+            for column, day in _missing(path, days, upstream.loaded.dataset):
+                missing.setdefault(column, set()).add(day)
+        if missing:
             name = upstream.loaded.name
-            found = ", ".join(f"{column} of {format_days(days)}" for column, days in sorted(lacking.items()))
+            found = ", ".join(f"{column} of {format_days(days)}" for column, days in sorted(missing.items()))
             raise SourceError(
                 f"{name} was built without columns that its dataset.yaml declares now, and that would be read as null: {found}; "
                 f"launch {name} for these days as well"
@@ -147,7 +147,7 @@ def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[P
             yield path, days
 
 
-def _lacking(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
+def _missing(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
     """The declared columns that files of a table lack, each with the day of the file."""
     # The day stands in the path of a file, and not in it.
     declared = dataset.columns.keys() - {dataset.partition_column}

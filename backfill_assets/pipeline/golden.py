@@ -121,8 +121,8 @@ def _queried(spark: SparkSession, text: str, tables: Mapping[str, DataFrame], wh
     with renamed(DatasetError, where):
         frame = run_query(spark, text, tables)
         _ = frame.schema
-        if fault := undeclared(frame, tables):
-            raise DatasetError(f"{where}: {fault}")
+        if problem := undeclared(frame, tables):
+            raise DatasetError(f"{where}: {problem}")
     return frame
 
 
@@ -134,9 +134,9 @@ def _shape(loaded: LoadedDataset, name: str) -> Shape:
 
 def _require_columns(frame: DataFrame, loaded: LoadedDataset, golden: Golden, where: str) -> None:
     types = {field.name: field.dataType for field in frame.schema.fields}
-    lacking = [column for column in (*golden.key, *golden.columns) if column not in types]
-    if lacking:
-        raise DatasetError(f"{where} has no column {lacking[0]!r}; it has {', '.join(types)}")
+    missing = [column for column in (*golden.key, *golden.columns) if column not in types]
+    if missing:
+        raise DatasetError(f"{where} has no column {missing[0]!r}; it has {', '.join(types)}")
     day = loaded.dataset.partition_column
     if not isinstance(types[day], T.DateType):
         raise DatasetError(f"{where}: {day} is a {declared_type(types[day])}; make it a date")

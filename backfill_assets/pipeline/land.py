@@ -215,8 +215,8 @@ class Landing(OnWarehouse):
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         found = discover(loaded, self.layout, window)
-        lacking = _lacking(loaded.dataset, known, lost)
-        files = [_as_known(f, last) for f in found if _to_land(f, last, lacking)]
+        missing = _missing(loaded.dataset, known, lost)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, missing)]
         # What raw has lost for good is read whole, whatever is left of it.
         rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
@@ -275,10 +275,10 @@ class Landing(OnWarehouse):
         if astray := out_of_path(loaded.dataset, known):
             raise SourceError(_astray(loaded.dataset, astray))
         require_raw(loaded, self.layout, known)
-        if lacking := [one for one in force if not one.landings]:
+        if missing := [one for one in force if not one.landings]:
             raise SourceError(
-                f"{lacking[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
-                f"{lacking[0].day}, or withdraw it"
+                f"{missing[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
+                f"{missing[0].day}, or withdraw it"
             )
         if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
             raise SourceError(
@@ -300,8 +300,8 @@ class Landing(OnWarehouse):
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        lacking = _lacking(loaded.dataset, known, lost)
-        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, lacking)}
+        missing = _missing(loaded.dataset, known, lost)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, missing)}
         new |= {d.day for d in _read_otherwise(loaded.dataset, known)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
@@ -325,18 +325,18 @@ def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delive
     return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
 
 
-def _lacking(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
+def _missing(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
     """The places of deliveries of which raw may have lost rows, and of those in force that raw keeps in another form."""
     form = form_of(reading_of(dataset.landing))
     otherwise = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
     return frozenset(otherwise | {place_of(d) for d in known if d.day in lost})
 
 
-def _to_land(file: SourceFile, last: Mapping[Place, Delivery], lacking: frozenset[Place]) -> bool:
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], missing: frozenset[Place]) -> bool:
     """Whether a file is not what came last at its path, or raw lacks what it holds."""
     place = (file.day, file.path)
     head = last.get(place)
-    return head is None or head.fingerprint != file.fingerprint or not head.landings or place in lacking
+    return head is None or head.fingerprint != file.fingerprint or not head.landings or place in missing
 
 
 def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:

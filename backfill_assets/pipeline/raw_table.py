@@ -126,12 +126,12 @@ def _rows_of(
     frame = _of(those, frame)
     if not source.is_text:
         # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
-        lacking = {
+        missing = {
             name: F.lit(None).cast(spark_type(kind).simpleString())
             for name, kind in source.columns.items()
             if name not in frame.columns
         }
-        return frame.withColumns(lacking) if lacking else frame
+        return frame.withColumns(missing) if missing else frame
     if source.undeclared is Undeclared.drop:
         source = source.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8})
     headers = headers_of(source, stored.headlines)

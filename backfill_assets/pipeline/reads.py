@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from pyspark.sql import DataFrame
 
 from backfill_assets.dataset.functions import WITHOUT_BRACKETS, Call, SqlCalls, refusal
-from backfill_assets.dataset.models import has_nested_comment, sql_faults
+from backfill_assets.dataset.models import has_nested_comment, sql_problems
 
 # fmt: off
 _KNOWN: Final = frozenset({
@@ -64,7 +64,7 @@ def undeclared(frame: DataFrame, tables: Mapping[str, DataFrame]) -> str | None:
     It costs one analysis, some 30 ms, and raises Spark's own errors.
     """
     client = cast("Any", frame).sparkSession.client
-    return _fault(client, cast("Any", frame)._plan.to_proto(client), _ids(tables))  # noqa: SLF001 - no public way
+    return _problem(client, cast("Any", frame)._plan.to_proto(client), _ids(tables))  # noqa: SLF001 - no public way
 
 
 def aggregates(frame: DataFrame, tables: Mapping[str, DataFrame]) -> bool:
@@ -80,14 +80,14 @@ def undeclared_in_request(client: Any, request: Any, tables: Mapping[str, DataFr
     plan = type(request.plan)()
     plan.CopyFrom(request.plan)
     if plan.WhichOneof("op_type") == "root":
-        return _fault(client, plan, _ids(tables))
+        return _problem(client, plan, _ids(tables))
     kind = plan.command.WhichOneof("command_type") or "too large a plan"
     if kind != "sql_command":
         return _COMMANDS.get(kind, f"executes {kind}; a model only returns a DataFrame")
     asked = plan.command.sql_command.input
     text = asked.with_relations.root.sql.query if asked.HasField("with_relations") else asked.sql.query
-    faults = sql_faults(text, "spark.sql in a model")
-    return f"spark.sql: {faults[0][1]}" if faults else None
+    problems = sql_problems(text, "spark.sql in a model")
+    return f"spark.sql: {problems[0][1]}" if problems else None
 
 
 def parts(value: Any) -> list[Any]:
@@ -103,11 +103,11 @@ def _ids(tables: Mapping[str, DataFrame]) -> set[int]:
     return {cast("Any", table)._plan._plan_id for table in tables.values()}  # noqa: SLF001 - no public way
 
 
-def _fault(client: Any, plan: Any, given: set[int]) -> str | None:
+def _problem(client: Any, plan: Any, given: set[int]) -> str | None:
     found = _Found()
     found.look_at(plan.root, given)
-    if found.faults:
-        return found.faults[0]
+    if found.problems:
+        return found.problems[0]
     analysed, mark = _analysed(client, plan, given, empty=not found.eager)
     return next(_faults_in_text(analysed, mark, found), None)
 
@@ -127,7 +127,7 @@ def _analysed(client: Any, plan: Any, given: set[int], *, empty: bool) -> tuple[
 class _Found:
     """What a plan names: faults, the functions and bare words that may be calls, whether Spark counts before it plans."""
 
-    faults: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)
     eager: bool = False
@@ -162,13 +162,13 @@ class _Found:
         if kind == "read":
             source = message.read.data_source
             name = message.read.named_table.unparsed_identifier or ", ".join(source.paths) or source.format
-            self.faults.append(f"reads {name}, {_DECLARE}")
+            self.problems.append(f"reads {name}, {_DECLARE}")
         elif kind not in _KNOWN:
-            self.faults.append(
+            self.problems.append(
                 f"uses {_OTHERS.get(kind, f'{kind}, which this project does not know to be repeatable')}"
             )
         elif kind == "deduplicate" and not message.deduplicate.all_columns_as_keys:
-            self.faults.append("uses dropDuplicates by some columns, which keeps whichever row comes first")
+            self.problems.append("uses dropDuplicates by some columns, which keeps whichever row comes first")
         elif kind == "aggregate":
             self.eager |= message.aggregate.HasField("pivot") and not message.aggregate.pivot.values
         elif kind == "sql":
@@ -177,15 +177,15 @@ class _Found:
     def _call(self, call: Call) -> None:
         self.called.add(call.name)
         if why := refusal(call):
-            self.faults.append(f"calls {call.name}, which {why}")
+            self.problems.append(f"calls {call.name}, which {why}")
 
     def _text(self, text: str) -> None:
         sql = SqlCalls(text)
         if has_nested_comment(text):
-            self.faults.append("has a comment inside a comment; close the first one before")
+            self.problems.append("has a comment inside a comment; close the first one before")
         for call in sql.calls():
             self._call(call)
-        self.faults += [f"reads the clock by {literal}; {_TIMES}" for literal in sql.clocks()]
+        self.problems += [f"reads the clock by {literal}; {_TIMES}" for literal in sql.clocks()]
         self.bare |= set(sql.bare_words())
 
 

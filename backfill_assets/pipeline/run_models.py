@@ -53,8 +53,8 @@ def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]
         )
     with renamed(ModelError, str(model.path)):
         schema = frame.schema
-        if fault := undeclared(frame, tables):
-            raise ModelError(f"{model.path}: {fault}")
+        if problem := undeclared(frame, tables):
+            raise ModelError(f"{model.path}: {problem}")
     _check_usable(model, schema)
     return frame
 
@@ -155,8 +155,8 @@ class _Watch:
     def on_execute_plan(self, request: Any) -> Any:
         if threading.get_ident() != self._thread:
             return request
-        if fault := undeclared_in_request(self._client, request, self._tables):
-            raise ModelError(f"{self._model.path}: {fault}")
+        if problem := undeclared_in_request(self._client, request, self._tables):
+            raise ModelError(f"{self._model.path}: {problem}")
         return request
 
 

@@ -294,12 +294,12 @@ class SparkFingerprints(OnSpark):
 
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
     """The frame with every declared column: one that a table lacks is all null, as readers will see it once added."""
-    lacking = {
+    missing = {
         name: F.lit(None).cast(spark_type(column.type))
         for name, column in dataset.columns.items()
         if name not in frame.columns
     }
-    return frame.withColumns(lacking) if lacking else frame
+    return frame.withColumns(missing) if missing else frame
 
 
 def fingerprint_columns(dataset: Dataset) -> list[Column]:

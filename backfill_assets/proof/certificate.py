@@ -78,7 +78,7 @@ class TablesAround:
     """The layouts of a dataset's tables by day at one moment, and what the ledger knew of them."""
 
     published: _Layouts
-    road: Mapping[str, _Layouts]
+    layouts: Mapping[str, _Layouts]
     releases: frozenset[str]
     deliveries: frozenset[Delivery]
     staged: Mapping[dt.date, StagedDay]
@@ -92,13 +92,13 @@ class Watch(OnWarehouse):
         """The surroundings now."""
         # What the ledger knows comes first: what is written between the two is known to neither, and looked up later.
         releases = {n for n, head in self.ledger.heads().items() if head.state is ReleaseState.finalized}
-        road = recomputations.layouts(name)
-        days = tuple({day for table, found in road.items() if table != "raw" for day in found})
+        layouts = recomputations.layouts(name)
+        days = tuple({day for table, found in layouts.items() if table != "raw" for day in found})
         return TablesAround(
             self._published(name),
-            road,
+            layouts,
             frozenset(releases),
-            frozenset(self.ledger.deliveries(name, tuple(road.get("raw", {})))),
+            frozenset(self.ledger.deliveries(name, tuple(layouts.get("raw", {})))),
             self.ledger.staged(name, days),
         )
 
@@ -110,11 +110,11 @@ class Watch(OnWarehouse):
     def _moved(
         self, name: str, before: TablesAround, recomputations: Recomputations
     ) -> Iterator[tuple[str, frozenset[dt.date]]]:
-        now, road = self._published(name), recomputations.layouts(name)
+        now, layouts = self._published(name), recomputations.layouts(name)
         moved = _changed(before.published, now)
         yield "published", moved - self._released(name, before) if moved else moved
-        for table in sorted(before.road.keys() | road.keys()):
-            moved = _changed(before.road.get(table, {}), road.get(table, {}))
+        for table in sorted(before.layouts.keys() | layouts.keys()):
+            moved = _changed(before.layouts.get(table, {}), layouts.get(table, {}))
             if not moved:
                 continue
             yield table, moved - (self._landed if table == "raw" else self._staged)(name, before, moved)

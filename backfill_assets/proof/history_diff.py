@@ -64,7 +64,7 @@ class DayDifference:
 class DatasetDiff:
     """What the models of one dataset would change; `largest` are, of each measure, the rows that move it most.
 
-    `followers` are the datasets that are built from it; `fault` says why nothing could be computed, if so.
+    `followers` are the datasets that are built from it; `problem` says why nothing could be computed, if so.
     """
 
     dataset: str
@@ -72,7 +72,7 @@ class DatasetDiff:
     largest: tuple[RowChange, ...] = ()
     schema: SchemaChange = field(default_factory=SchemaChange)
     followers: tuple[str, ...] = ()
-    fault: str = ""
+    problem: str = ""
 
     @property
     def changes(self) -> bool:
@@ -101,9 +101,9 @@ class HistoryDiff:
         return tuple(name for name in self.not_compared if name not in {one.dataset for one in self.datasets})
 
     @property
-    def faulty(self) -> bool:
+    def has_problems(self) -> bool:
         """Whether a model could not be computed."""
-        return any(one.fault for one in self.datasets)
+        return any(one.problem for one in self.datasets)
 
 
 def as_markdown(diff: HistoryDiff) -> str:
@@ -113,7 +113,7 @@ def as_markdown(diff: HistoryDiff) -> str:
         "compared with what is published. Nothing was published."
     )
     lines = ["## What this change does to history", "", about, ""]
-    if not diff.skipped and not any(one.changes or one.fault for one in diff.datasets):
+    if not diff.skipped and not any(one.changes or one.problem for one in diff.datasets):
         lines += ["**Nothing changes.**", ""]
     for one in diff.datasets:
         lines += _dataset(one)
@@ -136,12 +136,12 @@ def _shortened(text: str) -> str:
 
 
 def _dataset(one: DatasetDiff) -> Iterator[str]:
-    if one.fault:
+    if one.problem:
         yield from (
             f"### {_code(one.dataset)}: could not be computed",
             "",
             "```",
-            "\n".join(map(visible, one.fault.replace("```", "'''").split("\n"))),
+            "\n".join(map(visible, one.problem.replace("```", "'''").split("\n"))),
             "```",
             "",
         )
@@ -314,7 +314,7 @@ class HistoryDiffs(OnWarehouse):
         left = {name: tuple(d for d in days if d not in own) for name, own in published.items() if there[name]}
         same = tuple(name for name in sorted(catalog.datasets) if there[name] and name not in {*names, *changed})
         new = tuple(name for name in sorted(catalog.datasets) if not there[name])
-        not_compared = {name: lacking for name, lacking in left.items() if lacking}
+        not_compared = {name: missing for name, missing in left.items() if missing}
         return HistoryDiff(models.ref, models.commit, tuple(found), same, new, not_compared)
 
     def _is_another(self, name: str, catalog: Catalog) -> bool:
@@ -327,7 +327,7 @@ class HistoryDiffs(OnWarehouse):
         try:
             days = asked or Subjects(warehouse).of_dataset(name).days
         except ProofError as error:
-            return DatasetDiff(name, fault=str(error))
+            return DatasetDiff(name, problem=str(error))
         scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(warehouse).of(None, name, days)
         dataset = catalog.definitions[name]
@@ -337,7 +337,7 @@ class HistoryDiffs(OnWarehouse):
             engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)
             differences, largest = engine.differences(name, days, f"{scratch}/1")
         except (ModelError, SourceError) as error:
-            return DatasetDiff(name, fault=str(error))
+            return DatasetDiff(name, problem=str(error))
         finally:
             remove_scratch(table, scratch)
         schema = schema_change(dataset, table.types())

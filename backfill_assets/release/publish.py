@@ -12,7 +12,7 @@ from backfill_assets.core.errors import EvidenceError, ReadBackError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
-from backfill_assets.evidence.readiness import DayFault, Guard, Readiness, Sanction, Survey, no_guard, refusal
+from backfill_assets.evidence.readiness import DayBlocker, Guard, Readiness, Sanction, Survey, no_guard, refusal
 from backfill_assets.release.finish import (
     WAIT,
     After,
@@ -81,13 +81,13 @@ class Publisher(OnWarehouse):
         """
         return self.readiness.survey(self.ledger.unit(unit_id))
 
-    def missing(self, unit_id: str) -> tuple[DayFault, ...]:
+    def blockers(self, unit_id: str) -> tuple[DayBlocker, ...]:
         """What keeps a unit from being released right now; takes no lock.
 
         Raises:
             UnitError: there is no such unit.
         """
-        return self.survey(unit_id).faults
+        return self.survey(unit_id).blockers
 
     def evidence_hash(self, unit_id: str) -> str:
         """The hash of the unit's evidence, which an approval is given for."""
@@ -152,8 +152,8 @@ class Publisher(OnWarehouse):
 
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
         survey = self.readiness.survey(unit)
-        if survey.faults:
-            raise EvidenceError(refusal(unit, survey.faults, self.definitions))
+        if survey.blockers:
+            raise EvidenceError(refusal(unit, survey.blockers, self.definitions))
         if evidence_hash is not None and evidence_hash != survey.hash:
             raise EvidenceError(
                 f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "

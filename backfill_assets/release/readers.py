@@ -47,7 +47,7 @@ class ShownPreview:
     dataset: str
     view: str
     new: tuple[dt.date, ...]
-    lacking: tuple[dt.date, ...]
+    missing: tuple[dt.date, ...]
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class Preview:
         found = self.ledger.evidence(unit.id, name)
         good = [e for e in found.values() if e.verdicts and e.passed]
         new = tuple(sorted(e.day for e in good))
-        lacking = tuple(sorted(set(unit.targets[name]) - set(new)))
+        missing = tuple(sorted(set(unit.targets[name]) - set(new)))
         view = self.previews.show(name, unit.id, new, _shadows(good))
-        return ShownPreview(name, view, new, lacking)
+        return ShownPreview(name, view, new, missing)
 
 
 def _shadows(evidence: Sequence[DayEvidence]) -> dict[str, list[dt.date]]:
@@ -131,8 +131,8 @@ class DataReleases:
             found, heads = self.table.read(), self.ledger.heads()
             trusted = () if self.whole else found or ()
             rows = [row for row in trusted if row.release in heads and is_of(row, heads[row.release])]
-            lacking = heads.keys() - {row.release for row in rows}
-            rows = sorted([*rows, *projection(self.ledger.release(name) for name in lacking)], key=by_name)
+            missing = heads.keys() - {row.release for row in rows}
+            rows = sorted([*rows, *projection(self.ledger.release(name) for name in missing)], key=by_name)
             if found is not None and sorted(found, key=by_name) == rows:
                 return False
             self.table.write(rows)
@@ -148,7 +148,7 @@ class DayChange:
     """What one release did to one day; rows are none where nobody counted them.
 
     `measures` holds every metric but the rows, before and after, as the release's evidence has them; it is empty where
-    the day's evidence has been replaced since. `repairs` is the rollback that had put the day on hold: this publication
+    the day's evidence has been replaced since. `settlements` is the rollback that had put the day on hold: this publication
     has ended the hold, if nobody had lifted it before.
     """
 
@@ -166,7 +166,7 @@ class DayChange:
     approved_by: str = ""
     undoes: str = ""
     unit: str = ""
-    repairs: str = ""
+    settlements: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class History:
             if is_rollback(record):
                 rolled_back |= dict.fromkeys((c.day for c in own), record.manifest.release)
             elif record.manifest.kind is ReleaseKind.publish and record.manifest.release not in undone:
-                own = [replace(c, repairs=rolled_back.pop(c.day, "")) for c in own]
+                own = [replace(c, settlements=rolled_back.pop(c.day, "")) for c in own]
             changes = own + changes
         return tuple(changes)
 

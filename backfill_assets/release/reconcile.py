@@ -17,7 +17,7 @@ from backfill_assets.release.finish import After, Finisher, no_after, publish_lo
 from backfill_assets.warehouse import OnWarehouse
 
 
-class RepairKind(StrEnum):
+class SettlementKind(StrEnum):
     """What was done about a release."""
 
     finalized = "finalized: its commit is in the Delta log"
@@ -32,16 +32,16 @@ class RepairKind(StrEnum):
     @property
     def left(self) -> bool:
         """Whether nothing was done, and somebody has to look at it."""
-        return self in {RepairKind.stuck, RepairKind.busy, RepairKind.forged}
+        return self in {SettlementKind.stuck, SettlementKind.busy, SettlementKind.forged}
 
 
 @dataclass(frozen=True)
-class Repair:
+class Settlement:
     """One thing that reconciling did, or left alone."""
 
     release: str
     dataset: str
-    kind: RepairKind
+    kind: SettlementKind
 
     def __str__(self) -> str:
         """One line for people."""
@@ -62,7 +62,7 @@ class Reconcile(OnWarehouse):
 
     after: After = no_after
 
-    def run(self, datasets: Collection[str] | None = None) -> tuple[Repair, ...]:
+    def run(self, datasets: Collection[str] | None = None) -> tuple[Settlement, ...]:
         """Settle what is left over and rebuild what the ledger has lost; for all datasets unless some are named.
 
         What a crash kept from being told of releases is told now, and the table `data_releases` is mended.
@@ -71,9 +71,9 @@ class Reconcile(OnWarehouse):
         done = (*self.settle(names), *self._revive(names), *self.rebuild(names))
         records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
         mended = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
-        return (*done, *([Repair(DATA_RELEASES, "all datasets", RepairKind.projected)] if mended else []))
+        return (*done, *([Settlement(DATA_RELEASES, "all datasets", SettlementKind.projected)] if mended else []))
 
-    def settle(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Repair, ...]:
+    def settle(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Settlement, ...]:
         """Bring every intent to its end: finalized if it is in the log, undone if only half of its unit is, else abandoned.
 
         An intent whose lock cannot be had within `wait` belongs to somebody who is at work.
@@ -115,7 +115,7 @@ class Reconcile(OnWarehouse):
             commits = table.history(looked)
         return found
 
-    def _revive(self, datasets: Collection[str]) -> tuple[Repair, ...]:
+    def _revive(self, datasets: Collection[str]) -> tuple[Settlement, ...]:
         """Bring releases to their end that were given up, although they are in the log: of those the log is right."""
         records = [r for name in datasets for r in self.ledger.releases(name, states={ReleaseState.abandoned})]
         return self._brought_to_an_end(self._groups(self._given_up_in_vain(records)), _NO_WAIT)
@@ -129,8 +129,8 @@ class Reconcile(OnWarehouse):
         except PreconditionError:
             return False  # a log that cannot be read is for the doctor, and keeps no other table from being mended
 
-    def _brought_to_an_end(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Repair, ...]:
-        repairs: list[Repair] = []
+    def _brought_to_an_end(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Settlement, ...]:
+        settlements: list[Settlement] = []
         for members in groups:
             names = {m.dataset for m in members}
             if not names <= set(self.tables):
@@ -139,18 +139,18 @@ class Reconcile(OnWarehouse):
                 with publish_locks(self.ledger, names, wait):
                     found = self._settle_group([self.ledger.release(m.release) for m in members])
             except LedgerError:
-                found = [Repair(m.release, m.dataset, RepairKind.busy) for m in members]
+                found = [Settlement(m.release, m.dataset, SettlementKind.busy) for m in members]
             else:
-                self.after([r.release for r in found if r.kind is RepairKind.finalized])
-            repairs += found
-        return tuple(repairs)
+                self.after([r.release for r in found if r.kind is SettlementKind.finalized])
+            settlements += found
+        return tuple(settlements)
 
-    def rebuild(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Repair, ...]:
+    def rebuild(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Settlement, ...]:
         """Bring releases back that are committed and have a manifest, but that the ledger does not know.
 
         Of a table whose lock cannot be had within `wait` none is brought back.
         """
-        repairs: list[Repair] = []
+        settlements: list[Settlement] = []
         for name in datasets:
             lost = self._unknown(name, self.tables[name].manifests())
             if not lost:
@@ -158,16 +158,16 @@ class Reconcile(OnWarehouse):
             try:
                 with publish_locks(self.ledger, [name], wait):
                     # Once more: what somebody was releasing just now has become known since.
-                    repairs += self._rebuilt(name, self._unknown(name, lost))
+                    settlements += self._rebuilt(name, self._unknown(name, lost))
             except LedgerError:
-                repairs += [Repair(m.release, name, RepairKind.busy) for m in lost]
-        return tuple(repairs)
+                settlements += [Settlement(m.release, name, SettlementKind.busy) for m in lost]
+        return tuple(settlements)
 
     def _unknown(self, name: str, manifests: Sequence[Manifest]) -> list[Manifest]:
         known = {r.manifest.release for r in self.ledger.releases(name)} if manifests else set()
         return sorted((m for m in manifests if m.release not in known), key=lambda m: m.created_at)
 
-    def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> list[Repair]:
+    def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> list[Settlement]:
         table = self.tables[name]
         hashes = {c.release: c.manifest for c in table.history() if c.release} if lost else {}
         versions = {m.release: version for m in lost if (version := table.committed(m.release)) is not None}
@@ -180,8 +180,8 @@ class Reconcile(OnWarehouse):
         # Their numbers say what lies upon what from now on.
         for release in sorted(genuine, key=versions.__getitem__):
             self._bring_back(genuine[release], versions[release])
-        fates = {True: RepairKind.rebuilt, False: RepairKind.forged}
-        return [Repair(m.release, name, fates[m.release in genuine]) for m in committed]
+        fates = {True: SettlementKind.rebuilt, False: SettlementKind.forged}
+        return [Settlement(m.release, name, fates[m.release in genuine]) for m in committed]
 
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]
@@ -200,7 +200,7 @@ class Reconcile(OnWarehouse):
                 groups[key] = sorted(own, key=lambda m: rank.index(m.dataset))
         return list(groups.values())
 
-    def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Repair]:
+    def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Settlement]:
         manifests, begun = [r.manifest for r in records], any(r.state is ReleaseState.intent for r in records)
         if not begun and not self._given_up_in_vain(records):
             return []
@@ -215,17 +215,17 @@ class Reconcile(OnWarehouse):
         finisher = Finisher(self.warehouse)
         if len(true) == len(manifests):
             self._finish(finisher, manifests, true)
-            return [Repair(m.release, m.dataset, RepairKind.finalized) for m in manifests]
+            return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
         unit = unit_or_none(self.ledger, manifests[0].unit)
         if not begun and unit is not None and unit.state is not UnitState.open:
             # It has been released anew since: what is left of the first time is for somebody to look at.
-            return [Repair(m.release, m.dataset, RepairKind.stuck) for m in manifests]
+            return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         try:
             finisher.take_back([m for m in manifests if m.release in true], manifests)
         except PreconditionError:
-            return [Repair(m.release, m.dataset, RepairKind.stuck) for m in manifests]
-        fates = {True: RepairKind.undone, False: RepairKind.abandoned}
-        return [Repair(m.release, m.dataset, fates[m.release in true]) for m in manifests]
+            return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
+        fates = {True: SettlementKind.undone, False: SettlementKind.abandoned}
+        return [Settlement(m.release, m.dataset, fates[m.release in true]) for m in manifests]
 
     def _finish(self, finisher: Finisher, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> None:
         if manifests[0].kind is ReleaseKind.publish:

@@ -131,7 +131,7 @@ class WatchRelease(OnWarehouse):
     """Compares consumers' figures around a release, and tells of those that have drifted; changes nothing."""
 
     queries: ConsumerQueries
-    tell: Callable[[Campaign, Notice, str], object]
+    notify: Callable[[Campaign, Notice, str], object]
 
     def watch(self, release_id: str) -> ReleaseWatch:
         """The figures of every consumer of the release's dataset, in the table as it was and as it is.
@@ -167,7 +167,7 @@ class WatchRelease(OnWarehouse):
         seen = ReleaseWatch(release_id, manifest.dataset, through, expected, figures, undo, until)
         campaign = self.ledger.campaign_of(manifest.unit)
         if seen.drifted and campaign is not None:
-            self.tell(campaign, Notice.drifted, f"{campaign.id}: {seen}")
+            self.notify(campaign, Notice.drifted, f"{campaign.id}: {seen}")
         return seen
 
     def _loaded(self, name: str) -> LoadedDataset:

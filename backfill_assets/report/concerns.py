@@ -118,7 +118,7 @@ def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Concern, 
     return tuple(found)
 
 
-def of_lacking_certificate(dataset: str, campaign: str) -> Concern:
+def of_missing_certificate(dataset: str, campaign: str) -> Concern:
     """That a certificate which the specification requires is not there, or speaks of other evidence."""
     return Concern(
         Level.certificate, dataset, "recomputation", None, "no certificate of this evidence", "one that has passed", blocks=True,

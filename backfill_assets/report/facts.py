@@ -18,7 +18,7 @@ from backfill_assets.core.measured import DayComparison, GoldenCounts, RowChange
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit
 from backfill_assets.dataset.checks import Level
-from backfill_assets.evidence.readiness import DayFault
+from backfill_assets.evidence.readiness import DayBlocker
 from backfill_assets.pipeline.seams import places, seams
 from backfill_assets.report.causes import Reach
 from backfill_assets.report.concerns import Concern
@@ -80,14 +80,14 @@ class ReviewedDay:
 def day_states(
     unit: Unit,
     evidence: _Known,
-    faults: Sequence[DayFault],
+    blockers: Sequence[DayBlocker],
     changed: Mapping[DatasetDay, DayState],
     live: frozenset[DatasetDay],
 ) -> tuple[ReviewedDay, ...]:
     """Every day of a unit, in order; `changed` is what became of days once they were published."""
-    why: dict[DatasetDay, list[DayFault]] = defaultdict(list)
-    for fault in faults:
-        why[fault.dataset, fault.day].append(fault)
+    why: dict[DatasetDay, list[DayBlocker]] = defaultdict(list)
+    for blocker in blockers:
+        why[blocker.dataset, blocker.day].append(blocker)
     found = []
     for key in unit.days:
         one = evidence.get(key)
@@ -95,23 +95,23 @@ def day_states(
         found.append(
             ReviewedDay(
                 *key,
-                state=changed.get(key) or _state(one, {fault.fault.state for fault in why[key]}),
+                state=changed.get(key) or _state(one, {blocker.reason.state for blocker in why[key]}),
                 passed=sum(verdict.passed for verdict in verdicts),
                 checks=len(verdicts),
                 evidence=one.hash if one is not None else "",
-                why=tuple(fault.words for fault in why[key]),
+                why=tuple(blocker.words for blocker in why[key]),
                 live=key in live,
             )
         )
     return tuple(found)
 
 
-def _state(evidence: DayEvidence | None, faults: set[str]) -> DayState:
-    if evidence is None or "missing" in faults:
+def _state(evidence: DayEvidence | None, blockers: set[str]) -> DayState:
+    if evidence is None or "missing" in blockers:
         return DayState.missing
     if not evidence.passed:
         return DayState.failed
-    if faults:
+    if blockers:
         return DayState.stale
     return DayState.passed if all(verdict.passed for verdict in evidence.verdicts) else DayState.warned
 

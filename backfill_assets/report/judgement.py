@@ -23,7 +23,7 @@ _MOST_METRICS = 2
 _HUNDREDTH = Decimal("0.0001")
 _SHORT = 12
 _PROMISED = "the launch's contract"
-_OPEN_FAULTS = (DayState.failed, DayState.missing, DayState.stale)
+_OPEN_PROBLEMS = (DayState.failed, DayState.missing, DayState.stale)
 
 
 class Outcome(StrEnum):
@@ -81,13 +81,13 @@ def judge_unit(grounds: Grounds) -> Judgement:
 
 def _open(grounds: Grounds) -> Judgement:
     worst = worst_of(grounds.concerns)
-    faulty = Counter(day.state for day in grounds.days if day.state in _OPEN_FAULTS)
+    wrong = Counter(day.state for day in grounds.days if day.state in _OPEN_PROBLEMS)
     if worst is not None and worst.concern.blocks:
         said = in_one_sentence(worst, len(grounds.days))
         return Judgement(Outcome.not_ready, f"Not ready: {said}.")
-    if faulty:
-        first = next(day for day in grounds.days if day.state in _OPEN_FAULTS)
-        how = ", ".join(f"{count:,} {state.value}" for state, count in sorted(faulty.items()))
+    if wrong:
+        first = next(day for day in grounds.days if day.state in _OPEN_PROBLEMS)
+        how = ", ".join(f"{count:,} {state.value}" for state, count in sorted(wrong.items()))
         why = f": {first.why[0]}" if first.why else ""
         text = f"Not ready: of {_count(grounds.days)} {how}; first {first.dataset} {first.day}{why}."
         return Judgement(Outcome.not_ready, text)
@@ -118,8 +118,8 @@ def _rolled_back(grounds: Grounds) -> str:
     worst = worst_of(grounds.concerns)
     besides = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
     states = Counter(day.state for day in grounds.days)
-    days, anew = number_of(states[DayState.rolled_back], "day"), states[DayState.rewritten]
-    since = f"; {number_of(anew, 'day')} {DayState.rewritten.value}" if anew else ""
+    days, read_again = number_of(states[DayState.rolled_back], "day"), states[DayState.rewritten]
+    since = f"; {number_of(read_again, 'day')} {DayState.rewritten.value}" if read_again else ""
     return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{since}{besides}."
 
 
@@ -154,13 +154,13 @@ def _came_and_went(rows: Sequence[RowTotals]) -> str:
 
 
 def _proven(grounds: Grounds) -> str:
-    total, lacking = _count(grounds.days), sorted({day.dataset for day in grounds.days} - grounds.proofs.keys())
-    besides = f" (none of {in_words(lacking)})" if lacking else ""
+    total, missing = _count(grounds.days), sorted({day.dataset for day in grounds.days} - grounds.proofs.keys())
+    besides = f" (none of {in_words(missing)})" if missing else ""
     return f"recomputing {sum(grounds.proofs.values()):,} of {total} gives the same rows{besides}"
 
 
 def _passed(days: Sequence[ReviewedDay]) -> str:
-    good = [day for day in days if day.state not in _OPEN_FAULTS]
+    good = [day for day in days if day.state not in _OPEN_PROBLEMS]
     checks = {day.checks for day in good}
     every = f"all {max(checks)} checks" if len(checks) == 1 else "all checks"
     if any(day.passed < day.checks for day in good):

@@ -29,7 +29,7 @@ from backfill_assets.report.causes import Attribution, Reach, attribute, made_re
 from backfill_assets.report.concerns import (
     Concern,
     of_certificate,
-    of_lacking_certificate,
+    of_missing_certificate,
     of_seams,
     of_unloaded,
     of_verdicts,
@@ -215,7 +215,7 @@ class _Reviewing:
     def obstacles(self) -> Obstacles:
         """What else keeps a campaign with good evidence from being released."""
         campaign, survey = self.campaign, self.survey
-        if campaign is None or survey is None or survey.faults:
+        if campaign is None or survey is None or survey.blockers:
             return Obstacles()
         return self.reviews.obstacles(campaign, survey)
 
@@ -235,11 +235,11 @@ class _Reviewing:
     @cached_property
     def days(self) -> tuple[ReviewedDay, ...]:
         """Every day of the unit."""
-        faults = self.survey.faults if self.survey is not None and self.unit.state is UnitState.open else ()
+        blockers = self.survey.blockers if self.survey is not None and self.unit.state is UnitState.open else ()
         ended = self.unit.state in {UnitState.published, UnitState.rolled_back}
         changed = {key: state for one in self.shown.values() for key, state in one.became().items()} if ended else {}
         live = frozenset((name, day) for name, one in self.shown.items() for day in one.live)
-        return day_states(self.unit, self.evidence, faults, changed, live)
+        return day_states(self.unit, self.evidence, blockers, changed, live)
 
     @cached_property
     def series(self) -> tuple[Series, ...]:
@@ -285,7 +285,7 @@ class _Reviewing:
         certified = [c for p in self.proofs for c in of_certificate(p.certificate, blocks=required and waits)]
         if required and waits and self._whole:
             proven = {proof.certificate.dataset for proof in self.proofs}
-            certified += [of_lacking_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
+            certified += [of_missing_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
         unloaded = of_unloaded(self._unloaded) if self._waits else ()
         found = of_verdicts(self.evidence, checks)
         return (*unloaded, *found, *of_reaches(self.reaches), *of_seams(unjudged), *certified)
@@ -319,7 +319,7 @@ class _Reviewing:
     @property
     def _whole(self) -> str:
         """The hash of evidence that can be released as it is."""
-        return self.survey.hash if self.survey is not None and not self.survey.faults else ""
+        return self.survey.hash if self.survey is not None and not self.survey.blockers else ""
 
     @property
     def _approval_needed(self) -> bool:

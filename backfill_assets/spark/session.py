@@ -35,7 +35,7 @@ from backfill_assets.spark.client import channel_builder, release_session, set_s
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 
-_MODELS_FAULT: Final = ("0A", "21", "22", "23", "42", "54", "P0")
+_MODELS_PROBLEM: Final = ("0A", "21", "22", "23", "42", "54", "P0")
 """Classes of SQLSTATE that data and SQL cause; all others are the engine's own trouble."""
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """What the system says of a write that it has no room for; Spark has it among the causes of an error of its own."""
@@ -43,7 +43,7 @@ _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.E
 
 def is_of_data(error: PySparkException) -> bool:
     """Whether data or SQL are to blame for an error, not the engine."""
-    return (error.getSqlState() or "").startswith(_MODELS_FAULT)
+    return (error.getSqlState() or "").startswith(_MODELS_PROBLEM)
 
 
 @contextmanager

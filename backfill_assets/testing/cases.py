@@ -218,8 +218,8 @@ def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tu
         rest = ", ".join(f"{c}={v}" for c, v in values.items() if c not in named)
         return f"{what} {place}" + (f": {rest}" if rest else "")
 
-    lacking = [line("expected, but not found:", row) for row in (wanted - got).elements()]
-    return (*lacking, *(line("found, but not expected:", row) for row in (got - wanted).elements()))
+    missing = [line("expected, but not found:", row) for row in (wanted - got).elements()]
+    return (*missing, *(line("found, but not expected:", row) for row in (got - wanted).elements()))
 
 
 def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple[CaseDelivery, ...]:

@@ -12,7 +12,7 @@ import dagster as dg
 
 from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState
 from backfill_assets.control.standing import CampaignStanding
-from backfill_assets.orchestration.backfills import desk_of
+from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.system import SystemUser
 from backfill_assets_tests.dagster.lab import Lab
 from backfill_assets_tests.harness.waiting import wait_for
@@ -52,13 +52,13 @@ def status(lab: Lab, campaign: str = ID) -> dict[str, Any]:
 def standing(lab: Lab, campaign: str) -> CampaignStanding:
     """The same as `status`, without starting a process for it; opens models, ledger and instance."""
     with lab.instance as instance:
-        return desk_of(lab.application, instance).standings.of(campaign)
+        return services_of(lab.application, instance).standings.of(campaign)
 
 
 def waits(lab: Lab, campaign: str, until: Callable[[CampaignStanding], bool], what: str) -> None:
     """Wait until a campaign stands so; models, ledger and instance are opened once."""
     with lab.instance as instance:
-        standings = desk_of(lab.application, instance).standings
+        standings = services_of(lab.application, instance).standings
         wait_for(lambda: until(standings.of(campaign)), what, 300, every=4, instead=partial(shown, lab, campaign))
 
 

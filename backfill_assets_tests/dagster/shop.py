@@ -71,7 +71,7 @@ class Shop:
         )
 
     @contextmanager
-    def told(self, **variables: str) -> Iterator[None]:
+    def observed(self, **variables: str) -> Iterator[None]:
         """Give commands more variables while the block lasts."""
         before, self.environ = self.environ, self.environ | variables
         try:

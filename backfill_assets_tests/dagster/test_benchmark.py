@@ -30,19 +30,19 @@ def test_a_small_benchmark_accounts_for_all_of_its_time_and_leaves_nothing_behin
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    road, by_the_day = found["measured"]["road"], found["measured"]["by_the_day"]
-    assert (road["days"], road["runs"], by_the_day["runs"]) == (4, 2, 2)
-    assert {*WORK, EVENTS, STARTS, DAEMON} <= {stage["stage"] for stage in road["stages"]}
+    pipeline, by_the_day = found["measured"]["pipeline"], found["measured"]["by_the_day"]
+    assert (pipeline["days"], pipeline["runs"], by_the_day["runs"]) == (4, 2, 2)
+    assert {*WORK, EVENTS, STARTS, DAEMON} <= {stage["stage"] for stage in pipeline["stages"]}
     # One run after the other: the stages are all of the time, and no second is counted twice.
-    assert sum(stage["wall"] for stage in road["stages"]) == pytest.approx(road["wall"], rel=0.01)
-    assert 0 < sum(stage["cpu"]["spark"] for stage in road["stages"]) <= road["cpu"]["spark"] * 1.01
+    assert sum(stage["wall"] for stage in pipeline["stages"]) == pytest.approx(pipeline["wall"], rel=0.01)
+    assert 0 < sum(stage["cpu"]["spark"] for stage in pipeline["stages"]) <= pipeline["cpu"]["spark"] * 1.01
     assert found["measured"]["rows"] > 0
     for release in (found["measured"]["first_release"], found["measured"]["release"]):
         assert (release["days"], release["bytes_copied"]) == (4, 0)
     assert found["measured"]["release"]["files_swapped"] == 8
     derived = found["derived"]
     extrapolated = derived["run_per_day_extrapolated_seconds"]
-    assert derived["times_faster_than_a_run_per_day"] == pytest.approx(extrapolated / road["wall"])
+    assert derived["times_faster_than_a_run_per_day"] == pytest.approx(extrapolated / pipeline["wall"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sources_0.01", "tpch_0.01"]
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and str(tmp_path) in str(p.info)]
 

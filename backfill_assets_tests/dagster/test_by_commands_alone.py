@@ -273,7 +273,7 @@ def test_no_program_replaces_evidence_or_a_release(shop: Shop) -> None:
         ("releases", {"state": "abandoned"}),
         ("releases", {"number": 99}),
     )
-    told: list[str] = []
+    observed: list[str] = []
     with closing(sqlite3.connect(shop.root / ".state" / "ledger.db", isolation_level=None)) as ledger:
         ledger.row_factory = sqlite3.Row
         before = {table: dict(ledger.execute(f"SELECT * FROM {table}").fetchone()) for table, _ in changes}
@@ -282,6 +282,6 @@ def test_no_program_replaces_evidence_or_a_release(shop: Shop) -> None:
             try:
                 ledger.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join(f':{name}' for name in row)})", row)
             except sqlite3.IntegrityError as refused:
-                told.append(str(refused))
+                observed.append(str(refused))
         assert {table: dict(ledger.execute(f"SELECT * FROM {table}").fetchone()) for table in before} == before
-    assert told == [f"{table} is append-only" for table, _ in changes]
+    assert observed == [f"{table} is append-only" for table, _ in changes]

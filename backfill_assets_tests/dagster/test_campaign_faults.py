@@ -30,7 +30,7 @@ from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches, standing
 from backfill_assets_tests.dagster.lab import Lab, started_alone
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
@@ -88,7 +88,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def assert_built_once(told: Told, lab: Lab, name: str, days: Days) -> None:
+def assert_built_once(observed: Observed, lab: Lab, name: str, days: Days) -> None:
     """Each day has passed exactly once, and readers see none of it."""
     done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
     assert done == dict.fromkeys(days, 1)
@@ -97,10 +97,10 @@ def assert_built_once(told: Told, lab: Lab, name: str, days: Days) -> None:
     assert not set(lab.published(DATASET)) & set(days)
     assert not [r for r in lab.application.ledger.releases(DATASET) if r.manifest.unit == seen.campaign.unit]
     doctor_finds_nothing(lab)
-    told.found(f"{len(days)} days of {name} passed once each, none is published; the doctor: nothing")
+    observed.found(f"{len(days)} days of {name} passed once each, none is published; the doctor: nothing")
 
 
-def assert_published_once(told: Told, lab: Lab, name: str, days: Days) -> None:
+def assert_published_once(observed: Observed, lab: Lab, name: str, days: Days) -> None:
     """`backfill publish` releases all days at once: readers see the model's content, and no day was built again for it."""
     backfill(lab, "publish", name)
     assert {d: rows for d, rows in lab.published(DATASET).items() if d in days} == dict.fromkeys(days, AS_BUILT)
@@ -111,7 +111,7 @@ def assert_published_once(told: Told, lab: Lab, name: str, days: Days) -> None:
     done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
     assert done == dict.fromkeys(days, 1)
     doctor_finds_nothing(lab)
-    told.found(f"backfill publish: {len(days)} days as the model makes them, in one release; the doctor: nothing")
+    observed.found(f"backfill publish: {len(days)} days as the model makes them, in one release; the doctor: nothing")
 
 
 def doctor_finds_nothing(lab: Lab) -> None:
@@ -147,8 +147,8 @@ def goes_on(lab: Lab, name: str) -> None:
     reaches(lab, "validated", name)
 
 
-def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: Lab) -> None:
-    told.injected("kill -9 of `backfill launch --watch`, then of a run worker in the middle of a batch")
+def test_a_killed_command_and_a_killed_run_worker_need_nobody(observed: Observed, lab: Lab) -> None:
+    observed.injected("kill -9 of `backfill launch --watch`, then of a run worker in the middle of a batch")
     name = "faults-workers"
     days = delivered_and_planned(lab, name, dt.date(2024, 9, 1), 4)
     program = str(Path(sys.executable).with_name("backfill"))
@@ -164,12 +164,12 @@ def test_a_killed_command_and_a_killed_run_worker_need_nobody(told: Told, lab: L
     reaches(lab, "validated", name)
     (lost,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
-    assert_built_once(told, lab, name, days)
-    assert_published_once(told, lab, name, days)
+    assert_built_once(observed, lab, name, days)
+    assert_published_once(observed, lab, name, days)
 
 
-def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(told: Told, lab: Lab) -> None:
-    told.injected("kill -9 of the daemon after the first batch, of the Spark server in the middle of the fourth")
+def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(observed: Observed, lab: Lab) -> None:
+    observed.injected("kill -9 of the daemon after the first batch, of the Spark server in the middle of the fourth")
     name = "faults-servers"
     days = delivered_and_planned(lab, name, dt.date(2024, 9, 11), 6)
     backfill(lab, "launch", name)
@@ -184,12 +184,12 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_buil
     goes_on(lab, name)
     (failed,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert failed.state in {AttemptState.failed, AttemptState.lost}
-    assert_built_once(told, lab, name, days)
-    assert_published_once(told, lab, name, days)
+    assert_built_once(observed, lab, name, days)
+    assert_published_once(observed, lab, name, days)
 
 
-def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(told: Told, lab: Lab) -> None:
-    told.injected("a live run in the middle of a campaign")
+def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(observed: Observed, lab: Lab) -> None:
+    observed.injected("a live run in the middle of a campaign")
     name, today = "faults-live", dt.date(2024, 9, 30)
     days = delivered_and_planned(lab, name, dt.date(2024, 9, 21), 6)
     lab.deliver(DATASET, today, [(1, 7)])
@@ -212,11 +212,11 @@ def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(told: Told,
     starts = [attempt.started_at.timestamp() for attempt in shadows(lab, name)]
     assert [start for start in starts if began <= start <= ended] == []
     assert [start for start in starts if start > ended], "the campaign was over too soon to prove anything"
-    assert_built_once(told, lab, name, days)
+    assert_built_once(observed, lab, name, days)
 
 
-def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(told: Told, lab: Lab) -> None:
-    told.injected("a live run that never ends")
+def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(observed: Observed, lab: Lab) -> None:
+    observed.injected("a live run that never ends")
     name = "faults-floor"
     days = delivered_and_planned(lab, name, dt.date(2024, 10, 1), 3, min_progress=f"1 batch per {FLOOR.seconds}s")
     with lab.instance as instance:
@@ -238,4 +238,4 @@ def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(told: Tol
     starts = [attempt.started_at for attempt in batches]
     assert len(shadows(lab, name, AttemptState.done)) == len(days)
     assert min(later - one for one, later in pairwise(starts)) >= FLOOR
-    assert_built_once(told, lab, name, days)
+    assert_built_once(observed, lab, name, days)

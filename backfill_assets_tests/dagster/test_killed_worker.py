@@ -11,15 +11,15 @@ import pytest
 from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets_tests.dagster.lab import Lab, amounts
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 DATASET = "tickets_killed"
 DAY = dt.date(2024, 3, 1)
 
 
 @pytest.mark.faults
-def test_the_run_of_a_killed_worker_is_failed_retried_and_released(told: Told, lab: Lab) -> None:
-    told.injected("kill -9 of a run worker that has begun to build a day")
+def test_the_run_of_a_killed_worker_is_failed_retried_and_released(observed: Observed, lab: Lab) -> None:
+    observed.injected("kill -9 of a run worker that has begun to build a day")
     lab.deliver(DATASET, DAY, [(1, 10)])
     ledger = lab.application.ledger
     backfill = lab.launch(DATASET, (DAY,))
@@ -38,4 +38,4 @@ def test_the_run_of_a_killed_worker_is_failed_retried_and_released(told: Told, l
     lost = [a for a in ledger.attempts(attempt.unit) if a.state is AttemptState.lost]
     assert [a.number for a in lost] == [attempt.number]
     assert amounts(lab, DATASET, [DAY]) == {DAY: 10}
-    told.found(f"attempt {attempt.number} is lost, its run is failed, and {DAY} is released by the retry")
+    observed.found(f"attempt {attempt.number} is lost, its run is failed, and {DAY} is released by the retry")

@@ -20,7 +20,7 @@ from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, 
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400 * PATIENCE)]
 
@@ -116,7 +116,7 @@ def listed(lab: Lab) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("door", ["assign.1", "lock.1"], ids=["the first claim", "the first build"])
 def test_two_launches_that_come_to_the_same_door_at_once_build_and_release_once(
-    told: Told, lab: Lab, door: str
+    observed: Observed, lab: Lab, door: str
 ) -> None:
     days = delivered(lab, dt.date(2024, 2, 1) if door == "assign.1" else dt.date(2024, 2, 11), 6)
     own = lab.root / f"command_{door}"
@@ -130,14 +130,14 @@ def test_two_launches_that_come_to_the_same_door_at_once_build_and_release_once(
     ends = (lab.finished(backfill), command.returncode)
     assert ends == ("COMPLETED_SUCCESS", 0), (lab.failures(backfill), out[-3000:], err[-3000:])
     found = assert_once(lab, days)
-    told.injected(
+    observed.injected(
         f"the worker of the command {pids[0]} and that of the backfill {pids[1]} let go at once before {door}"
     )
-    told.found(found)
+    observed.found(found)
 
 
 def test_a_command_that_comes_to_its_shadow_after_the_backfill_has_published_finds_nothing_to_do(
-    told: Told, lab: Lab
+    observed: Observed, lab: Lab
 ) -> None:
     days, own = delivered(lab, dt.date(2024, 2, 21), 6), lab.root / "late"
     own.mkdir()
@@ -149,12 +149,12 @@ def test_a_command_that_comes_to_its_shadow_after_the_backfill_has_published_fin
     let_go(gate)
     out, err = command.communicate(timeout=400 * PATIENCE)
     assert command.returncode == 0, (out[-3000:], err[-3000:])
-    told.injected(f"the command {pid} held before its shadow until the backfill has published")
-    told.found(assert_once(lab, days))
+    observed.injected(f"the command {pid} held before its shadow until the backfill has published")
+    observed.found(assert_once(lab, days))
 
 
 def test_a_backfill_whose_last_run_begins_after_the_command_has_published_leaves_no_unit_open(
-    told: Told, lab: Lab
+    observed: Observed, lab: Lab
 ) -> None:
     days, own, gates = delivered(lab, dt.date(2024, 3, 1), 6), lab.root / "early", lab.root / "gates"
     own.mkdir()
@@ -172,12 +172,12 @@ def test_a_backfill_whose_last_run_begins_after_the_command_has_published_leaves
     assert command.returncode == 0, (out[-3000:], err[-3000:])
     let_go(last_begins)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
-    told.injected(f"the backfill's last run {pid} held at its start until the command has published")
-    told.found(assert_once(lab, days))
+    observed.injected(f"the backfill's last run {pid} held at its start until the command has published")
+    observed.found(assert_once(lab, days))
 
 
 def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves_its_days_alone(
-    told: Told, lab: Lab
+    observed: Observed, lab: Lab
 ) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 11), 6), lab.root / "gates"
     campaign, gate = planned(lab, "launched-first", DATASET, days, partitions_per_batch=3), shut(gates, "assign.1")
@@ -191,13 +191,15 @@ def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves
     assert f"backfill resume {campaign}" in refusal
     reaches(lab, "validated", campaign=campaign)
     backfill(lab, "publish", campaign)
-    told.injected(
+    observed.injected(
         f"the worker of the UI's backfill {pid} held at its first claim until a campaign has been launched over the same days"
     )
-    told.found(f"it was refused; {assert_once(lab, days)}")
+    observed.found(f"it was refused; {assert_once(lab, days)}")
 
 
-def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_building(told: Told, lab: Lab) -> None:
+def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_building(
+    observed: Observed, lab: Lab
+) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 21), 6), lab.root / "gates"
     campaign, gate = planned(lab, "launched-second", DATASET, days, partitions_per_batch=3), shut(gates, "lock.1")
     launched = answered(asked(lab, days, "before the campaign"))
@@ -208,14 +210,16 @@ def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_bui
     assert f"backfill publish {unit}" in refusal
     let_go(gate)
     assert lab.finished(launched) == "COMPLETED_SUCCESS", lab.failures(launched)
-    told.injected(
+    observed.injected(
         f"the worker of the UI's backfill {pid} held before it builds while a campaign is launched over the same days"
     )
-    told.found(f"the campaign was refused; {assert_once(lab, days)}")
+    observed.found(f"the campaign was refused; {assert_once(lab, days)}")
 
 
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
-def test_the_webserver_dies_with_a_launch_in_it_while_another_is_at_work(told: Told, lab: Lab, point: str) -> None:
+def test_the_webserver_dies_with_a_launch_in_it_while_another_is_at_work(
+    observed: Observed, lab: Lab, point: str
+) -> None:
     days = delivered(lab, dt.date(2024, 4, 1) if point == BEFORE else dt.date(2024, 4, 21), 3)
     more, gates = delivered(lab, days[-1] + dt.timedelta(days=1), 3), lab.root / "gates"
     at_work, in_flight, again = f"{point}: at work", f"{point}: in flight", f"{point}: said again"
@@ -245,6 +249,6 @@ def test_the_webserver_dies_with_a_launch_in_it_while_another_is_at_work(told: T
     let_go(landed)
     assert [lab.finished(one) for one in ids] == ["COMPLETED_SUCCESS"] * len(ids), [lab.failures(one) for one in ids]
     found = f"{assert_once(lab, days)}; of the launch in flight {assert_once(lab, more)}"
-    told.injected(f"kill -9 of the webserver {pid} {point}, beside the worker {worker}")
-    told.found(found)
+    observed.injected(f"kill -9 of the webserver {pid} {point}, beside the worker {worker}")
+    observed.found(found)
     launch.with_name(f"{launch.name}.on").unlink()

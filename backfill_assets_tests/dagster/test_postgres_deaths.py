@@ -21,7 +21,7 @@ from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, LEDGER, documented_urls
 from backfill_assets_tests.harness.postgres import Killable, is_running
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
@@ -65,7 +65,7 @@ def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path_factory: pytes
                 process.kill()
 
 
-def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str, str], told: Told) -> None:
+def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str, str], observed: Observed) -> None:
     days = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 3))
     backfill, gate, pid = held(lab, days, "commit.1")
     unit, server = lab.unit(backfill).handle, Killable(urls[LEDGER])
@@ -78,13 +78,13 @@ def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str
         server.start()
     published = lab.run("backfill", "publish", unit)
     assert published.returncode == 0, published.stderr
-    told.injected(f"kill -9 of Postgres with ledger and runs on it before the Delta commit of the worker {pid}")
-    told.found(f"the days were committed without it; after `backfill publish`: {assert_once(lab, days)}")
+    observed.injected(f"kill -9 of Postgres with ledger and runs on it before the Delta commit of the worker {pid}")
+    observed.found(f"the days were committed without it; after `backfill publish`: {assert_once(lab, days)}")
 
 
 @pytest.mark.parametrize("call", LONG)
 def test_postgres_is_away_for_longer_than_anybody_tries_again(
-    lab: Lab, urls: dict[str, str], told: Told, call: str
+    lab: Lab, urls: dict[str, str], observed: Observed, call: str
 ) -> None:
     days, cut, known, command = LONG[call]
     backfill, gate, pid = held(lab, days, call)
@@ -108,8 +108,10 @@ def test_postgres_is_away_for_longer_than_anybody_tries_again(
         assert went_on.returncode == 0, went_on.stderr
         then = f"after `backfill {command}`"
     wait_for(lambda: readers_see(lab, days) == dict.fromkeys(days, 30), "the days", 240)
-    told.injected(f"kill -9 of Postgres for so long that the worker {pid} ended of it, {cut} unsaid; then it came back")
-    told.found(f"the run failed by the sensor; {then}: {assert_once(lab, days)}")
+    observed.injected(
+        f"kill -9 of Postgres for so long that the worker {pid} ended of it, {cut} unsaid; then it came back"
+    )
+    observed.found(f"the run failed by the sensor; {then}: {assert_once(lab, days)}")
 
 
 def held(lab: Lab, days: Sequence[dt.date], call: str) -> tuple[str, Path, int]:

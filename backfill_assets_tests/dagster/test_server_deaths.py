@@ -19,7 +19,7 @@ from backfill_assets.spark.server import ServerState, SparkServer
 from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.engine import held_at, somebody_elses_server
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
@@ -155,7 +155,7 @@ def kill(server: psutil.Process) -> None:
     wait_for(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "the server's end", 30)
 
 
-def goes_on(told: Told, lab: Lab, backfill: str, days: Days, rows: int) -> None:
+def goes_on(observed: Observed, lab: Lab, backfill: str, days: Days, rows: int) -> None:
     """What must hold once the server is gone in the second run of a correction, and what one command makes of it."""
     unit, first, second = lab.unit(backfill), days[:2], days[2:]
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
@@ -165,7 +165,7 @@ def goes_on(told: Told, lab: Lab, backfill: str, days: Days, rows: int) -> None:
     assert totals(lab, days) == as_before(days)
     (passed,) = shadows(lab, unit, first)
     assert {a.state for a in shadows(lab, unit, second)} <= {AttemptState.failed, AttemptState.lost}
-    assert {f.day for f in lab.application.publisher.missing(unit.id)} == set(second)
+    assert {f.day for f in lab.application.publisher.blockers(unit.id)} == set(second)
     agrees(lab)
 
     done = lab.run("backfill", "resume", unit.id, BACKFILL_ASSETS_WEBSERVER=lab.url)
@@ -180,8 +180,8 @@ def goes_on(told: Told, lab: Lab, backfill: str, days: Days, rows: int) -> None:
     brought = {file.path for swap in release.manifest.days for file in swap.add}
     assert not [path for path in brought if path.startswith(lost[0].folder)]
     agrees(lab)
-    told.found(failed.split("Error: ", 1)[-1])
-    told.found(f"{passed.days[0]} … kept, {second[0]} … built again, one release; the doctor: nothing")
+    observed.found(failed.split("Error: ", 1)[-1])
+    observed.found(f"{passed.days[0]} … kept, {second[0]} … built again, one release; the doctor: nothing")
 
 
 def _server(lab: Lab) -> SparkServer:
@@ -202,21 +202,21 @@ def agrees(lab: Lab) -> None:
     assert "everything that was compared agrees" in done.stdout, done.stdout
 
 
-def test_the_server_is_killed_while_it_writes_a_shadow(told: Told, lab: Lab) -> None:
+def test_the_server_is_killed_while_it_writes_a_shadow(observed: Observed, lab: Lab) -> None:
     days = DAYS[:4]
     backfill = corrected(lab, days, MANY)
     attempt = at_work(lab, backfill, days[2:])
     server = frozen_in_mid_write(lab, attempt)
     assert totals(lab, days) == as_before(days)
     folder = lab.application.layout.published_path(DATASET) / attempt.folder
-    told.injected(f"kill -9 of the Spark server with {len(whole(folder))} of 2 files of a shadow written")
+    observed.injected(f"kill -9 of the Spark server with {len(whole(folder))} of 2 files of a shadow written")
     kill(server)
-    goes_on(told, lab, backfill, days, MANY)
+    goes_on(observed, lab, backfill, days, MANY)
     # Nobody takes what was written by half for anything; it goes with the next sweep.
     assert not (folder / "_delta_log" / f"{0:020}.json").exists()
 
 
-def test_the_server_is_killed_while_it_checks_a_shadow(told: Told, lab: Lab) -> None:
+def test_the_server_is_killed_while_it_checks_a_shadow(observed: Observed, lab: Lab) -> None:
     days = DAYS[4:8]
     backfill = corrected(lab, days, FEW)
     with held_at(golden_file(lab, days[3]), _pid(lab)):
@@ -225,24 +225,26 @@ def test_the_server_is_killed_while_it_checks_a_shadow(told: Told, lab: Lab) -> 
         assert [evidence.verdicts for evidence in pending.values()] == [()] * 2, (
             "the shadow is written, nothing is judged"
         )
-        told.injected("kill -9 of the Spark server in the middle of the checks of a shadow")
+        observed.injected("kill -9 of the Spark server in the middle of the checks of a shadow")
         kill(psutil.Process(_pid(lab)))
-    goes_on(told, lab, backfill, days, FEW)
+    goes_on(observed, lab, backfill, days, FEW)
 
 
-def test_the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of_a_unit(told: Told, lab: Lab) -> None:
+def test_the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of_a_unit(
+    observed: Observed, lab: Lab
+) -> None:
     days = DAYS[8:]
     backfill = corrected(lab, days, FEW)
     with held_at(golden_file(lab, days[3]), _pid(lab)):
         stopped = lab.run("backfill", "spark", "stop")
         assert "stopped" in stopped.stdout, stopped.stderr
-        told.injected(f"the Spark server is stopped in mid-check, another one has {OTHERWISE}")
+        observed.injected(f"the Spark server is stopped in mid-check, another one has {OTHERWISE}")
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
     lab.stop()
     with somebody_elses_server(lab.application.settings, lab.root / "elsewhere", OTHERWISE) as url:
         lab.environ["BACKFILL_ASSETS_SPARK_URL"] = url
         try:
             with started(lab):
-                goes_on(told, lab, backfill, days, FEW)
+                goes_on(observed, lab, backfill, days, FEW)
         finally:
             del lab.environ["BACKFILL_ASSETS_SPARK_URL"]

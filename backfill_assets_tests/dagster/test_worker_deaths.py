@@ -1,4 +1,4 @@
-"""A run worker dies by SIGKILL between any two steps of the road; its run is retried and does only what lacks."""
+"""A run worker dies by SIGKILL between any two steps of the pipeline; its run is retried and does only what lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, killed_at
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
@@ -47,7 +47,7 @@ def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("call", DEATHS)
-def test_a_run_worker_dies_between_two_steps_of_the_road(lab: Lab, told: Told, call: str) -> None:
+def test_a_run_worker_dies_between_two_steps_of_the_pipeline(lab: Lab, observed: Observed, call: str) -> None:
     done, again = DEATHS[call]
     day = FIRST + dt.timedelta(days=list(DEATHS).index(call))
     lab.deliver(DATASET, day, [(1, 10), (2, 20)])
@@ -55,7 +55,7 @@ def test_a_run_worker_dies_between_two_steps_of_the_road(lab: Lab, told: Told, c
     os.mkfifo(gate)
     backfill = lab.launch(DATASET, (day,))
     pid = killed_at(gate)
-    told.injected(f"kill -9 of the run worker {pid} when {done}")
+    observed.injected(f"kill -9 of the run worker {pid} when {done}")
     assert amounts(lab, DATASET, [day]) == ({day: 30} if call in {"finalize.1", "seal.1"} else {})
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     assert amounts(lab, DATASET, [day]) == {day: 30}
@@ -66,4 +66,4 @@ def test_a_run_worker_dies_between_two_steps_of_the_road(lab: Lab, told: Told, c
     assert [r.state.value for r in releases].count("finalized") == 1
     # The sensor ends the attempt of the dead a little later.
     wait_for(lambda: not lab.findings(), "the doctor to find nothing", 60)
-    told.found(f"{len(attempts)} attempts, {len(releases)} releases; the doctor: nothing")
+    observed.found(f"{len(attempts)} attempts, {len(releases)} releases; the doctor: nothing")

@@ -14,7 +14,7 @@ from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.lab import Lab, amounts, started_alone
 from backfill_assets_tests.engine import works
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 DATASET = "slow"
 _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typename } }"
@@ -66,9 +66,9 @@ def test_cancelling_a_run_ends_its_spark_work(lab: Lab, spark_server: SparkServe
 
 @pytest.mark.faults
 def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retried(
-    told: Told, lab: Lab, spark_server: SparkServer
+    observed: Observed, lab: Lab, spark_server: SparkServer
 ) -> None:
-    told.injected("kill -9 of a run worker while Spark works on its shadow")
+    observed.injected("kill -9 of a run worker while Spark works on its shadow")
     day = dt.date(2024, 1, 2)
     backfill, attempt = _working(lab, spark_server, day)
     psutil.Process(int(attempt.worker.rsplit(":", 1)[1])).kill()
@@ -85,4 +85,4 @@ def test_a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retri
     (lost,) = [a for a in lab.application.ledger.attempts(attempt.unit) if a.number == attempt.number]
     assert lost.state is AttemptState.lost
     wait_for(lambda: not works(spark_server), "Spark to stop working", 120)
-    told.found(f"attempt {lost.number} is {lost.state}, its run is failed, and {day} is released by the retry")
+    observed.found(f"attempt {lost.number} is {lost.state}, its run is failed, and {day} is released by the retry")

@@ -97,7 +97,7 @@ def test_a_clock_that_was_ahead_dates_no_later_release_and_hides_no_late_row(sho
     shop.describe("dated", OF_ID | {"late_days": 1}, staging={"deduplicate": "none"})
     shop.deliver("dated", D1, "id", "1")
     shop.write("ahead/sitecustomize.py", AHEAD)
-    with shop.told(PYTHONPATH=str(shop.root / "ahead")):
+    with shop.observed(PYTHONPATH=str(shop.root / "ahead")):
         done(shop.launch("dated", D1))
     shop.deliver("dated", D2, "id", "2")
     done(shop.launch("dated", D2))
@@ -115,7 +115,7 @@ def test_a_clock_that_was_ahead_dates_no_later_release_and_hides_no_late_row(sho
 def test_nobody_else_on_the_host_ends_the_work_of_a_server_and_the_status_tells_the_truth(tmp_path: Path) -> None:
     shop = Shop(tmp_path, tmp_path / "warehouse")
     shop.describe("any", OF_ID)
-    with shop.told(BACKFILL_ASSETS_SPARK_MEMORY="1g"):
+    with shop.observed(BACKFILL_ASSETS_SPARK_MEMORY="1g"):
         started = done(shop.run("backfill", "spark", "start"))
     try:
         (port,) = re.findall(r"sc://[^:]+:(\d+)", started)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.yaml import FileFault
+from backfill_assets.dataset.yaml import FileProblem
 
 YAML = """\
 name: trips
@@ -64,7 +64,7 @@ def loaded(folder: Path) -> LoadedDataset:
     return result
 
 
-def faults(folder: Path) -> tuple[FileFault, ...]:
+def problems(folder: Path) -> tuple[FileProblem, ...]:
     result = load_dataset(folder)
     assert not isinstance(result, LoadedDataset), "the folder was accepted"
     return result
@@ -74,4 +74,4 @@ def spoiled(root: Path, old: str, new: str) -> list[str]:
     """Messages about the dataset with one text replaced, each without its folder: `dataset.yaml:3: …`."""
     assert YAML.count(old) == 1, f"{old!r} must stand exactly once in the sample"
     folder = write_dataset(root, yaml=YAML.replace(old, new))
-    return [str(fault).removeprefix(f"{folder}/") for fault in faults(folder)]
+    return [str(problem).removeprefix(f"{folder}/") for problem in problems(folder)]

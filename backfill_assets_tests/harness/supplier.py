@@ -147,7 +147,7 @@ class Model:
 
 @dataclass
 class Supplier:
-    """Acts on a book as a road does, and on the model."""
+    """Acts on a book as a pipeline does, and on the model."""
 
     dataset: Dataset
     book: Book

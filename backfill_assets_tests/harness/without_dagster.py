@@ -40,10 +40,10 @@ def build(application: Application, spark: SparkSession, unit: Unit) -> None:
     for name in upstream_first(unit.targets, application.catalog.upstreams):
         days = unit.targets[name]
         if application.datasets[name].dataset.source is not None:
-            application.road.land(spark, name, days)
+            application.pipeline.land(spark, name, days)
         attempt = application.ledger.start_attempt(unit.id, name, days, unit.id, _LEASE)
-        application.road.build(spark, unit, attempt)
-        application.road.validate(spark, unit, attempt)
+        application.pipeline.build(spark, unit, attempt)
+        application.pipeline.validate(spark, unit, attempt)
         application.ledger.end_attempt(attempt.number, AttemptState.done)
 
 

@@ -30,12 +30,12 @@ from backfill_assets.delta.releases_table import ReleasesTable
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.doctor import Doctor, Repairer
-from backfill_assets.doctor.findings import EventLog, Finding, Gravity
+from backfill_assets.doctor.findings import EventLog, Finding, FindingSeverity
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.notices.notifier import Aftermath, Notices, Notifier
-from backfill_assets.pipeline.batch import Road
+from backfill_assets.notices.notifier import AfterRelease, Notices, Notifier
+from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.release.publish import Publisher
 from backfill_assets.release.readers import DataReleases, Preview
@@ -115,7 +115,7 @@ class World:
 
     def reconcile(self) -> Reconcile:
         plain = Reconcile(self.warehouse())
-        return replace(plain, after=self.aftermath().repairing()) if self.asked else plain
+        return replace(plain, after=self.after_release().repairing()) if self.asked else plain
 
     def sweep(self) -> Sweep:
         return Sweep(self.warehouse())
@@ -132,19 +132,19 @@ class World:
     def notifier(self) -> Notifier:
         return Notifier(self.warehouse(), self.post)
 
-    def aftermath(self) -> Aftermath:
+    def after_release(self) -> AfterRelease:
         tidy = Preview(self.ledger, self.previews).tidy
-        return Aftermath(self.warehouse(), self.data_releases, self.notifier().tell, tidy)
+        return AfterRelease(self.warehouse(), self.data_releases, self.notifier().notify, tidy)
 
     def guard(self) -> CampaignGuard:
         return CampaignGuard(self.warehouse(), roles=ROLES)
 
     def campaign_publisher(self, user: str = "ada") -> Publisher:
         own = self.warehouse(user)
-        return replace(self.publisher(), warehouse=own, guard=self.guard(), after=self.aftermath())
+        return replace(self.publisher(), warehouse=own, guard=self.guard(), after=self.after_release())
 
     def campaign_rollback(self, user: str = "ada") -> Rollback:
-        return replace(self.rollback(), warehouse=self.warehouse(user), after=self.aftermath())
+        return replace(self.rollback(), warehouse=self.warehouse(user), after=self.after_release())
 
     def release(self, user: str = "ada") -> CampaignRelease:
         return CampaignRelease(self.warehouse(user), self.campaign_publisher(user), self.guard())
@@ -162,14 +162,14 @@ class World:
 
     @property
     def conductor(self) -> Conductor:
-        def tell(_: Campaign, notice: Notice, text: str) -> None:
+        def notify(_: Campaign, notice: Notice, text: str) -> None:
             self.notices.append((notice, text))
 
-        return Conductor(self.ledger, self.clock, self.campaign_publisher(), self.gatekeeper, self.scheduler, tell)
+        return Conductor(self.ledger, self.clock, self.campaign_publisher(), self.gatekeeper, self.scheduler, notify)
 
     @property
     def control(self) -> Control:
-        return Control(self.warehouse(), self.conductor, self.make_plan, self.conductor.tell)
+        return Control(self.warehouse(), self.conductor, self.make_plan, self.conductor.notify)
 
     @property
     def standings(self) -> Standings:
@@ -245,9 +245,9 @@ class World:
     def days_to_build(self, unit: str, name: str) -> tuple[dt.date, ...]:
         """The days that a run would build, whatever launched it."""
         basis: Any = self.basis
-        road = Road(self.warehouse(), basis)
+        pipeline = Pipeline(self.warehouse(), basis)
         opened = self.ledger.unit(unit)
-        return road.days_to_build(opened, name, opened.targets[name])
+        return pipeline.days_to_build(opened, name, opened.targets[name])
 
     def released(self, data: Mapping[dt.date, Sequence[int]], name: str = "sales") -> str:
         """Open, build and release a unit; the release's name."""
@@ -369,14 +369,14 @@ class World:
 def explained(world: World) -> tuple[Finding, ...]:
     """Right after a crash the doctor finds nothing that only a backup could repair; what it finds."""
     found = world.doctor().examine()
-    assert [str(f) for f in found if f.severity is Gravity.error and f.cure is None] == []
+    assert [str(f) for f in found if f.severity is FindingSeverity.error and f.repair is None] == []
     return found
 
 
 def repaired(world: World) -> None:
     """After what follows a crash nothing is left but what a repair ends, such as the lock of the dead."""
     done = world.repairer().repair()
-    assert [str(one) for one in done if one.fault] == []
+    assert [str(one) for one in done if one.problem] == []
     assert [str(f) for f in world.doctor().examine()] == []
 
 

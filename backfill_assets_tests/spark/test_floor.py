@@ -1,4 +1,4 @@
-"""The benchmark's floor is a fair one: the bare job makes the very rows that the road makes."""
+"""The benchmark's floor is a fair one: the bare job makes the very rows that the pipeline makes."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def layout(tmp_path: Path) -> Layout:
     return layout
 
 
-def test_the_bare_job_makes_the_rows_of_the_road(spark: SparkSession, layout: Layout) -> None:
+def test_the_bare_job_makes_the_rows_of_the_pipeline(spark: SparkSession, layout: Layout) -> None:
     loaded = load_folder(DATASETS).datasets[DATASET]
     landed = received((), land(spark, loaded, layout, discover(loaded, layout, DAYS), NOW))
     stage(spark, loaded, layout, DAYS, landed)
     build_shadow(Frames(spark, loaded, layout, ATTEMPT, DAYS), Audit(NOW, "floor", loaded.code_version))
-    road = read_table(spark, layout.shadow_path(loaded.name, ATTEMPT)).select(*loaded.dataset.columns)
+    pipeline = read_table(spark, layout.shadow_path(loaded.name, ATTEMPT)).select(*loaded.dataset.columns)
 
     target = layout.warehouse / "floor"
     spans = run_floor(spark, loaded, layout, DAYS, target)
     bare = read_table(spark, target / "fact").select(*loaded.dataset.columns)
-    assert road.count() == bare.count() > 0
-    assert road.exceptAll(bare).count() == 0
+    assert pipeline.count() == bare.count() > 0
+    assert pipeline.exceptAll(bare).count() == 0
     assert [span.stage for span in spans] == ["raw", "staging", "shadow", "checks"]
     assert all(span.seconds > 0 for span in spans)
     assert {file.name for file in target.iterdir()} == {"raw", "staging", "fact"}

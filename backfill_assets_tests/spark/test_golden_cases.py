@@ -1,4 +1,4 @@
-"""Golden cases of every dataset folder, through the real road: landed as files, staged and built by Spark."""
+"""Golden cases of every dataset folder, through the real pipeline: landed as files, staged and built by Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backfill_assets.pipeline.tables import read_table
 from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
 from backfill_assets.testing.cases import GoldenCase, collect_cases, differences, lay_out, lay_out_upstreams
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -30,9 +30,9 @@ ATTEMPT = "_shadow/golden/1"
 @pytest.mark.faults
 @pytest.mark.parametrize("case", collect_cases(DATASETS), ids=lambda case: case.id)
 def test_the_models_make_of_a_golden_case_what_it_expects(
-    told: Told, spark: SparkSession, tmp_path: Path, case: GoldenCase
+    observed: Observed, spark: SparkSession, tmp_path: Path, case: GoldenCase
 ) -> None:
-    told.injected(f"the days of {case.id}: {', '.join(map(str, case.days))}")
+    observed.injected(f"the days of {case.id}: {', '.join(map(str, case.days))}")
     layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
     lay_out(case, layout.sources)
     loaded, dataset = case.loaded, case.loaded.dataset
@@ -57,4 +57,4 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         built = read_table(spark, layout.shadow_path(loaded.name, ATTEMPT)).collect()
         found = differences(case.expected, (row.asDict() for row in built), dataset.key)
         assert not found, "\n".join(found)
-    told.found("what was staged and built is what the case expects")
+    observed.found("what was staged and built is what the case expects")

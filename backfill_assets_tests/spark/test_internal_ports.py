@@ -30,8 +30,8 @@ def listens_on(port: int) -> tuple[int, list[int]]:
 
 def stranger(ports: list[int]) -> list[str]:
     """What comes of it if somebody tells the executor to stop, by port."""
-    told = [sys.executable, str(STRANGER), *map(str, ports)]
-    return subprocess.run(told, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    observed = [sys.executable, str(STRANGER), *map(str, ports)]
+    return subprocess.run(observed, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
 
 
 def status(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Result:

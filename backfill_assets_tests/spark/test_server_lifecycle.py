@@ -16,7 +16,7 @@ from backfill_assets.spark.server import ServerState, SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, java_processes, start_python, works
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 # All of them, as they build on each other.
 pytestmark = pytest.mark.faults
@@ -76,8 +76,8 @@ def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> No
     assert [process.pid for process in java_processes(warehouse)] == [_registered(warehouse).server.pid]
 
 
-def test_a_lost_watcher_is_replaced_without_a_new_server(told: Told, warehouse: Path) -> None:
-    told.injected("kill -9 of the watcher of a Spark server")
+def test_a_lost_watcher_is_replaced_without_a_new_server(observed: Observed, warehouse: Path) -> None:
+    observed.injected("kill -9 of the watcher of a Spark server")
     before = _registered(warehouse)
     assert before.watcher is not None
     os.kill(before.watcher.pid, signal.SIGKILL)
@@ -87,14 +87,14 @@ def test_a_lost_watcher_is_replaced_without_a_new_server(told: Told, warehouse: 
     assert after.server == before.server
     assert after.watcher is not None
     assert after.watcher.find() is not None
-    told.found("another watcher at the same server")
+    observed.found("another watcher at the same server")
 
 
 def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process(
-    told: Told,
+    observed: Observed,
     warehouse: Path,
 ) -> None:
-    told.injected("kill -9 of the Spark server under an open session; its number goes to another process")
+    observed.injected("kill -9 of the Spark server under an open session; its number goes to another process")
     server = SparkServer(engine_settings(warehouse, spark_idle="6s"))
     killed = _registered(warehouse)
 
@@ -115,7 +115,7 @@ def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_an
     fresh = _registered(warehouse)
     assert [process.pid for process in java_processes(warehouse)] == [fresh.server.pid]
     assert fresh.token != killed.token
-    told.found(lost.value, "the next use has started a server with another token")
+    observed.found(lost.value, "the next use has started a server with another token")
 
 
 def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(warehouse: Path) -> None:
@@ -138,9 +138,9 @@ def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(war
 
 
 def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(
-    told: Told, warehouse: Path
+    observed: Observed, warehouse: Path
 ) -> None:
-    told.injected("kill -9 of the client of an endless query")
+    observed.injected("kill -9 of the client of an endless query")
     server = SparkServer(engine_settings(warehouse))
     client = start_python(_ENDLESS, engine_environment(warehouse))
     assert client.stdout is not None
@@ -158,7 +158,7 @@ def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_start
     with open_session(engine_settings(warehouse), "after it") as spark:
         assert spark.range(7).count() == 7
     assert server.stop()
-    told.found("the server that worked on is stopped, the next session has another")
+    observed.found("the server that worked on is stopped, the next session has another")
 
 
 def test_a_server_that_cannot_start_shows_why_in_the_words_of_its_log(tmp_path: Path) -> None:

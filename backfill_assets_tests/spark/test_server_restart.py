@@ -11,12 +11,12 @@ from backfill_assets.core.errors import ServerLostError
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_settings, free_port, somebody_elses_server
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.faults
 
 
-def test_no_session_goes_on_in_an_embedded_server_that_was_started_again(told: Told, tmp_path: Path) -> None:
+def test_no_session_goes_on_in_an_embedded_server_that_was_started_again(observed: Observed, tmp_path: Path) -> None:
     warehouse, port = tmp_path / "warehouse", str(free_port())
     before = engine_settings(warehouse, spark_port=port)
     after = engine_settings(warehouse, spark_port=port, spark_memory="1200m")
@@ -36,13 +36,13 @@ def test_no_session_goes_on_in_an_embedded_server_that_was_started_again(told: T
             assert spark.range(3).count() == 3
     finally:
         SparkServer(before).stop()
-    told.injected("the embedded server is started again with more memory")
-    told.found(lost.value)
+    observed.injected("the embedded server is started again with more memory")
+    observed.found(lost.value)
 
 
 # Three servers, one after the other, under what a client makes of them: left to `make test-faults`.
 @pytest.mark.orchestration
-def test_no_session_goes_on_in_somebody_elses_server_that_was_started_again(told: Told, tmp_path: Path) -> None:
+def test_no_session_goes_on_in_somebody_elses_server_that_was_started_again(observed: Observed, tmp_path: Path) -> None:
     settings = engine_settings(tmp_path / "warehouse")
     other = {"spark.sql.ansi.enabled": "false", "spark.sql.shuffle.partitions": "13"}
 
@@ -57,5 +57,5 @@ def test_no_session_goes_on_in_somebody_elses_server_that_was_started_again(told
 
     with pytest.raises(ServerLostError, match=r"started again while bereaved.*backfill resume") as lost:
         bereaved()
-    told.injected(f"a remote server is started again with {other}")
-    told.found(lost.value)
+    observed.injected(f"a remote server is started again with {other}")
+    observed.found(lost.value)

@@ -1,4 +1,4 @@
-"""A dataset on its whole road, from its files to its release, on the server of the test session."""
+"""A dataset on its whole pipeline, from its files to its release, on the server of the test session."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Workplace:
         for layer, text in replaced.items():
             (folder / f"{layer}.sql").write_text(text)
         application = OnTheTestServer(settings_of(self.root), self.server)
-        assert not application.catalog.faults, application.catalog.faults
+        assert not application.catalog.problems, application.catalog.problems
         return application
 
     def recompute(self, application: Application, days: Sequence[dt.date], expected: object = None) -> Unit:

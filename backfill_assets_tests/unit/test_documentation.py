@@ -48,7 +48,7 @@ def commands_in(text: str) -> set[tuple[str, ...]]:
     return {tuple(line.split(" #")[0].split()[1:]) for line in code_of(text) if line.startswith("backfill ")}
 
 
-def faults_of(words: tuple[str, ...]) -> list[str]:
+def blockers_of(words: tuple[str, ...]) -> list[str]:
     """What of a command does not exist."""
     command: Any = root_command()
     rest = list(words)
@@ -66,7 +66,7 @@ def faults_of(words: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_document_names_only_commands_and_options_that_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    assert [fault for words in sorted(commands_in(text)) for fault in faults_of(words)] == []
+    assert [fault for words in sorted(commands_in(text)) for fault in blockers_of(words)] == []
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -104,5 +104,5 @@ def test_a_document_names_only_targets_of_the_makefile(document: Path) -> None:
     ],
 )
 def test_a_command_that_does_not_exist_is_found(text: str, faults: int) -> None:
-    found = [fault for words in commands_in(text + "\n") for fault in faults_of(words)]
+    found = [fault for words in commands_in(text + "\n") for fault in blockers_of(words)]
     assert len(found) == faults

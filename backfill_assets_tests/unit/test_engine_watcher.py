@@ -21,7 +21,7 @@ from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registr
 from backfill_assets.spark.start import start_watcher
 from backfill_assets.spark.watcher import watch
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
 
@@ -207,9 +207,9 @@ def test_a_server_is_not_stopped_under_a_client_even_if_that_is_frozen(server: _
 
 @pytest.mark.faults
 def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten_seconds(
-    told: Told, server: _Server, watcher: _Watcher, caplog: pytest.LogCaptureFixture
+    observed: Observed, server: _Server, watcher: _Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told.injected("the client of a server at work goes")
+    observed.injected("the client of a server at work goes")
     server.asked_to("listen")
     with socket.create_connection(("127.0.0.1", server.port)):
         server.asked_to("work")
@@ -222,7 +222,7 @@ def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten
     assert caplog.messages == ["It works, but for nobody: stopping it."]
     assert server.is_forgotten()
     assert not server.runs()
-    told.found("the watcher stops it, and not before nobody has been connected for ten seconds")
+    observed.found("the watcher stops it, and not before nobody has been connected for ten seconds")
 
 
 def test_a_server_that_is_still_starting_works_for_whoever_waits_for_it(server: _Server, watcher: _Watcher) -> None:

@@ -1,4 +1,4 @@
-"""The application wires every road to readers through the guard, and everything that follows a release to it."""
+"""The application puts every way to the readers behind the guard, and everything that follows a release to it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_no_publisher_goes_without_the_guard(application: Application) -> None:
 
 
 def test_the_aftermath_follows_every_release_rollback_and_repair(application: Application) -> None:
-    assert application.publisher.after is application.aftermath
-    assert application.rollback.after is application.aftermath
-    assert application.reconcile.after == application.aftermath.repairing()
+    assert application.publisher.after is application.after_release
+    assert application.rollback.after is application.after_release
+    assert application.reconcile.after == application.after_release.repairing()
     assert application.doctor.data_releases is application.data_releases
 
 

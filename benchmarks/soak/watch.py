@@ -26,7 +26,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import LIVE_TAG, UNIT_TAG, ReleaseRecord, UnitState
-from backfill_assets.orchestration.backfills import desk_of
+from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.spark.start import TABLES_KEPT
 from benchmarks.soak.actions import Situation
 from benchmarks.soak.processes import SPARK, Processes
@@ -81,7 +81,7 @@ class Watcher:
 def _campaigns(application: Application, instance: dg.DagsterInstance) -> Mapping[str, str]:
     # By the units: a launch that was killed has claimed its days, and the campaign may not know it yet.
     names = sorted({u.campaign for u in application.ledger.units(states={UnitState.open}) if u.campaign})
-    standings = desk_of(application, instance).standings if names else None
+    standings = services_of(application, instance).standings if names else None
     found = {name: standings.of(name).state.value for name in names} if standings else {}
     return {name: state for name, state in found.items() if state in _AT_WORK}
 

@@ -1,4 +1,4 @@
-"""The road's tests work in a folder of their own on the shared server."""
+"""The pipeline's tests work in a folder of their own on the shared server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small dataset in a temporary folder, and the road over it in single steps."""
+"""A small dataset in a temporary folder, and the pipeline over it in single steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries in force, on the real road: corrections win, what is withdrawn goes, and a lost warehouse comes out as it was."""
+"""Deliveries in force, on the real pipeline: corrections win, what is withdrawn goes, and a lost warehouse comes out as it was."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def verdict(evidence: DayEvidence, check: str) -> Verdict:
 
 def ids(kit: Kit, application: Application, *days: dt.date, name: str = "trips") -> list[object]:
     """What is staged of these days, once all that lies there has landed."""
-    application.road.land(kit.spark, name, days)
-    application.road.stage(kit.spark, name, days)
+    application.pipeline.land(kit.spark, name, days)
+    application.pipeline.stage(kit.spark, name, days)
     (folder,) = kit.layout.staging_path(name).iterdir()
     return [row[0] for row in values(kit.table(folder).where(f"day = '{days[0]}'"), "id")]
 
@@ -46,7 +46,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     application = Application(kit.settings)
     raw, journal = kit.layout.raw_path("trips"), application.ledger.delivery_journal
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,1.00", f"{D1},unreadable,c,10,1.00", hour=5)
-    application.road.land(kit.spark, "trips", (D1,))
+    application.pipeline.land(kit.spark, "trips", (D1,))
     right = (f"{D1},1,a,10,1.00",)
     kit.deliver(D1, *right, hour=1)
     publish(application, kit.spark, "trips", (D1,))
@@ -55,14 +55,14 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     assert ids(kit, application, D1) == [1, 2]
     before = commits(raw)
     kit.deliver(D1, *right, hour=1)
-    assert application.road.days_to_land("trips", (D1,)) == (D1,)
+    assert application.pipeline.days_to_land("trips", (D1,)) == (D1,)
     assert ids(kit, application, D1) == [1]
     assert [entry.deed.value for entry in journal("trips", [D1])] == ["came again"]
     assert commits(raw) == before, "what raw has is not written twice"
     assert application.late_deliveries.moved("trips") == ()
 
-    inputs, desk = application.basis.inputs("trips", (D1,)), application.delivery_desk
-    assert desk.withdraw("trips", Chosen(PATH), "of another shop").published == (D1,)
+    inputs, services = application.basis.inputs("trips", (D1,)), application.delivery_commands
+    assert services.withdraw("trips", Chosen(PATH), "of another shop").published == (D1,)
     kit.deliver(D1, f"{D1},3,d,10,1.00", part="-2", hour=2)
     day = judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1]
     assert ids(kit, application, D1) == [3]
@@ -72,15 +72,15 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
         "1 added and 1 removed of 1 row, 2 of them with keys of deliveries that came or went",
     )
     assert (verdict(day, "corrupt_rows").passed, verdict(day, "source_present").found) == (True, "1 deliveries")
-    desk.withdraw("trips", Chosen(f"trips/{D1}-2.csv"), "of another shop as well")
-    desk.restore("trips", Chosen(PATH), "it was right")
+    services.withdraw("trips", Chosen(f"trips/{D1}-2.csv"), "of another shop as well")
+    services.restore("trips", Chosen(PATH), "it was right")
     assert application.basis.inputs("trips", (D1,)) == inputs
     # Raw and staging are lost, and come out of the sources and the ledger as they were.
     shutil.rmtree(raw)
     shutil.rmtree(kit.layout.staging_path("trips"))
     assert ids(kit, application, D1) == [1]
     lost = {one.path for one in application.ledger.deliveries("trips", [D1]) if not one.landings}
-    assert (lost, application.road.days_to_land("trips", (D1,))) == ({PATH}, ())
+    assert (lost, application.pipeline.days_to_land("trips", (D1,))) == ({PATH}, ())
 
 
 def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_file_may_replace_the_rest(
@@ -92,28 +92,28 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_fi
     application = Application(kit.settings)
     kit.deliver(D2, f"{D2},1,b,10,1.00", f"{D1},1,b,10,1.00", hour=1)
     # The later day has landed before the other one is there.
-    application.road.land(kit.spark, "later", (D2,))
+    application.pipeline.land(kit.spark, "later", (D2,))
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00", part="-1", hour=5)
     assert ids(kit, application, D1, name="later") == [1, 2]
     (folder,) = kit.layout.staging_path("later").iterdir()
     assert values(kit.table(folder), "id", "kind") == [(1, "b"), (2, "a")]
     kit.deliver(D1, f"{D1},2,c,10,1.00", part="-2", hour=6)
     assert ids(kit, application, D1, name="whole") == [2]
-    desk = application.delivery_desk
-    desk.withdraw("whole", Chosen(f"trips/{D1}-2.csv"), "wrong file")
+    services = application.delivery_commands
+    services.withdraw("whole", Chosen(f"trips/{D1}-2.csv"), "wrong file")
     assert ids(kit, application, D1, name="whole") == [1, 2]
 
     raw = kit.layout.raw_path("whole")
     before, staged = digests_by_day(raw, DELIVERY_DAY, [D1]), application.basis.staged_inputs("whole", (D1,))
-    done = desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "the disk was bad")
+    done = services.reland(kit.spark, "whole", Chosen(days=(D1,)), "the disk was bad")
     assert [(one.path, one.rows) for one in done.deliveries] == [(f"trips/{D1}-1.csv", 2)]
     assert digests_by_day(raw, DELIVERY_DAY, [D1]) != before
     assert application.basis.staged_inputs("whole", (D1,)) != staged
     assert ids(kit, application, D1, name="whole") == [1, 2]
     (kit.layout.sources / f"trips/{D1}-1.csv").unlink()
     with pytest.raises(SourceError, match=rf"trips/{D1}-1.csv: not among the sources any more; put it back"):
-        desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "again")
-    assert desk.reland(kit.spark, "whole", Chosen(days=(D1,)), "again", force=True).deliveries == ()
+        services.reland(kit.spark, "whole", Chosen(days=(D1,)), "again")
+    assert services.reland(kit.spark, "whole", Chosen(days=(D1,)), "again", force=True).deliveries == ()
     assert ids(kit, application, D1, name="whole") == [1, 2]
 
 
@@ -127,16 +127,16 @@ def test_a_file_that_a_narrower_path_finds_no_more_is_refused_by_name_until_it_i
     kit.deliver(D1, f"{D1},1,a,10,1.00")
     kit.deliver(D1, f"{D1},2,b,10,1.00", part="-returns")
     kit.deliver(D2, f"{D2},1,a,10,1.00", part="-moved")
-    application.road.land(kit.spark, "trips", (D1, D2))
-    assert application.road.stage(kit.spark, "trips", (D1, D2)) == {D1: 2, D2: 1}
+    application.pipeline.land(kit.spark, "trips", (D1, D2))
+    assert application.pipeline.stage(kit.spark, "trips", (D1, D2)) == {D1: 2, D2: 1}
     application = described("trips/{day}.csv")
-    assert application.road.land(kit.spark, "trips", (D1, D2)).new == ()
+    assert application.pipeline.land(kit.spark, "trips", (D1, D2)).new == ()
     with pytest.raises(SourceError, match=rf"trips {D1}: {returns} landed under another source.path"):
-        application.road.stage(kit.spark, "trips", (D1, D2))
+        application.pipeline.stage(kit.spark, "trips", (D1, D2))
     # Of the other day there is nothing else: its files have moved.
-    assert application.road.stage(kit.spark, "trips", (D2,)) == {D2: 1}
-    application.delivery_desk.withdraw("trips", Chosen(returns), "no trips")
-    assert application.road.stage(kit.spark, "trips", (D1, D2)) == {D1: 1}
+    assert application.pipeline.stage(kit.spark, "trips", (D2,)) == {D2: 1}
+    application.delivery_commands.withdraw("trips", Chosen(returns), "no trips")
+    assert application.pipeline.stage(kit.spark, "trips", (D1, D2)) == {D1: 1}
 
 
 class Other(Enum):
@@ -178,23 +178,23 @@ class Story:
 
     def act(self, act: Act | Other) -> None:
         """One thing that happens."""
-        desk = self.application.delivery_desk
+        services = self.application.delivery_commands
         match act:
             case Put(place, content, hour):
                 rows = [f"{D7},{key},{value},1,1" for key, value in CONTENTS[content].items()]
                 self.house.deliver(place[0], *rows, part=f"-{place[1][-1]}", hour=hour)
                 self.model.files[place] = (content, hour)
             case Land(days):
-                self.application.road.land(self.house.spark, "trips", tuple(sorted(days)))
+                self.application.pipeline.land(self.house.spark, "trips", tuple(sorted(days)))
                 self.landed(*days)
             case Take(place, deed):
-                change = desk.withdraw if deed is Deed.withdrawn else desk.restore
+                change = services.withdraw if deed is Deed.withdrawn else services.restore
                 if self.model.take(place, deed):
                     change("trips", Chosen(_path(place)), "a test")
             case Reland(place):
                 one = heads(self.application.ledger.deliveries("trips", [D7, D8, D9])).get((place[0], _path(place)))
                 if one is not None and not one.withdrawn and place in self.model.files:
-                    desk.reland(self.house.spark, "trips", Chosen(prefix=_path(place)), "a test")
+                    services.reland(self.house.spark, "trips", Chosen(prefix=_path(place)), "a test")
                     self.landed(place[0])
             case _:
                 self.other(act)
@@ -277,9 +277,9 @@ _FIRST = (D7, "7/a")
 @given(st.lists(st.one_of(an_act, st.sampled_from(Other)), max_size=16))
 def test_what_is_published_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act | Other]) -> None:
     """Files come, are corrected, go back, are withdrawn and read again; code, reading and backups change in between."""
-    told = Story(Kit(kit.spark, Path(mkdtemp(dir=kit.root))))
+    observed = Story(Kit(kit.spark, Path(mkdtemp(dir=kit.root))))
     for act in [*story, Other.publish]:
-        told.act(act)
+        observed.act(act)
         if act is Other.publish:
-            assert told.seen() == told.published
-    told.application.ledger.close()  # type: ignore[attr-defined]
+            assert observed.seen() == observed.published
+    observed.application.ledger.close()  # type: ignore[attr-defined]

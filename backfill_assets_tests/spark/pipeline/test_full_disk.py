@@ -18,8 +18,8 @@ from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.full_disk import TMPFS, full, small_disk
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, Kit, commits, values
-from backfill_assets_tests.told import Told
 
 pytestmark = pytest.mark.faults
 
@@ -28,7 +28,7 @@ Step = Callable[[dt.date], object]
 
 
 def steps(kit: Kit, loaded: LoadedDataset) -> dict[str, Step]:
-    """The road of one day, step by step."""
+    """The pipeline of one day, step by step."""
     audit = Audit(NOW, "u_1", loaded.code_version)
     return {
         "raw": lambda day: kit.land(loaded, day),
@@ -69,63 +69,65 @@ def written(folder: Path, day: dt.date) -> list[Path]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_disk_is_full_before_the_first_day_is_written(
-    spark: SparkSession, spark_server: SparkServer, told: Told, step: str
+    spark: SparkSession, spark_server: SparkServer, observed: Observed, step: str
 ) -> None:
     with small_disk() as (disk, kind):
         kit = Kit(spark, disk)
         loaded = kit.dataset()
         kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
-        road, folder = steps(kit, loaded), place(kit, loaded, step)
+        work, folder = steps(kit, loaded), place(kit, loaded, step)
         for before in STEPS[: STEPS.index(step)]:
-            road[before](D1)
-        told.injected(f"{kind} before Spark writes {step}")
+            work[before](D1)
+        observed.injected(f"{kind} before Spark writes {step}")
         with full(disk, kind, spark_server.status().pid):
-            refused = refusal(road[step], D1, folder)
+            refused = refusal(work[step], D1, folder)
         assert tables(folder) == []
-        road[step](D1)
+        work[step](D1)
         assert rows(kit, folder) == [(D1, 1), (D1, 2)]
-        told.found(refused.removeprefix(f"{disk}/"), "no table", "said again, it writes each row once")
+        observed.found(refused.removeprefix(f"{disk}/"), "no table", "said again, it writes each row once")
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit(
-    spark: SparkSession, spark_server: SparkServer, told: Told, step: str
+    spark: SparkSession, spark_server: SparkServer, observed: Observed, step: str
 ) -> None:
     with small_disk() as (disk, kind):
         kit = Kit(spark, disk)
         loaded = kit.dataset()
         for day in (D1, D2):
             kit.deliver(day, f"{day},1,a,1,1", f"{day},2,b,2,1")
-        road, folder = steps(kit, loaded), place(kit, loaded, step)
+        work, folder = steps(kit, loaded), place(kit, loaded, step)
         for before in STEPS[: STEPS.index(step)]:
-            road[before](D1)
-            road[before](D2)
-        road[step](D1)
+            work[before](D1)
+            work[before](D2)
+        work[step](D1)
         (table,) = tables(folder)
         when = "once Spark has written the files, before their commit" if kind == TMPFS else "before Spark writes more"
-        told.injected(f"{kind}, {when}: {step}")
+        observed.injected(f"{kind}, {when}: {step}")
         # A page for the data file of the day and one for its checksum.
         with full(disk, kind, spark_server.status().pid, pages=2):
-            refused = refusal(road[step], D2, folder)
+            refused = refusal(work[step], D2, folder)
             assert len(written(folder, D2)) == (1 if kind == TMPFS else 0)
         assert (commits(table), rows(kit, folder)) == (1, [(D1, 1), (D1, 2)])
-        road[step](D2)
+        work[step](D2)
         assert (commits(table), rows(kit, folder)) == (2, [(D1, 1), (D1, 2), (D2, 1), (D2, 2)])
-        told.found(refused.removeprefix(f"{disk}/"), "the table is what it was", "said again, it writes each row once")
+        observed.found(
+            refused.removeprefix(f"{disk}/"), "the table is what it was", "said again, it writes each row once"
+        )
 
 
 def test_the_disk_is_full_while_spark_is_busy_with_anything_else(
-    spark_settings: Settings, spark_server: SparkServer, told: Told
+    spark_settings: Settings, spark_server: SparkServer, observed: Observed
 ) -> None:
     with small_disk() as (disk, kind):
-        told.injected(f"{kind} while Spark writes for a step that says nothing of it itself")
+        observed.injected(f"{kind} while Spark writes for a step that says nothing of it itself")
         with (
             pytest.raises(StorageError, match=r"^u_1 evidence: Spark cannot write \(.+\); make room") as refused,
             full(disk, kind, spark_server.status().pid),
             open_session(spark_settings, "u_1 evidence") as spark,
         ):
             spark.range(100_000).write.parquet(str(disk / "any"))
-        told.found(refused.value)
+        observed.found(refused.value)
 
 
 def refusal(write: Step, day: dt.date, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""A golden source on the whole road of a batch: verdicts, rows behind them, and what makes them stale."""
+"""A golden source on the whole pipeline of a batch: verdicts, rows behind them, and what makes them stale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.measured import GoldenCounts
 from backfill_assets.core.unit import Unit
-from backfill_assets.evidence.readiness import Fault
+from backfill_assets.evidence.readiness import Blocker
 from backfill_assets_tests.harness import without_dagster
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, Kit
 
@@ -60,8 +60,8 @@ def test_a_day_that_a_golden_source_contradicts_is_refused_with_the_rows_behind_
     assert stored.compared is not None
     assert stored.compared.golden == {"booked": GoldenCounts(different=1)}
     assert application.ledger.findings("trips", {D2: unit.id})[D2].golden_mismatches == 1
-    faults = application.road.readiness.faults(unit, "trips", DAYS)
-    assert {(f.day, f.fault) for f in faults if "golden" in f.detail} == {(D2, Fault.failed)}
+    blockers = application.pipeline.readiness.blockers(unit, "trips", DAYS)
+    assert {(f.day, f.reason) for f in blockers if "golden" in f.detail} == {(D2, Blocker.failed)}
 
 
 def test_a_golden_file_that_is_corrected_makes_the_days_stale_and_then_they_pass(kit: Kit) -> None:
@@ -69,10 +69,14 @@ def test_a_golden_file_that_is_corrected_makes_the_days_stale_and_then_they_pass
     book(kit, f"{D1},3.00", f"{D2},6.00")
     checked(kit, application, unit)
     book(kit, f"{D1},3.00", f"{D2},5.00")
-    stale = {f.day for f in application.road.readiness.faults(unit, "trips", DAYS) if f.fault is Fault.inputs_moved}
+    stale = {
+        f.day for f in application.pipeline.readiness.blockers(unit, "trips", DAYS) if f.reason is Blocker.inputs_moved
+    }
     assert stale == set(DAYS)
     assert all(verdict(e).passed for e in checked(kit, application, unit).values())
-    moved = [f for f in application.road.readiness.faults(unit, "trips", DAYS) if f.fault is Fault.inputs_moved]
+    moved = [
+        f for f in application.pipeline.readiness.blockers(unit, "trips", DAYS) if f.reason is Blocker.inputs_moved
+    ]
     assert moved == []
 
 

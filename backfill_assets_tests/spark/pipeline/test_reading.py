@@ -181,13 +181,13 @@ def source(columns: dict[str, str], fmt: str = "csv", **more: object) -> dict[st
     return {"format": fmt, "path": "trips/{day}*", "columns": columns, **more}
 
 
-def declared(kit: Kit, told: dict[str, object], *names: str) -> Application:
+def declared(kit: Kit, observed: dict[str, object], *names: str) -> Application:
     """The dataset `trips` with this source; what staging hands through are these columns."""
     shown = ", ".join(names)
     kit.dataset(
         staging=f"SELECT DATE'{D1}' AS day, CAST(id AS INT) AS id, {shown}, _lineage FROM raw",
         fact="SELECT day, id, CAST(NULL AS STRING) AS kind, 1D AS amount, CAST(NULL AS DECIMAL(12,2)) AS fee FROM staging",
-        source=told,
+        source=observed,
     )
     return Application(kit.settings)
 
@@ -197,7 +197,7 @@ def test_what_is_declared_now_reaches_what_landed_before_without_its_source(kit:
     lines = b"1;NA;4.50;x\n2;b;4.5049;y\n3;K\xf6ln;1;z\n"
     file = kit.put(f"trips/{D1}.csv", lines)
     first = declared(kit, source(OLD, csv={"header": False}), "amount")
-    first.road.land(kit.spark, "trips", (D1,))
+    first.pipeline.land(kit.spark, "trips", (D1,))
     assert [(d.rows, d.corrupt_rows) for d in first.ledger.deliveries("trips", [D1])] == [(3, 3)]
     before = first.basis.inputs("trips", [D1])
     file.unlink()
@@ -205,10 +205,10 @@ def test_what_is_declared_now_reaches_what_landed_before_without_its_source(kit:
     more = {**names, "more": "string"}
     csv = {"header": False, "delimiter": ";", "null_value": "NA"}
     now = declared(kit, source(more, csv=csv, encoding="latin-1"), "note", "amount", "more")
-    assert now.road.days_to_land("trips", (D1,)) == (D1,)
-    assert now.road.stage(kit.spark, "trips", (D1,)) == {D1: 3}
+    assert now.pipeline.days_to_land("trips", (D1,)) == (D1,)
+    assert now.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 3}
     assert [(d.rows, d.corrupt_rows) for d in now.ledger.deliveries("trips", [D1])] == [(3, 0)]
-    assert now.road.days_to_land("trips", (D1,)) == ()
+    assert now.pipeline.days_to_land("trips", (D1,)) == ()
     assert now.basis.inputs("trips", [D1]) != before
     loaded = now.datasets["trips"]
     expected = [(1, None, "4.50", "x"), (2, "b", "4.5049", "y"), (3, "K\u00f6ln", "1", "z")]
@@ -216,7 +216,7 @@ def test_what_is_declared_now_reaches_what_landed_before_without_its_source(kit:
     # Another type: what it cannot hold is counted.
     shutil.rmtree(kit.layout.staging_path("trips"))
     typed = declared(kit, source({**more, "amount": "decimal(9,2)"}, csv=csv, encoding="latin-1"), "amount")
-    assert typed.road.stage(kit.spark, "trips", (D1,)) == {D1: 2}
+    assert typed.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
     assert [(d.rows, d.corrupt_rows) for d in typed.ledger.deliveries("trips", [D1])] == [(3, 1)]
 
 
@@ -226,32 +226,34 @@ def test_a_column_that_is_declared_in_mid_history_is_filled_where_files_have_it_
     kit.put(f"trips/{D1}.csv", "id,note\n1,old\n")
     kit.put(f"trips/{D2}.csv", "id\n2\n")
     first = declared(kit, source({"id": "string"}), "id AS own")
-    first.road.land(kit.spark, "trips", (D1, D2))
+    first.pipeline.land(kit.spark, "trips", (D1, D2))
     columns = {"id": "string", "note": "string"}
     strict = declared(kit, source(columns), "note")
-    assert strict.road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert strict.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(strict.datasets["trips"]), "id", "note") == [(1, "old")]
     with pytest.raises(SourceError, match=rf"trips/{D2}.csv: its header lacks note; .*source.optional"):
-        strict.road.land(kit.spark, "trips", (D2,))
+        strict.pipeline.land(kit.spark, "trips", (D2,))
     tolerant = declared(kit, source(columns, optional=["note"]), "note")
-    tolerant.road.land(kit.spark, "trips", (D1, D2))
+    tolerant.pipeline.land(kit.spark, "trips", (D1, D2))
     assert values(kit.raw(tolerant.datasets["trips"]), "id", "note") == [("1", "old"), ("2", None)]
 
 
 def test_a_json_key_that_no_record_has_is_refused_by_name_also_when_it_is_declared_later(kit: Kit) -> None:
     kit.put(f"trips/{D1}.jsonl", '{"id": 1, "price": 2}\n{"id": 2}\n')
     with pytest.raises(SourceError, match=rf"trips/{D1}.jsonl: none of its records has amount; .*found id, price"):
-        declared(kit, source(OLD, "jsonl"), "amount").road.land(kit.spark, "trips", (D1,))
-    declared(kit, source({"id": "string", "price": "string"}, "jsonl"), "price").road.land(kit.spark, "trips", (D1,))
+        declared(kit, source(OLD, "jsonl"), "amount").pipeline.land(kit.spark, "trips", (D1,))
+    declared(kit, source({"id": "string", "price": "string"}, "jsonl"), "price").pipeline.land(
+        kit.spark, "trips", (D1,)
+    )
     with pytest.raises(SourceError, match=rf"trips/{D1}.jsonl: none of its records has amount; correct source.columns"):
-        declared(kit, source(OLD, "jsonl"), "amount").road.land(kit.spark, "trips", (D1,))
+        declared(kit, source(OLD, "jsonl"), "amount").pipeline.land(kit.spark, "trips", (D1,))
 
 
 def test_columns_that_nobody_declared_are_dropped_if_told_so_and_then_come_from_the_source_again(kit: Kit) -> None:
     file = kit.put(f"trips/{D1}.csv", 'id,secret,amount\n1,Ada,"4,""5"\n2,Bob\n')
-    told = source(OLD, undeclared="drop")
-    application = declared(kit, told, "amount")
-    application.road.land(kit.spark, "trips", (D1,))
+    observed = source(OLD, undeclared="drop")
+    application = declared(kit, observed, "amount")
+    application.pipeline.land(kit.spark, "trips", (D1,))
     rows = kit.table(kit.layout.raw_path("trips")).select("_line", "_header").collect()
     assert sorted(bytes(row["_line"]).decode() for row in rows if row["_line"]) == ['{"id":"1","amount":"4,\\"5"}']
     assert [row["_header"] for row in rows] == [None, None]
@@ -263,33 +265,33 @@ def test_columns_that_nobody_declared_are_dropped_if_told_so_and_then_come_from_
     with pytest.raises(
         SourceError, match=rf"trips/{D1}.csv: it was landed when .* Put this very file among the sources"
     ):
-        more.road.stage(kit.spark, "trips", (D1,))
+        more.pipeline.stage(kit.spark, "trips", (D1,))
     aside.rename(file)
-    more.road.land(kit.spark, "trips", (D1,))
+    more.pipeline.land(kit.spark, "trips", (D1,))
     assert values(kit.raw(more.datasets["trips"]).where("_corrupt_record IS NULL"), "id", "secret") == [("1", "Ada")]
 
 
 def test_parquet_is_read_again_from_its_source_and_missed_by_name_without_it(kit: Kit) -> None:
     file = kit.put(f"trips/{D1}.parquet", "")
     pq.write_table(pa.table({"id": ["1"], "note": ["n"]}), file)
-    declared(kit, source({"id": "string"}, "parquet"), "id AS own").road.land(kit.spark, "trips", (D1,))
+    declared(kit, source({"id": "string"}, "parquet"), "id AS own").pipeline.land(kit.spark, "trips", (D1,))
     aside = file.rename(kit.root / "aside")
     now = declared(kit, source({"id": "string", "note": "string"}, "parquet"), "note")
     with pytest.raises(SourceError, match="Put this very file among the sources again"):
-        now.road.stage(kit.spark, "trips", (D1,))
+        now.pipeline.stage(kit.spark, "trips", (D1,))
     aside.rename(file)
-    assert now.road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert now.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(now.datasets["trips"]), "note") == [("n",)]
     # That a file lacks a column, raw cannot tell afterwards from nulls that came with it.
     with_more = {"id": "string", "note": "string", "more": "string"}
     lenient = declared(kit, source(with_more, "parquet", optional=["more"]), "more")
-    assert lenient.road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert lenient.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     with pytest.raises(SourceError, match="more"):
-        declared(kit, source(with_more, "parquet"), "more").road.stage(kit.spark, "trips", (D1,))
+        declared(kit, source(with_more, "parquet"), "more").pipeline.stage(kit.spark, "trips", (D1,))
     # A day on which nothing has landed, and a text column that no file had yet.
     later = declared(kit, source({"id": "string", "note": "string", "more": "string"}, "parquet"), "more")
-    assert later.road.stage(kit.spark, "trips", (D3,)) == {D3: 0}
-    assert later.road.days_to_stage("trips", (D3,)) == ()
+    assert later.pipeline.stage(kit.spark, "trips", (D3,)) == {D3: 0}
+    assert later.pipeline.days_to_stage("trips", (D3,)) == ()
 
 
 def test_raw_in_another_layout_is_refused_with_the_way_out(kit: Kit) -> None:

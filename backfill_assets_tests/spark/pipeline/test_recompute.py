@@ -37,7 +37,7 @@ class OfKit(OnTheTestServer):
         self._kit = kit
 
     def land(self, *days: dt.date) -> None:
-        self.road.land(self._kit.spark, "trips", days)
+        self.pipeline.land(self._kit.spark, "trips", days)
 
     def build(self, *days: dt.date, names: Sequence[str] = ("trips",)) -> Unit:
         """Land, build and judge these days of some datasets in a unit of their own."""
@@ -263,7 +263,7 @@ def _totals(kit: Kit) -> LoadedDataset:
     (folder / "dataset.yaml").write_text(json.dumps(document))
     (folder / "fact.sql").write_text("SELECT day, kind, SUM(fee) AS fee FROM trips GROUP BY day, kind")
     catalog = load_folder(folder.parent)
-    assert not catalog.faults
+    assert not catalog.problems
     return catalog.datasets["totals"]
 
 
@@ -311,9 +311,9 @@ def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit
     assert "**Nothing changes.**" in as_markdown(same)
     fact.write_text("SELECT nothing FROM staging")
     git(kit.root, "commit", "-qam", "broken")
-    faulty = application.diff("main")
-    assert faulty.faulty
-    assert "fact.sql" in faulty.datasets[0].fault
+    broken = application.diff("main")
+    assert broken.has_problems
+    assert "fact.sql" in broken.datasets[0].problem
     assert (application.layouts(), _scratch(kit)) == (before, [])
 
 
@@ -336,7 +336,7 @@ def test_a_changed_model_of_a_commit_is_compared_with_the_rows_that_are_publishe
     before = application.layouts()
     (found,) = application.diff("HEAD").datasets
     (day,) = found.days
-    assert (found.dataset, found.fault, day.day) == ("trips", "", D1)
+    assert (found.dataset, found.problem, day.day) == ("trips", "", D1)
     assert (day.old["row_count"], day.new["row_count"]) == (9, 8)
     assert (day.old["fee"], day.new["fee"]) == (Decimal("38.25"), Decimal("42.25"))
     assert day.rows is not None

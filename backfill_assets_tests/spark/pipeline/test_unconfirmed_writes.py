@@ -10,8 +10,8 @@ import pytest
 
 from backfill_assets.core.errors import StorageError
 from backfill_assets.pipeline.stage import stage
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.pipeline.kit import D1, Kit, commits, values
-from backfill_assets_tests.told import Told
 
 pytestmark = pytest.mark.faults
 
@@ -22,7 +22,7 @@ def unconfirmed(_descriptor: int) -> None:
 
 @pytest.mark.parametrize("step", ["raw", "staging"])
 def test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call(
-    kit: Kit, told: Told, monkeypatch: pytest.MonkeyPatch, step: str
+    kit: Kit, observed: Observed, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,2,1")
@@ -36,7 +36,7 @@ def test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_
             stage(kit.spark, loaded, kit.layout, (D1,), kit.in_force(loaded))
 
     home = kit.layout.raw_path(loaded.name) if step == "raw" else kit.layout.staging_path(loaded.name)
-    told.injected(f"an input/output error when {step} is brought to the disk")
+    observed.injected(f"an input/output error when {step} is brought to the disk")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", unconfirmed)
         with pytest.raises(
@@ -56,4 +56,4 @@ def test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_
     assert values(rows, "day", "id") == [(D1, 1), (D1, 2)]
     assert {log, log.parent, *log.glob("*.json")} <= synced
     assert any(path.suffix == ".parquet" for path in synced)
-    told.found(str(refused.value).removeprefix(f"{kit.root}/"), "said again, it is on the disk, each row once")
+    observed.found(str(refused.value).removeprefix(f"{kit.root}/"), "said again, it is on the disk, each row once")

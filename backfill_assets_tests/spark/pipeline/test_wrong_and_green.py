@@ -1,4 +1,4 @@
-"""Ways to publish wrong rows with every check green, each tried on the real road: refused by name, or right.
+"""Ways to publish wrong rows with every check green, each tried on the real pipeline: refused by name, or right.
 
 `docs/proof.md` lists them; each of these tests failed before the way was closed.
 """
@@ -101,11 +101,11 @@ def test_what_a_day_looks_back_at_is_landed_with_it_or_missed_by_name(kit: Kit) 
     present = verdict(judged(application, unit, "trips")[D2], "source_present")
     assert (present.refuses, present.found) == (True, f"1 deliveries, none for {D1}, which the day looks back at")
     kit.deliver(D1, f"{D1},1,a,50,10.00")
-    assert application.road.days_to_land("trips", (D2,)) == (D2,)
+    assert application.pipeline.days_to_land("trips", (D2,)) == (D2,)
     # A launch of the shadow alone.
     attempt = application.ledger.start_attempt(unit.id, "trips", (D2,), unit.id, dt.timedelta(minutes=10))
-    application.road.build(kit.spark, unit, attempt)
-    application.road.validate(kit.spark, unit, attempt)
+    application.pipeline.build(kit.spark, unit, attempt)
+    application.pipeline.validate(kit.spark, unit, attempt)
     evidence = judged(application, unit, "trips")[D2]
     assert [v for v in evidence.verdicts if v.refuses] == []
     assert evidence.measured.shadow.metrics["fee"] == Decimal("30.00")
@@ -219,20 +219,20 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
         DeltaTable(table).restore(DeltaTable(table).version() - 1)
 
     def fees(ticks: list[Callable[[], None]], looks: list[Callable[[], None]]) -> list[Decimal]:
-        """Others are at work whenever this road asks for the time, and whenever it looks for the version of the upstream."""
+        """Others are at work whenever this pipeline asks for the time, and whenever it looks for the version of the upstream."""
 
         def next_of(acts: list[Callable[[], None]]) -> Callable[[str], None]:
             return lambda _call: acts.pop(0)() if acts else None
 
         clock = between(application.clock, {"now"}, before=next_of(ticks))
         tables = {
-            **application.road.tables,
-            "trips": between(application.road.tables["trips"], {"version"}, before=next_of(looks)),
+            **application.pipeline.tables,
+            "trips": between(application.pipeline.tables["trips"], {"version"}, before=next_of(looks)),
         }
-        road = replace(application.road, warehouse=replace(application.warehouse, clock=clock, tables=tables))
+        pipeline = replace(application.pipeline, warehouse=replace(application.warehouse, clock=clock, tables=tables))
         unit = opened(application, {"totals": (D1,)})
         attempt = application.ledger.start_attempt(unit.id, "totals", (D1,), unit.id, dt.timedelta(minutes=10))
-        road.build(kit.spark, unit, attempt)
+        pipeline.build(kit.spark, unit, attempt)
         # It is fresh: a release would find nothing that has moved.
         assert judged(application, unit, "totals")[D1].basis.upstream == application.basis.upstream("totals", (D1,))[D1]
         discard(application, unit)
@@ -279,22 +279,22 @@ def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> 
     loaded = kit.dataset()
     file = kit.deliver(D1, f"{D1},1,a,10,1.00")
     application = Application(kit.settings)
-    application.road.land(kit.spark, "trips", (D1,))
+    application.pipeline.land(kit.spark, "trips", (D1,))
     known = application.ledger.deliveries("trips", [D1])
     # Raw from a backup of before.
     shutil.rmtree(kit.layout.raw_path("trips"))
     os.utime(file, (1, 1))
-    assert application.road.days_to_land("trips", (D1,)) == (D1,)
+    assert application.pipeline.days_to_land("trips", (D1,)) == (D1,)
     with pytest.raises(SourceError, match="has fewer rows of 2024-02-28 than were landed; launch raw of these days"):
-        application.road.stage(kit.spark, "trips", (D1,))
-    assert application.road.land(kit.spark, "trips", (D1,)).new == ()
+        application.pipeline.stage(kit.spark, "trips", (D1,))
+    assert application.pipeline.land(kit.spark, "trips", (D1,)).new == ()
     assert values(kit.raw(loaded), "id", "_delivered_at") == [(1, known[0].delivered_at.replace(tzinfo=None))]
     assert judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1].passed
     shutil.rmtree(kit.layout.raw_path("trips"))
     shutil.rmtree(kit.layout.staging_path("trips"))
     file.write_text("another one")
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv is not among the sources any more as landed then; restore"):
-        application.road.stage(kit.spark, "trips", (D1,))
+        application.pipeline.stage(kit.spark, "trips", (D1,))
 
 
 def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit: Kit) -> None:
@@ -302,36 +302,36 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
     kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
     application = Application(kit.settings)
-    application.road.land(kit.spark, "trips", (D1,))
+    application.pipeline.land(kit.spark, "trips", (D1,))
     DeltaTable(kit.layout.raw_path("trips")).update(updates={"_source_file": "'trips/other.csv'"})
-    assert application.road.days_to_land("trips", (D1,)) == ()
+    assert application.pipeline.days_to_land("trips", (D1,)) == ()
     match = (
         rf"raw has 0 rows of trips/{D1}.csv, and 2 were landed.* backfill reland trips --prefix trips/{D1}.csv --reason"
     )
     with pytest.raises(SourceError, match=match):
-        application.road.stage(kit.spark, "trips", (D1,))
-    application.delivery_desk.reland(kit.spark, "trips", Chosen(days=(D1,)), "rows of it were lost")
+        application.pipeline.stage(kit.spark, "trips", (D1,))
+    application.delivery_commands.reland(kit.spark, "trips", Chosen(days=(D1,)), "rows of it were lost")
     # Nobody has the other file any more: as docs/deliveries.md says, its rows are deleted.
     with pytest.raises(
         SourceError, match=r"raw has rows of trips/other.csv \(\w{8}\) that the ledger does not know"
     ) as refused:
-        application.road.stage(kit.spark, "trips", (D1,))
+        application.pipeline.stage(kit.spark, "trips", (D1,))
     digits = re.findall(r"\((\w{8})\)", str(refused.value))[0]
     DeltaTable(kit.layout.raw_path("trips")).delete(
         f"_delivery_day = '{D1}' AND _source_file = 'trips/other.csv' AND _fingerprint LIKE '{digits}%'"
     )
-    assert application.road.stage(kit.spark, "trips", (D1,)) == {D1: 2}
+    assert application.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
     # Nor are those that are there twice counted once, or twice.
     rows = DeltaTable(kit.layout.raw_path("trips")).to_pyarrow_table()
     write_deltalake(kit.layout.raw_path("trips"), rows, mode="append")
     shutil.rmtree(kit.layout.staging_path("trips"))
     doubled = rf"raw has 4 rows of trips/{D1}.csv, and 2 were landed"
     with pytest.raises(SourceError, match=doubled):
-        application.road.stage(kit.spark, "trips", (D1,))
+        application.pipeline.stage(kit.spark, "trips", (D1,))
     # Another reading of them makes them no other number.
     kit.dataset(source={**TRIPS["source"], "optional": ["kind"]})  # type: ignore[dict-item]
     with pytest.raises(SourceError, match=doubled):
-        Application(kit.settings).road.stage(kit.spark, "trips", (D1,))
+        Application(kit.settings).pipeline.stage(kit.spark, "trips", (D1,))
 
 
 def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_missed_by_name(kit: Kit) -> None:
@@ -339,34 +339,34 @@ def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_misse
     source = {**TRIPS["source"], "removed_after_landing": True}  # type: ignore[dict-item]
     loaded = kit.dataset(source=source)
     application = Application(kit.settings)
-    road = application.road
+    pipeline = application.pipeline
     kit.deliver(D1, f"{D1},1,a,10,1.00")
-    road.land(kit.spark, "trips", (D1,))
-    assert road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    pipeline.land(kit.spark, "trips", (D1,))
+    assert pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     # The one that came last is not the first one by fingerprint.
     for amount in (30, 20):
         file = kit.deliver(D1, f"{D1},1,a,{amount},1.00")
         # As by a landing that died before it told the ledger.
         land(kit.spark, loaded, kit.layout, discover(loaded, kit.layout, [D1]), application.clock.now())
     # The next will make it known, or what lies there instead by then.
-    road.require_known("trips", (D1,))
+    pipeline.require_known("trips", (D1,))
     unknown = file.read_bytes()
     kit.deliver(D1, f"{D1},1,a,15,1.00")
-    road.require_known("trips", (D1,))
+    pipeline.require_known("trips", (D1,))
     file.unlink()
     missed = (
         rf"raw has rows of trips/{D1}.csv \({hashlib.sha256(unknown).hexdigest()[:8]}\) that the ledger does not know"
     )
     back = rf"put the file back with this content, which came last there, and launch raw of {D1}\."
     with pytest.raises(SourceError, match=f"{missed} .*, or {back}"):
-        road.stage(kit.spark, "trips", (D1,))
+        pipeline.stage(kit.spark, "trips", (D1,))
     file.write_bytes(unknown)
-    assert [one.rows for one in road.land(kit.spark, "trips", (D1,)).new] == [1]
-    assert road.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert [one.rows for one in pipeline.land(kit.spark, "trips", (D1,)).new] == [1]
+    assert pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(loaded), "amount") == [(20.0,)]
     # What it has superseded nobody needs to put back.
     file.unlink()
-    road.require_known("trips", (D1,))
+    pipeline.require_known("trips", (D1,))
 
 
 def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
@@ -398,26 +398,26 @@ def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(
 
     def stages(_call: str) -> None:
         if next(others, None) is not None:
-            old.road.stage(kit.spark, "trips", (D1,))
+            old.pipeline.stage(kit.spark, "trips", (D1,))
 
     busy = between(application.ledger, {"add_staged"}, after=stages)
-    road = replace(application.road, warehouse=replace(application.warehouse, ledger=busy))
-    road.land(kit.spark, "trips", (D1,))
+    pipeline = replace(application.pipeline, warehouse=replace(application.warehouse, ledger=busy))
+    pipeline.land(kit.spark, "trips", (D1,))
     attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
-    road.build(kit.spark, unit, attempt)
-    road.validate(kit.spark, unit, attempt)
+    pipeline.build(kit.spark, unit, attempt)
+    pipeline.validate(kit.spark, unit, attempt)
     evidence = judged(application, unit, "trips")[D1]
     assert (next(others, None), evidence.measured.shadow.metrics["fee"]) == (None, Decimal("1.00"))
     attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
-    road.build(kit.spark, unit, attempt)
-    old.road.stage(kit.spark, "trips", (D1,))
+    pipeline.build(kit.spark, unit, attempt)
+    old.pipeline.stage(kit.spark, "trips", (D1,))
     with pytest.raises(EvidenceError, match="other code has staged these days while they were checked"):
-        road.validate(kit.spark, unit, attempt)
+        pipeline.validate(kit.spark, unit, attempt)
     others = iter(range(3))
     attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
     shutil.rmtree(kit.layout.staging_path("trips"))
     with pytest.raises(EvidenceError, match="staging changed 3 times while its shadow was built"):
-        road.build(kit.spark, unit, attempt)
+        pipeline.build(kit.spark, unit, attempt)
 
 
 PYTHON_STAGING = "def staging(raw):\n    return raw.select('day', 'id', 'kind', 'amount', 'fee', '_lineage')\n"

@@ -31,14 +31,14 @@ def a_pass(name: str, wall: float, days: int = 10, per_run: float = 0.0, **stage
 
 def found() -> Results:
     release = ReleaseTimes(10, 20, 0.1, 0.2, 0)
-    road = a_pass("road", 30, raw=4, staging=4, shadow=2, checks=5, daemon=5, **{"events stored": 10})
+    pipeline = a_pass("pipeline", 30, raw=4, staging=4, shadow=2, checks=5, daemon=5, **{"events stored": 10})
     return Results(
         scale=1,
         rows=100,
         machine=machine(),
         floors=(a_pass("before", 12), a_pass("after", 8)),
-        road=road,
-        correction=road,
+        pipeline=pipeline,
+        correction=pipeline,
         by_the_day=a_pass("by the day", 70, days=3, per_run=20),
         first_release=release,
         release=release,
@@ -91,7 +91,7 @@ def test_spans_are_summed_by_stage_and_the_distance_of_runs_is_a_mean() -> None:
     with CpuMeter(me, me).running() as meter:
         pass
     spans = [Span("raw", 1, 3), Span("checks", 3, 4), Span("raw", 6, 7)]
-    found = pass_of("road", 5, [4, 7, 12], spans, meter)
+    found = pass_of("pipeline", 5, [4, 7, 12], spans, meter)
     assert [(stage.stage, stage.wall) for stage in found.stages] == [("raw", 3), ("checks", 1)]
     assert (found.runs, found.per_run, found.wall) == (3, 4, 6)
     assert pass_of("floor", 5, [7], spans, meter).per_run == 0

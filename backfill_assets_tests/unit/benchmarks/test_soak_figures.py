@@ -34,7 +34,7 @@ GOOD = Found(
 
 def test_a_good_soak_says_so_with_all_its_figures() -> None:
     text = figures(GOOD, 20, 7)
-    for told in (
+    for observed in (
         "| minutes of acts and kills, seed | 20, 7 |",
         "| days, deliveries, rows delivered | 30, 50, 10,000 |",
         "| commands (refused or killed) | 3 publish (1) |",
@@ -45,7 +45,7 @@ def test_a_good_soak_says_so_with_all_its_figures() -> None:
         "| rows lost | 0 |",
         "Every promise was kept.",
     ):
-        assert told in text
+        assert observed in text
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_a_good_soak_says_so_with_all_its_figures() -> None:
         ({"faults": Counter({Fault.worker.value: 20})}, "what never happened: no kill of a Spark server"),
     ],
 )
-def test_a_broken_promise_is_told_and_so_is_what_has_proved_nothing(broken: dict[str, object], told: str) -> None:
+def test_a_broken_promise_is_told_and_so_is_what_has_proved_nothing(broken: dict[str, object], observed: str) -> None:
     found = replace(GOOD, **broken)  # type: ignore[arg-type]
     assert not found.kept
-    assert told in figures(found, 20, 7)
+    assert observed in figures(found, 20, 7)
     assert "BROKEN" in figures(found, 20, 7)
 
 
@@ -85,8 +85,8 @@ def test_of_the_doctor_only_what_he_merely_mentions_is_left_out() -> None:
     assert left_by_doctor(Said(0, json.dumps(findings))) == ("warning: no manifest",)
     assert left_by_doctor(Said(0, json.dumps({"mended": [], "findings": findings}))) == ("warning: no manifest",)
     assert left_by_doctor(Said(0, "[]")) == ()
-    (told,) = left_by_doctor(Said(1, "", "the ledger is away"))
-    assert "the ledger is away" in told
+    (observed,) = left_by_doctor(Said(1, "", "the ledger is away"))
+    assert "the ledger is away" in observed
 
 
 def test_a_command_that_was_killed_in_silence_is_still_told() -> None:

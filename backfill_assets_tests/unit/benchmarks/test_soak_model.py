@@ -74,15 +74,15 @@ def test_a_day_that_was_delivered_and_never_came_is_lost_but_not_one_that_was_ro
         (seen(2, TWO, DayRows(ROWS, 2, 2)), "version 2 shows delivery 2 of 2024-01-02, expected one of 1..1"),
     ],
 )
-def test_a_commit_that_does_something_else_is_told(record: Record, told: str) -> None:
-    assert any(told in line for line in mixed_reads(record))
+def test_a_commit_that_does_something_else_is_told(record: Record, observed: str) -> None:
+    assert any(observed in line for line in mixed_reads(record))
 
 
 def test_a_day_never_goes_back_to_an_older_delivery_unless_it_is_rolled_back() -> None:
     back = replace(GOOD, commits=[*GOOD.commits[:3], commit(3, ONE, TWO), GOOD.commits[4]])
     views = {**GOOD.views, 3: view({ONE: 1, TWO: 1})}
-    told = mixed_reads(replace(back, views=views))
-    assert told == ("version 3 shows delivery 1 of 2024-01-01, expected one of 2..2",)
+    observed = mixed_reads(replace(back, views=views))
+    assert observed == ("version 3 shows delivery 1 of 2024-01-01, expected one of 2..2",)
 
 
 @given(st.dictionaries(st.sampled_from([ONE, TWO]), st.integers(1, 3)), st.integers(0, 4), st.integers(0, 2))

@@ -22,7 +22,7 @@ LINE = json.dumps({"reader": "polars", "first": 3, "last": 4, "view": {"2024-01-
 def test_the_dataset_of_the_soak_loads(tmp_path: Path) -> None:
     copied = shutil.copytree(ROOT / "benchmarks" / "soak" / "dataset", tmp_path / "datasets" / "takings").parent
     catalog = load_folder(copied)
-    assert (list(catalog.datasets), list(catalog.faults)) == (["takings"], [])
+    assert (list(catalog.datasets), list(catalog.problems)) == (["takings"], [])
 
 
 def test_the_looks_of_a_reader_come_back(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from backfill_assets.campaign.state import (
     WORKING,
     Admitted,
     Campaign,
+    Closed,
     Decision,
     Halts,
     Phase,
-    Shut,
     Traffic,
     Waits,
     admit,
@@ -48,7 +48,7 @@ def test_a_batch_starts_when_nothing_speaks_against_it() -> None:
 
 @pytest.mark.parametrize("phase", sorted(set(Phase) - WORKING))
 def test_no_batch_starts_unless_the_campaign_is_at_work(phase: Phase) -> None:
-    assert decided(replace(running(), phase=phase)) == Shut(f"the campaign is {phase.value}")
+    assert decided(replace(running(), phase=phase)) == Closed(f"the campaign is {phase.value}")
 
 
 def test_drift_halts_the_campaign() -> None:

@@ -218,8 +218,8 @@ def test_the_url_of_a_webhook_is_never_shown_in_the_refusal() -> None:
     secret = "https://hooks.example.org/services/T0/B0/secret"  # the kind of text that nobody may print
     with pytest.raises(ValidationError) as refused:
         small(notify={"webhook": secret})
-    told = [fault["msg"] for fault in refused.value.errors()]
-    assert told == [
+    observed = [problem["msg"] for problem in refused.value.errors()]
+    assert observed == [
         "Value error, notify.webhook: write env: and the variable that holds the URL, such as env:BACKFILL_WEBHOOK"
     ]
 

@@ -59,9 +59,9 @@ def read(text: str) -> LoadedSpecification:
 
 
 def refused(text: str) -> list[str]:
-    faults = read_specification(text, Path("fix.yaml"))
-    assert not isinstance(faults, LoadedSpecification), "the specification was accepted"
-    return [str(fault) for fault in faults]
+    problems = read_specification(text, Path("fix.yaml"))
+    assert not isinstance(problems, LoadedSpecification), "the specification was accepted"
+    return [str(problem) for problem in problems]
 
 
 def changed(*changes: tuple[str, str]) -> str:
@@ -77,7 +77,7 @@ def spoiled(*changes: tuple[str, str]) -> list[str]:
 
 
 def misfit(catalog: Catalog, *changes: tuple[str, str]) -> list[str]:
-    return [str(fault) for fault in misfits(read(changed(*changes)), catalog)]
+    return [str(problem) for problem in misfits(read(changed(*changes)), catalog)]
 
 
 def test_the_specification_of_the_documentation_is_accepted_whole(catalog: Catalog) -> None:
@@ -96,7 +96,7 @@ def test_every_specification_of_this_project_fits_its_datasets(file: Path, catal
 
 
 def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
-    faults = spoiled(
+    problems = spoiled(
         ("backfill_id: revenue-tax-fix-2026-06", "backfill_id: Revenue"),
         ("end: 1996-06-30", "end: 1994-06-30"),
         ("time_zone: Europe/Berlin", "time_zone: Berlin"),
@@ -107,12 +107,12 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
         ('"-1.5% to -0.8%", quantity: unchanged', "more, quantity: same"),
         ("rollback: {keep_for: 30d}", "rollback: {keep_for: 0d}\nretention: 3d"),
     )
-    assert [fault.split(" ")[0] for fault in faults] == [
+    assert [problem.split(" ")[0] for problem in problems] == [
         f"fix.yaml:{line}:" for line in (1, 3, 7, 10, 12, 15, 20, 21, 21, 24, 25)
     ]
-    assert "end = '1994-06-30': it is before start 1995-01-01; swap them" in faults[1]
-    assert "blackout_windows[0] = '7-9': write a window as two times of day" in faults[4]
-    assert "unknown key retention; did you mean execution? There are: backfill_id, owner" in faults[-1]
+    assert "end = '1994-06-30': it is before start 1995-01-01; swap them" in problems[1]
+    assert "blackout_windows[0] = '7-9': write a window as two times of day" in problems[4]
+    assert "unknown key retention; did you mean execution? There are: backfill_id, owner" in problems[-1]
 
 
 @pytest.mark.parametrize(
@@ -152,20 +152,20 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_refused_with_a_remedy(old: str, new: str, line: int, message: str) -> None:
-    faults = spoiled((old, new))
-    assert len(faults) == 1, faults
-    assert faults[0].startswith(f"fix.yaml:{line}: ")
-    assert message in faults[0]
+    problems = spoiled((old, new))
+    assert len(problems) == 1, problems
+    assert problems[0].startswith(f"fix.yaml:{line}: ")
+    assert message in problems[0]
 
 
 def test_a_contradiction_is_told_although_another_key_is_wrong() -> None:
-    faults = spoiled(("owner: finance-data", "owner: 7"), ("partitions: 3", "partitions: 600"))
-    assert ["fix.yaml:2: owner = 7" in faults[0], "fix.yaml:13: execution.canary" in faults[1]] == [True, True]
+    problems = spoiled(("owner: finance-data", "owner: 7"), ("partitions: 3", "partitions: 600"))
+    assert ["fix.yaml:2: owner = 7" in problems[0], "fix.yaml:13: execution.canary" in problems[1]] == [True, True]
 
 
 def test_a_range_of_one_day_has_no_canary() -> None:
-    (fault,) = spoiled(("end: 1996-06-30", "end: 1995-01-01"), ("partitions: 3", "partitions: 1"))
-    assert fault.endswith("the range has 1 day and some must be left; leave canary out")
+    (problem,) = spoiled(("end: 1996-06-30", "end: 1995-01-01"), ("partitions: 3", "partitions: 1"))
+    assert problem.endswith("the range has 1 day and some must be left; leave canary out")
 
 
 def test_both_spellings_of_an_expected_change_are_the_same_specification() -> None:
@@ -185,10 +185,12 @@ def test_both_spellings_may_stand_side_by_side() -> None:
 
 
 def test_a_fault_in_the_short_spelling_has_its_own_key_and_line() -> None:
-    faults = spoiled(("  row_count_tolerance: 0\n", "  tax_delta_expected: a little\n  quantity_delta_expected: any\n"))
+    problems = spoiled(
+        ("  row_count_tolerance: 0\n", "  tax_delta_expected: a little\n  quantity_delta_expected: any\n")
+    )
     remedy = "write unchanged, any, -50% or '-1.5% to -0.8%'"
     twice = "also stands in validation.expected_change; keep one of them"
-    assert faults == [
+    assert problems == [
         f"fix.yaml:20: validation.tax_delta_expected: 'a little' is no expected change; {remedy}",
         f"fix.yaml:21: validation.quantity_delta_expected: the change of quantity {twice}",
     ]
@@ -196,7 +198,7 @@ def test_a_fault_in_the_short_spelling_has_its_own_key_and_line() -> None:
 
 @pytest.mark.parametrize("nothing", ["", " 5%"])
 def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) -> None:
-    faults = spoiled(
+    problems = spoiled(
         (
             '  expected_change: {net_revenue: "-1.5% to -0.8%", quantity: unchanged}',
             f"  expected_change:{nothing}\n  tax_delta_expected: a little\n  quantity_delta_expected: any",
@@ -204,7 +206,7 @@ def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) 
     )
     drop_it = "write a mapping from metric to change, or drop it beside tax_delta_expected, quantity_delta_expected"
     remedy = "write unchanged, any, -50% or '-1.5% to -0.8%'"
-    assert faults == [
+    assert problems == [
         f"fix.yaml:21: validation.expected_change: {drop_it}",
         f"fix.yaml:22: validation.tax_delta_expected: 'a little' is no expected change; {remedy}",
     ]
@@ -227,13 +229,13 @@ def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) 
     ],
 )  # fmt: skip
 def test_hostile_yaml_is_refused(text: str, message: str) -> None:
-    assert any(message in fault for fault in refused(text))
+    assert any(message in problem for problem in refused(text))
 
 
 def test_a_file_that_cannot_be_read_is_a_fault_like_others(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"owner: M\xfcller\n")
-    told = [load_specification(tmp_path / name) for name in ("none.yaml", "latin.yaml", ".")]
-    texts = [str(faults[0]) for faults in told if not isinstance(faults, LoadedSpecification)]
+    observed = [load_specification(tmp_path / name) for name in ("none.yaml", "latin.yaml", ".")]
+    texts = [str(problems[0]) for problems in observed if not isinstance(problems, LoadedSpecification)]
     assert [text.split(": ", 1)[1].split(";")[0] for text in texts] == [
         "the file cannot be read: No such file or directory",
         "byte 8 is no UTF-8",
@@ -257,27 +259,27 @@ def test_a_file_that_cannot_be_read_is_a_fault_like_others(tmp_path: Path) -> No
 def test_what_the_catalog_does_not_bear_out_is_refused(
     catalog: Catalog, old: str, new: str, line: int, message: str
 ) -> None:
-    faults = misfit(catalog, (old, new))
-    assert len(faults) == 1, faults
-    assert faults[0].startswith(f"fix.yaml:{line}: ")
-    assert message in faults[0]
+    problems = misfit(catalog, (old, new))
+    assert len(problems) == 1, problems
+    assert problems[0].startswith(f"fix.yaml:{line}: ")
+    assert message in problems[0]
 
 
 def test_all_misfits_are_told_at_once(catalog: Catalog) -> None:
-    faults = misfit(
+    problems = misfit(
         catalog,
         ("key: order_date", "key: day"),
         ("start: 1995-01-01, end: 1996-06-30", "start: 1990-01-01, end: 2000-01-01"),
         ("keep_for: 30d", "keep_for: 99d"),
     )
-    assert [fault.split(" ")[0] for fault in faults] == [f"fix.yaml:{line}:" for line in (3, 3, 4, 24)]
+    assert [problem.split(" ")[0] for problem in problems] == [f"fix.yaml:{line}:" for line in (3, 3, 4, 24)]
 
 
 def test_the_name_of_a_compute_must_be_known_where_it_runs(catalog: Catalog) -> None:
     loaded = read(YAML)
-    (fault,) = misfits(loaded, catalog, computes={"big", "small"})
+    (problem,) = misfits(loaded, catalog, computes={"big", "small"})
     text = "BACKFILL_ASSETS_SPARK_URL_BACKFILL is not set where this runs; set it, or choose one of big, small"
-    assert str(fault) == f"fix.yaml:18: execution.compute = 'backfill': {text}"
+    assert str(problem) == f"fix.yaml:18: execution.compute = 'backfill': {text}"
     assert misfits(loaded, catalog, computes={"backfill"}) == ()
 
 
@@ -326,8 +328,8 @@ def test_a_dataset_that_grows_has_partitions_up_to_yesterday_in_its_own_time_zon
     write_dataset(tmp_path, yaml=GROWING.format(offset=offset))
     catalog = load_folder(tmp_path)
     now = dt.datetime(2024, 1, 9, 16, tzinfo=dt.UTC)  # in Tokyo it is the tenth already
-    (fault,) = misfits(trips(end="2024-01-11"), catalog, now=now)
-    assert f"the newest partition of trips is {newest}" in str(fault)
+    (problem,) = misfits(trips(end="2024-01-11"), catalog, now=now)
+    assert f"the newest partition of trips is {newest}" in str(problem)
     assert misfits(trips(end=newest), catalog, now=now) == ()
     assert misfits(trips(end="2024-01-11"), catalog) == ()
 
@@ -340,7 +342,7 @@ def chain(tmp_path: Path) -> Catalog:
         folder = write_dataset(tmp_path, name, DERIVED.format(name=name, upstream=upstream, keep_for=keep_for))
         (folder / "staging.sql").unlink()
     catalog = load_folder(tmp_path)
-    assert catalog.faults == ()
+    assert catalog.problems == ()
     return catalog
 
 
@@ -360,13 +362,13 @@ def test_the_scope_is_the_target_and_what_is_built_from_it_upstream_first(
 
 
 def test_a_scope_with_a_gap_is_refused(chain: Catalog) -> None:
-    (fault,) = misfits(trips(downstream="[report]", keep_for="1d"), chain)
-    assert "fix.yaml:6: scope.downstream names 'report', which is built from totals; add that" in str(fault)
+    (problem,) = misfits(trips(downstream="[report]", keep_for="1d"), chain)
+    assert "fix.yaml:6: scope.downstream names 'report', which is built from totals; add that" in str(problem)
 
 
 def test_every_dataset_of_the_scope_must_keep_its_releases_long_enough(chain: Catalog) -> None:
-    (fault,) = misfits(trips(), chain)
-    assert "rollback.keep_for = 30d: report keeps releases for 14d" in str(fault)
+    (problem,) = misfits(trips(), chain)
+    assert "rollback.keep_for = 30d: report keeps releases for 14d" in str(problem)
     assert misfits(trips(downstream="[totals]"), chain) == ()
 
 
@@ -378,8 +380,10 @@ def test_a_downstream_dataset_has_its_own_expected_changes(chain: Catalog) -> No
         ("trips", ["row_count"]),
         ("totals", ["trips"]),
     ]
-    (fault,) = misfits(trips(downstream="[totals]", changes="{totals: {trip: any}}"), chain)
-    assert "fix.yaml:7: validation.expected_change.totals.trip: totals has no metric 'trip'; did you mean" in str(fault)
+    (problem,) = misfits(trips(downstream="[totals]", changes="{totals: {trip: any}}"), chain)
+    assert "fix.yaml:7: validation.expected_change.totals.trip: totals has no metric 'trip'; did you mean" in str(
+        problem
+    )
 
 
 @pytest.mark.parametrize(
@@ -404,15 +408,15 @@ def test_rows_are_promised_of_columns_that_are_there(tmp_path: Path, chain: Cata
     (tmp_path / "trips" / "dataset.yaml").write_text(wide)
     catalog = load_folder(tmp_path)
     loaded = trips(downstream="[totals]", changes=f"{{}}, expected_row_change: {rows}")
-    (fault,) = misfits(loaded, catalog)
-    assert f"fix.yaml:7: validation.{message}" in str(fault)
+    (problem,) = misfits(loaded, catalog)
+    assert f"fix.yaml:7: validation.{message}" in str(problem)
 
 
 def test_a_target_whose_folder_is_faulty_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
     write_dataset(tmp_path, yaml="name: trips\n")
-    (fault,) = misfits(trips(), load_folder(tmp_path))
-    assert "target.dataset = 'trips': dataset trips cannot be used" in str(fault)
-    assert "start is missing" in str(fault)
+    (problem,) = misfits(trips(), load_folder(tmp_path))
+    assert "target.dataset = 'trips': dataset trips cannot be used" in str(problem)
+    assert "start is missing" in str(problem)
 
 
 def test_a_specification_is_the_same_after_it_was_stored(catalog: Catalog) -> None:

@@ -68,8 +68,13 @@ def test_a_month_is_summed_up_by_airline_and_says_from_which_release(flights: Fl
         {"carrier": "UA", "airline": AIRLINES["UA"], "departures": "1", "cancelled": "0",
          "mean_departure_delay": "-5.0", "available_seat_miles": str(SEATS * DISTANCE)},
     ]  # fmt: skip
-    told = made["2013-03"]
-    assert (told["release"], told["version"], told["airlines"], told["departures"]) == (release, 1, 2, 4)
+    observed = made["2013-03"]
+    assert (observed["release"], observed["version"], observed["airlines"], observed["departures"]) == (
+        release,
+        1,
+        2,
+        4,
+    )
     assert [file.name for file in reports.iterdir()] == ["2013-03.csv"]
 
 
@@ -89,7 +94,7 @@ def test_several_months_of_one_run_are_read_from_one_release(flights: Flights, r
     flights.release({MARCH: TWICE})
     release = flights.release({MARCH: SOME, APRIL: TWICE})
     made = materialize(reports, published_table(flights.application, "flights"), "2013-03", "2013-05")
-    assert {month: (told["release"], told["departures"]) for month, told in made.items()} == {
+    assert {month: (observed["release"], observed["departures"]) for month, observed in made.items()} == {
         "2013-03": (release, 4), "2013-04": (release, 8), "2013-05": (release, 0),
     }  # fmt: skip
     assert rows(reports / "2013-05.csv") == []

@@ -93,7 +93,7 @@ class Model:
         built = self.built.get(day)
         return built is not None and built.passed and built.code == self.code
 
-    def lacking(self, phase: str) -> tuple[dt.date, ...]:
+    def missing(self, phase: str) -> tuple[dt.date, ...]:
         days = sorted(CANARIES) if phase == "canary" else SIX_DAYS
         return tuple(day for day in days if not self.good(day))
 
@@ -102,7 +102,7 @@ class Model:
 
     @property
     def complete(self) -> bool:
-        return not self.lacking("")
+        return not self.missing("")
 
     @property
     def approved(self) -> bool:

@@ -204,5 +204,5 @@ def test_a_release_that_was_rewritten_in_the_ledger_is_not_rolled_back_by_it(cam
     )
     with pytest.raises(RollbackError, match=r"the ledger has another manifest .* Restore the ledger from a backup"):
         campaigns.campaign_rollback().execute(release, "wrong")
-    told = [str(found) for found in campaigns.doctor().examine()]
-    assert any(f"the manifest of release {release} in the ledger is not the one" in line for line in told)
+    observed = [str(found) for found in campaigns.doctor().examine()]
+    assert any(f"the manifest of release {release} in the ledger is not the one" in line for line in observed)

@@ -17,7 +17,7 @@ from backfill_assets.core.unit import UNIT_TAG, Attempt, AttemptState, UnitState
 from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_resume_runs_what_is_missing_or_failed_and_nothing_else(planned: World) 
     planned.run(failing=[REST[3]])
     before = {d: e.hash for d, e in planned.evidence().items() if e.passed}
     assert planned.phase() is Phase.stopped
-    assert {f.day for f in planned.conductor.publisher.missing(planned.ledger.campaign(NAME).unit)} == {REST[3]}
+    assert {f.day for f in planned.conductor.publisher.blockers(planned.ledger.campaign(NAME).unit)} == {REST[3]}
     planned.control.resume(NAME, "the file was delivered again")
     assert planned.scheduler.requests[-1].days == (REST[3],)
     planned.run()
@@ -201,8 +201,8 @@ def test_of_two_batches_that_ask_at_once_only_one_is_let_in(planned: World) -> N
 
 
 @pytest.mark.faults
-def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(told: Told, planned: World) -> None:
-    told.injected("the code of a model moves while a campaign is at work")
+def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(observed: Observed, planned: World) -> None:
+    observed.injected("the code of a model moves while a campaign is at work")
     planned.control.launch(NAME)
     planned.run()
     planned.conduct()
@@ -223,7 +223,7 @@ def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(told: 
     planned.release().publish(NAME)
     assert planned.content() == {d: [d.day, d.day] for d in SIX_DAYS}
     assert planned.doctor().examine() == ()
-    told.found(said, f"resumed with the canaries {CANARIES[0]} and {len(CANARIES) - 1} others")
+    observed.found(said, f"resumed with the canaries {CANARIES[0]} and {len(CANARIES) - 1} others")
 
 
 def test_a_day_whose_input_moved_after_the_end_is_only_marked_stale(planned: World) -> None:

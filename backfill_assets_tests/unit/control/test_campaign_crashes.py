@@ -18,7 +18,7 @@ from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
 from backfill_assets_tests.harness.world import World, explained, repaired
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.control.campaign_crash import COMMANDS, KeptScheduler, Order, died, world_of
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ BOTH = ("orders", "sales")
 OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 
 
-def deaths(told: Told, order: Order) -> Iterator[tuple[str, Order]]:
+def deaths(observed: Observed, order: Order) -> Iterator[tuple[str, Order]]:
     """Die before each change that a command makes, each time in a copy of the folder; the call, and the order for later."""
     for at in count(1):
         folder = order.folder.with_name(f"{order.folder.name}_{at}")
@@ -39,7 +39,7 @@ def deaths(told: Told, order: Order) -> Iterator[tuple[str, Order]]:
         call = died(own)
         if not call:
             return
-        told.injected(f"kill -9 of {order.command} of a campaign before {call}")
+        observed.injected(f"kill -9 of {order.command} of a campaign before {call}")
         yield call, replace(own, now=own.now + LATER, at=at + 100)
 
 
@@ -65,7 +65,7 @@ def ready(world: World, command: str, code: str = "c0de") -> Order:
     return Order(world.folder, command, world.clock.now(), code=code)
 
 
-def said_again(told: Told, world: World, command: str) -> None:
+def said_again(observed: Observed, world: World, command: str) -> None:
     """What happens after a crash: the sensor looks, people say it again, the sensor looks."""
     found, refusal = explained(world), ""
     world.conduct()
@@ -74,7 +74,7 @@ def said_again(told: Told, world: World, command: str) -> None:
     except CampaignError as error:
         refusal = str(error)
     world.conduct()
-    told.found(*found, refusal)
+    observed.found(*found, refusal)
 
 
 def to_its_end(world: World) -> Counter[dt.date]:
@@ -95,12 +95,12 @@ def days_asked(world: World) -> list[tuple[dt.date, ...]]:
 
 
 @pytest.mark.faults
-def test_a_launch_that_dies_claims_and_launches_its_days_once(told: Told, tmp_path: Path) -> None:
+def test_a_launch_that_dies_claims_and_launches_its_days_once(observed: Observed, tmp_path: Path) -> None:
     calls = []
-    for call, order in deaths(told, ready(started(tmp_path / "a"), "launch")):
+    for call, order in deaths(observed, ready(started(tmp_path / "a"), "launch")):
         calls.append(call)
         world = world_of(order)
-        said_again(told, world, "launch")
+        said_again(observed, world, "launch")
         assert (world.phase(), days_asked(world)) == (Phase.canary, [CANARIES])
         (unit,) = world.ledger.units()
         assert world.ledger.claims("sales", SIX_DAYS) == dict.fromkeys(SIX_DAYS, unit.id)
@@ -113,22 +113,22 @@ def test_a_launch_that_dies_claims_and_launches_its_days_once(told: Told, tmp_pa
 
 @pytest.mark.faults
 @pytest.mark.parametrize("code", ["c0de", "n3w"])
-def test_a_resume_that_dies_launches_what_lacks_once(told: Told, tmp_path: Path, code: str) -> None:
+def test_a_resume_that_dies_launches_what_lacks_once(observed: Observed, tmp_path: Path, code: str) -> None:
     world = started(tmp_path / "a")
     world.control.launch(NAME)
     worked(world)
     world.conduct()
     worked(world, failing=[REST[-1]])
     assert world.phase() is Phase.stopped
-    lacking = {f.day for f in world.conductor.publisher.missing(world.ledger.campaign(NAME).unit)}
+    missing = {f.day for f in world.conductor.publisher.blockers(world.ledger.campaign(NAME).unit)}
     calls = []
-    for call, order in deaths(told, ready(world, "resume", code)):
+    for call, order in deaths(observed, ready(world, "resume", code)):
         calls.append(call)
         again = world_of(order)
-        said_again(told, again, "resume")
-        asked = CANARIES if code == "n3w" else tuple(sorted(lacking))
+        said_again(observed, again, "resume")
+        asked = CANARIES if code == "n3w" else tuple(sorted(missing))
         assert days_asked(again) == [CANARIES, REST, asked]
-        assert to_its_end(again) == dict.fromkeys(SIX_DAYS if code == "n3w" else lacking, 1)
+        assert to_its_end(again) == dict.fromkeys(SIX_DAYS if code == "n3w" else missing, 1)
         assert again.actions().count(Action.resumed) == 1
         again.close()
     moved = ["set_contract"] if code == "n3w" else []
@@ -136,14 +136,14 @@ def test_a_resume_that_dies_launches_what_lacks_once(told: Told, tmp_path: Path,
 
 
 @pytest.mark.faults
-def test_a_pause_that_dies_leaves_no_run_in_the_queue(told: Told, tmp_path: Path) -> None:
+def test_a_pause_that_dies_leaves_no_run_in_the_queue(observed: Observed, tmp_path: Path) -> None:
     world = started(tmp_path / "a")
     world.control.launch(NAME)
     calls = []
-    for call, order in deaths(told, ready(world, "pause")):
+    for call, order in deaths(observed, ready(world, "pause")):
         calls.append(call)
         again = world_of(order)
-        said_again(told, again, "pause")
+        said_again(observed, again, "pause")
         assert (again.phase(), again.scheduler.active(NAME)) == (Phase.paused, ())
         assert again.actions().count(Action.paused) == 1
         again.control.resume(NAME)
@@ -153,15 +153,15 @@ def test_a_pause_that_dies_leaves_no_run_in_the_queue(told: Told, tmp_path: Path
 
 
 @pytest.mark.faults
-def test_a_conductor_that_dies_after_the_canaries_launches_the_rest_once(told: Told, tmp_path: Path) -> None:
+def test_a_conductor_that_dies_after_the_canaries_launches_the_rest_once(observed: Observed, tmp_path: Path) -> None:
     world = started(tmp_path / "a")
     world.control.launch(NAME)
     worked(world)
     calls = []
-    for call, order in deaths(told, ready(world, "conduct")):
+    for call, order in deaths(observed, ready(world, "conduct")):
         calls.append(call)
         again = world_of(order)
-        said_again(told, again, "conduct")
+        said_again(observed, again, "conduct")
         assert days_asked(again) == [CANARIES, REST]
         assert to_its_end(again) == dict.fromkeys(REST, 1)
         assert again.actions().count(Action.canaries_passed) == 1
@@ -171,15 +171,15 @@ def test_a_conductor_that_dies_after_the_canaries_launches_the_rest_once(told: T
 
 @pytest.mark.faults
 def test_a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_next_time(
-    told: Told, tmp_path: Path
+    observed: Observed, tmp_path: Path
 ) -> None:
     world = started(tmp_path / "a")
     world.control.launch(NAME)
     calls = []
-    for call, order in deaths(told, ready(world, "conduct", code="n3w")):
+    for call, order in deaths(observed, ready(world, "conduct", code="n3w")):
         calls.append(call)
         again = world_of(order)
-        said_again(told, again, "conduct")
+        said_again(observed, again, "conduct")
         assert (again.phase(), again.scheduler.active(NAME)) == (Phase.stopped, ())
         assert again.actions().count(Action.stopped) == 1
         repaired(again)
@@ -188,15 +188,15 @@ def test_a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_nex
 
 
 @pytest.mark.faults
-def test_an_approval_that_dies_is_there_with_its_journal_or_not_at_all(told: Told, tmp_path: Path) -> None:
+def test_an_approval_that_dies_is_there_with_its_journal_or_not_at_all(observed: Observed, tmp_path: Path) -> None:
     world = World(tmp_path / "a", asked=specification())
     _, unit = world.validated()
     evidence = world.approval_of(unit.id).pending
     calls = []
-    for call, order in deaths(told, of_a_world(world, "approve", evidence)):
+    for call, order in deaths(observed, of_a_world(world, "approve", evidence)):
         calls.append(call)
         again = world_of(order)
-        said_once_more(told, again, order)
+        said_once_more(observed, again, order)
         assert [approval.evidence for approval in again.ledger.approvals(unit.id)] == [evidence]
         assert journalled(again, Action.approved) == 1
         again.close()
@@ -204,17 +204,19 @@ def test_an_approval_that_dies_is_there_with_its_journal_or_not_at_all(told: Tol
 
 
 @pytest.mark.faults
-def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(told: Told, tmp_path: Path) -> None:
+def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(
+    observed: Observed, tmp_path: Path
+) -> None:
     world = World(tmp_path / "a", BOTH, asked=specification())
     for name in BOTH:
         world.released(OLD, name)
     _, unit = world.approved(targets=dict.fromkeys(BOTH, DAYS))
     calls = []
-    for call, order in deaths(told, replace(of_a_world(world, "publish"), names=BOTH)):
+    for call, order in deaths(observed, replace(of_a_world(world, "publish"), names=BOTH)):
         calls.append(call)
         again = world_of(order)
         assert all(again.content(name) in (OLD, NEW) for name in BOTH)
-        said_once_more(told, again, order)
+        said_once_more(observed, again, order)
         assert [again.content(name) for name in BOTH] == [NEW, NEW]
         assert again.ledger.unit(unit.id).state is UnitState.published
         standing = Counter(manifest.dataset for manifest in in_effect(again, unit.id))
@@ -228,17 +230,17 @@ def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(
 
 
 @pytest.mark.faults
-def test_a_rollback_that_dies_is_done_once_after_it_is_said_again(told: Told, tmp_path: Path) -> None:
+def test_a_rollback_that_dies_is_done_once_after_it_is_said_again(observed: Observed, tmp_path: Path) -> None:
     world = World(tmp_path / "a", asked=specification())
     world.released(OLD)
     _, unit = world.approved()
     release = world.release().publish(NAME).outcome.release
     calls = []
-    for call, order in deaths(told, of_a_world(world, "rollback", release)):
+    for call, order in deaths(observed, of_a_world(world, "rollback", release)):
         calls.append(call)
         again = world_of(order)
         assert again.content() in (OLD, NEW)
-        said_once_more(told, again, order)
+        said_once_more(observed, again, order)
         assert again.content() == OLD
         assert again.ledger.unit(unit.id).state is UnitState.rolled_back
         assert [hold.target[1] for hold in again.ledger.holds("sales")] == list(DAYS)
@@ -256,9 +258,9 @@ def of_a_world(world: World, command: str, target: str = "") -> Order:
     return Order(world.folder, command, world.clock.now(), target=target)
 
 
-def said_once_more(told: Told, world: World, order: Order) -> None:
+def said_once_more(observed: Observed, world: World, order: Order) -> None:
     """The same command again: it does what is left, or says that all is done."""
-    told.found(*explained(world))
+    observed.found(*explained(world))
     try:
         COMMANDS[order.command](world, order.target)
     except ApprovalError as error:

@@ -1,4 +1,4 @@
-"""Publishing a campaign: approved, in its window, undoable, told of, and by no other road."""
+"""Publishing a campaign: approved, in its window, undoable, told of, and in no other way."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def test_an_approved_campaign_is_published_and_its_release_says_what_is_behind_i
     assert entry.detail["releases"] == {"sales": manifest.release}
 
 
-def test_nothing_is_published_without_approval_whatever_the_road(campaigns: World) -> None:
+def test_nothing_is_published_without_approval_in_any_way(campaigns: World) -> None:
     _, unit = campaigns.validated()
-    roads = (
+    ways = (
         lambda: campaigns.release().publish(NAME),
         lambda: campaigns.campaign_publisher().release(unit.id),
         lambda: campaigns.campaign_publisher().release(
             unit.id, evidence_hash=campaigns.campaign_publisher().evidence_hash(unit.id)
         ),
     )
-    for road in roads:
+    for way in ways:
         with pytest.raises(ApprovalError, match=r"nobody has approved the evidence of sales 2026-01-01\.\.2026-01-03"):
-            road()
+            way()
     assert not campaigns.tables["sales"].exists()
     assert campaigns.ledger.releases() == ()
 
@@ -75,8 +75,8 @@ def test_a_day_built_again_needs_its_own_approval(campaigns: World) -> None:
         campaigns.campaign_publisher().release(unit.id)
     campaigns.approve(campaign, "ben")
     release = campaigns.release().publish(NAME).outcome.release
-    told = campaigns.ledger.release(release).manifest.approved_by
-    assert told == "anna as finance-controller, ben as finance-controller"
+    observed = campaigns.ledger.release(release).manifest.approved_by
+    assert observed == "anna as finance-controller, ben as finance-controller"
 
 
 def test_a_campaign_that_asks_for_no_approval_is_published_once_it_is_validated(campaigns: World) -> None:
@@ -102,12 +102,12 @@ def test_a_unit_of_no_campaign_passes(campaigns: World) -> None:
 def test_outside_its_window_a_campaign_waits_unless_somebody_says_why(campaigns: World) -> None:
     campaigns.approved(publish_window=NIGHT, time_zone="Europe/Berlin")
     refusal = r"only in 22:00-05:00 \(Europe/Berlin\); it is 2026-03-01 13:00, the next window opens 2026-03-01 22:00"
-    for road in (
+    for way in (
         campaigns.release().publish,
         lambda name: campaigns.campaign_publisher().release(campaigns.ledger.campaign(name).unit),
     ):
         with pytest.raises(ApprovalError, match=refusal):
-            road(NAME)
+            way(NAME)
     publication = campaigns.release().publish(NAME, outside_window="the audit is at noon")
     reason = campaigns.ledger.release(publication.outcome.release).manifest.reason
     assert reason.endswith("; outside the publish window: the audit is at noon")
@@ -291,12 +291,12 @@ def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: World, t
     worlds = [World(tmp_path, asked=specification()) for _ in range(4)]
     barrier = threading.Barrier(len(worlds))
 
-    def tell(world: World) -> None:
+    def notify(world: World) -> None:
         barrier.wait()
-        world.aftermath()([release])
+        world.after_release()([release])
         world.close()
 
-    threads = [threading.Thread(target=tell, args=(world,)) for world in worlds]
+    threads = [threading.Thread(target=notify, args=(world,)) for world in worlds]
     for thread in threads:
         thread.start()
     for thread in threads:

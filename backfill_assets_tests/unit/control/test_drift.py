@@ -16,7 +16,7 @@ from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.core.errors import ApprovalError
 from backfill_assets_tests.harness.specifications import NAME, SIX_DAYS, with_canaries
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +55,14 @@ def published_whole(world: World) -> None:
     assert world.doctor().examine() == ()
 
 
-def roads(world: World) -> list[Callable[[], Any]]:
+def ways(world: World) -> list[Callable[[], Any]]:
     unit = world.campaign().unit
     return [lambda: world.release().publish(NAME), lambda: world.campaign_publisher().release(unit)]
 
 
 @pytest.mark.faults
-def test_a_specification_that_moved_after_the_last_batch_is_not_approved(told: Told, world: World) -> None:
-    told.injected("a specification is edited after the last batch of its campaign")
+def test_a_specification_that_moved_after_the_last_batch_is_not_approved(observed: Observed, world: World) -> None:
+    observed.injected("a specification is edited after the last batch of its campaign")
     assert world.standings.of(NAME).state is CampaignState.validated
     write(world, publish_window=["22:00-05:00"])
     with pytest.raises(ApprovalError, match=MOVED):
@@ -80,17 +80,19 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(told: T
     world.release().publish(NAME)
     assert world.ledger.attempts() == built
     published_whole(world)
-    told.found(standing.drift, next_step(standing))
+    observed.found(standing.drift, next_step(standing))
 
 
 @pytest.mark.faults
-def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_road(told: Told, world: World) -> None:
-    told.injected("a specification is edited after its campaign is approved")
+def test_a_specification_that_moved_after_the_approval_is_not_published_in_any_way(
+    observed: Observed, world: World
+) -> None:
+    observed.injected("a specification is edited after its campaign is approved")
     approve(world, "anna")
     write(world, validation={"row_count_tolerance": 5})
-    for road in roads(world):
+    for way in ways(world):
         with pytest.raises(ApprovalError, match=MOVED):
-            road()
+            way()
     (refusal,) = world.release().plan(NAME).refusals
     assert "no longer what the plan was made from" in refusal
     assert world.ledger.releases() == ()
@@ -98,7 +100,7 @@ def test_a_specification_that_moved_after_the_approval_is_not_published_on_any_r
     write(world)
     assert not world.release().publish(NAME).already
     published_whole(world)
-    told.found(refusal)
+    observed.found(refusal)
 
 
 def test_other_approvers_hold_from_the_resume_on_that_brought_them(world: World) -> None:
@@ -108,9 +110,9 @@ def test_other_approvers_hold_from_the_resume_on_that_brought_them(world: World)
     world.control.resume(NAME, "the boss wants to see it")
     world.clock.advance(dt.timedelta(minutes=1))
     assert world.standings.of(NAME).state is CampaignState.validated
-    for road in roads(world):
+    for way in ways(world):
         with pytest.raises(ApprovalError, match=r"nobody has approved .*by boss"):
-            road()
+            way()
     approve(world, "boss")
     assert not world.release().publish(NAME).already
 

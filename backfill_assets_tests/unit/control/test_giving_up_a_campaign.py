@@ -114,11 +114,11 @@ def test_a_launch_that_died_can_be_given_up_and_launched_again_in_another_unit(p
 def test_a_campaign_is_announced_before_it_claims_its_days(planned: World) -> None:
     claimed: list[tuple[Notice, int]] = []
 
-    def tell(_: Any, notice: Notice, text: str) -> None:
+    def notify(_: Any, notice: Notice, text: str) -> None:
         claimed.append((notice, len(planned.ledger.claims("sales", SIX_DAYS))))
         assert "by ada" in text
 
-    replace(planned.control, tell=tell).launch(NAME)
+    replace(planned.control, notify=notify).launch(NAME)
     assert claimed == [(Notice.announced, 0), (Notice.launched, len(SIX_DAYS))]
 
 
@@ -187,7 +187,7 @@ def test_a_resume_takes_over_the_limits_that_were_changed_in_the_specification_a
 def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: World) -> None:
     _, unit = campaigns.validated()
     named = campaigns.approval_of(unit.id).pending
-    start, told = threading.Barrier(2), list[str]()
+    start, observed = threading.Barrier(2), list[str]()
 
     def approve(user: str) -> None:
         approving = campaigns.approving(user)
@@ -195,7 +195,7 @@ def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: W
         try:
             approving.approve(NAME, named)
         except ApprovalError as error:
-            told.append(f"{user}: {error}")
+            observed.append(f"{user}: {error}")
 
     threads = [threading.Thread(target=approve, args=(user,)) for user in ("anna", "ben")]
     for thread in threads:
@@ -203,7 +203,7 @@ def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: W
     for thread in threads:
         thread.join()
     (winner,) = [given.identity for given in campaigns.ledger.approvals(unit.id)]
-    (refused,) = told
+    (refused,) = observed
     assert not refused.startswith(winner)
     assert f"all of its evidence is approved already (approved by {winner} at" in refused
 

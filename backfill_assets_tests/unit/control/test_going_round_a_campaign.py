@@ -78,14 +78,14 @@ def test_a_release_that_its_rollback_could_not_undo_is_refused(campaigns: World)
     mixed = {
         ("sales", DAYS[1]): replace(survey.evidence["sales", DAYS[1]], shadow_files=survey.active["sales"][DAYS[1]])
     }
-    told = campaigns.guard().refusals(campaign, replace(survey, evidence={**survey.evidence, **mixed}))
-    (found,) = [r for r in told if isinstance(r, RollbackError)]
+    observed = campaigns.guard().refusals(campaign, replace(survey, evidence={**survey.evidence, **mixed}))
+    (found,) = [r for r in observed if isinstance(r, RollbackError)]
     assert "sales 2026-01-02 would not show again what it shows now" in str(found)
 
 
 def test_what_a_unit_of_a_campaign_lacks_is_got_through_the_campaign(campaigns: World) -> None:
     _, unit = campaigns.launched()
-    faults = campaigns.campaign_publisher().missing(unit.id)
+    faults = campaigns.campaign_publisher().blockers(unit.id)
     for text in (refusal(unit, faults, campaigns.datasets), relaunch_hint(unit, DAYS, campaigns.datasets)):
         assert f"backfill resume {NAME}" in text
         assert f"backfill resume {unit.id}" not in text

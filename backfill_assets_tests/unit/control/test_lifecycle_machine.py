@@ -35,7 +35,7 @@ from backfill_assets.campaign.state import (
 from backfill_assets.control.conductor import STEPS, BackfillRequest, Batch
 from backfill_assets.core.errors import BackfillError, HeldDaysError, RollbackError
 from backfill_assets.core.unit import Attempt, LateData, Unit, UnitState
-from backfill_assets.pipeline.batch import Road
+from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.between import between
@@ -117,7 +117,7 @@ class Lifecycle(RuleBasedStateMachine):
         """A backfill is launched: of all that lacks and of nothing else, and never beside another one."""
         campaign = self.world.campaign()
         assert campaign.phase in WORKING
-        assert request.days == self.model.lacking(campaign.phase.value) != ()
+        assert request.days == self.model.missing(campaign.phase.value) != ()
         assert (self.world.scheduler.at_work, self.world.scheduler.live, self.moved_code()) == ([], (), False)
 
     def attempt(self, allowed: bool, act: Callable[[], Any]) -> Any:  # noqa: FBT001  # reads as: attempt it if allowed
@@ -219,12 +219,12 @@ class Lifecycle(RuleBasedStateMachine):
         assert unit is not None
         days = list(world.scheduler.requests[-1].days) if unit.state is UnitState.open else []
         basis: Any = world.basis
-        road = Road(world.warehouse(), basis)
+        pipeline = Pipeline(world.warehouse(), basis)
         done = 0
         while days:
             size = world.campaign().knobs.partitions_per_batch
             batch, days = tuple(days[:size]), days[size:]
-            todo = road.days_to_build(unit, "sales", batch)
+            todo = pipeline.days_to_build(unit, "sales", batch)
             assert todo == tuple(d for d in batch if not self.model.good(d))
             if not todo:
                 continue
@@ -368,7 +368,7 @@ class Lifecycle(RuleBasedStateMachine):
         standing = self.world.standings.of(NAME)
         assert standing.state is self.state
         if self.unit is not None and self.unit.state in {UnitState.open, UnitState.rolled_back}:
-            assert {d for _, d in standing.days} == set(self.model.lacking(""))
+            assert {d for _, d in standing.days} == set(self.model.missing(""))
         claims = dict.fromkeys(SIX_DAYS, self.unit.id) if self.unit is not None and self.is_open() else {}
         assert self.world.ledger.claims("sales", EVERY) == claims
         self.world.clock.advance(TICK)

@@ -17,7 +17,7 @@ from backfill_assets.core.errors import ApprovalError, BackfillError, CampaignEr
 from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, NAME, SIX_DAYS, specification, with_canaries
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 OPERATORS = ("carl", "eve")
 
@@ -49,8 +49,8 @@ def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
 
 
 @pytest.mark.faults
-def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told, tmp_path: Path) -> None:
-    told.injected("two operators launch the same campaign at once")
+def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(observed: Observed, tmp_path: Path) -> None:
+    observed.injected("two operators launch the same campaign at once")
     scheduler = Scheduler()
     world = World(tmp_path, scheduler=scheduler, asked=with_canaries())
     world.plan()
@@ -59,10 +59,10 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told,
     def launch(user: str, first_id: int, barrier: threading.Barrier) -> Campaign:
         own = World(tmp_path, first_id=first_id, scheduler=scheduler, asked=with_canaries())
 
-        def tell(_: Campaign, notice: Notice, _text: str) -> None:
+        def notify(_: Campaign, notice: Notice, _text: str) -> None:
             notices.append((user, notice, bool(own.ledger.units())))
 
-        control = replace(own.control, warehouse=own.warehouse(user), tell=tell)
+        control = replace(own.control, warehouse=own.warehouse(user), notify=notify)
         barrier.wait()
         try:
             return control.launch(NAME)
@@ -84,7 +84,7 @@ def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(told: Told,
     assert world.content() == {d: [d.day, d.day] for d in SIX_DAYS}
     assert world.doctor().examine() == ()
     world.close()
-    told.found(found[loser])
+    observed.found(found[loser])
 
 
 def built_by(world: World) -> Counter[dt.date]:
@@ -96,8 +96,10 @@ def built_by(world: World) -> Counter[dt.date]:
 
 
 @pytest.mark.faults
-def test_of_two_approvals_one_counts_and_the_other_is_told(told: Told, campaigns: World, tmp_path: Path) -> None:
-    told.injected("two operators approve the same evidence at once")
+def test_of_two_approvals_one_counts_and_the_other_is_told(
+    observed: Observed, campaigns: World, tmp_path: Path
+) -> None:
+    observed.injected("two operators approve the same evidence at once")
     campaign, unit = campaigns.validated(approval={"required": True, "by": list(OPERATORS)})
     seen = campaigns.approval_of(unit.id).pending
 
@@ -118,14 +120,14 @@ def test_of_two_approvals_one_counts_and_the_other_is_told(told: Told, campaigns
     campaigns.release().publish(NAME)
     assert campaigns.content() == {d: [2] for d in DAYS}
     assert campaigns.doctor().examine() == ()
-    told.found(found[loser])
+    observed.found(found[loser])
 
 
 @pytest.mark.faults
 def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
-    told: Told, campaigns: World, tmp_path: Path
+    observed: Observed, campaigns: World, tmp_path: Path
 ) -> None:
-    told.injected("two operators roll the same release back at once")
+    observed.injected("two operators roll the same release back at once")
     campaigns.released({d: [1] for d in DAYS})
     campaign, _ = campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.release
@@ -146,4 +148,4 @@ def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
     assert [r.manifest.undoes for r in campaigns.ledger.releases()].count(release) == 1
     assert campaigns.actions(campaign).count(Action.rolled_back) == 1
     assert campaigns.doctor().examine() == ()
-    told.found(found[loser])
+    observed.found(found[loser])

@@ -35,10 +35,10 @@ def test_what_a_campaign_adds_is_stored_hashed_and_committed() -> None:
     manifest = replace(from_json(Manifest, BEFORE), **added)  # type: ignore[arg-type]
     assert manifest.hash != HASH
     assert from_json(Manifest, manifest.to_json()) == manifest
-    told = manifest.metadata()
-    assert {key: told[key] for key in added} == added
-    assert told["published_at"] == "2026-03-01T12:00:00+00:00"
-    assert told["manifest"] == manifest.hash
+    observed = manifest.metadata()
+    assert {key: observed[key] for key in added} == added
+    assert observed["published_at"] == "2026-03-01T12:00:00+00:00"
+    assert observed["manifest"] == manifest.hash
 
 
 def test_only_a_publication_says_when_it_was_published() -> None:

@@ -23,10 +23,10 @@ def test_a_time_counts_as_ahead_once_no_two_hosts_differ_so_much() -> None:
 def test_no_release_counts_as_older_than_it_is_by_the_clocks_that_were_right(skew: list[dt.timedelta]) -> None:
     """Release number n is made n hours after the first, by a clock with that skew; it is read long after the last one."""
     made = [NOW + n * HOUR for n in range(len(skew))]
-    told = [(f"r_{n}", at + by) for n, (at, by) in enumerate(zip(made, skew, strict=True))]
+    observed = [(f"r_{n}", at + by) for n, (at, by) in enumerate(zip(made, skew, strict=True))]
     now = NOW + 1000 * HOUR
-    fixed = corrected(told, now)
-    since = [fixed.get(name, at) for name, at in told]
+    fixed = corrected(observed, now)
+    since = [fixed.get(name, at) for name, at in observed]
     right = [n for n, by in enumerate(skew) if not by]
     for n, at in enumerate(since):
         before = [made[m] for m in right if m <= n]
@@ -34,4 +34,6 @@ def test_no_release_counts_as_older_than_it_is_by_the_clocks_that_were_right(ske
         assert not before or at >= max(before)
         # And whatever a right release follows has an end.
         assert not is_ahead(at, now) or not any(m > n for m in right)
-    assert all(name not in fixed for name, at in told if not is_ahead(at, now) and at == max(a for _, a in told))
+    assert all(
+        name not in fixed for name, at in observed if not is_ahead(at, now) and at == max(a for _, a in observed)
+    )

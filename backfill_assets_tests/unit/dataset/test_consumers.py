@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets_tests.harness.dataset_folders import YAML, faults, loaded, write_dataset
+from backfill_assets_tests.harness.dataset_folders import YAML, loaded, problems, write_dataset
 
 CONSUMERS = """\
 consumers:
@@ -41,9 +41,9 @@ def test_a_dataset_without_consumers_has_none(tmp_path: Path) -> None:
 )
 def test_a_query_that_will_not_do_is_refused_with_its_line(tmp_path: Path, query: str, message: str) -> None:
     yaml = f"{YAML}consumers:\n  bi: {{tolerance: 1%, sql: {query}}}\n"
-    (fault,) = faults(write_dataset(tmp_path, yaml=yaml))
-    assert message in str(fault)
-    assert f"dataset.yaml:{len(yaml.splitlines())}: " in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
+    assert message in str(problem)
+    assert f"dataset.yaml:{len(yaml.splitlines())}: " in str(problem)
 
 
 def test_the_view_of_another_dataset_may_be_joined(tmp_path: Path) -> None:
@@ -53,5 +53,5 @@ def test_the_view_of_another_dataset_may_be_joined(tmp_path: Path) -> None:
 
 def test_no_dataset_is_called_like_the_table_of_releases(tmp_path: Path) -> None:
     yaml = YAML.replace("name: trips", "name: data_releases")
-    (fault,) = faults(write_dataset(tmp_path, "data_releases", yaml))
-    assert "name 'data_releases' is taken by the table of releases; rename the dataset" in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, "data_releases", yaml))
+    assert "name 'data_releases' is taken by the table of releases; rename the dataset" in str(problem)

@@ -75,7 +75,7 @@ def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], path: tuple
     with pytest.raises(ValidationError) as refused:
         dataset(**whole)
     cause = refused.value.errors()[0]["ctx"]["error"]
-    ((where, text),) = cause.faults
+    ((where, text),) = cause.problems
     assert (where, message in text) == (path, True)
 
 
@@ -139,7 +139,7 @@ def test_contradictions_carry_the_path_of_their_key() -> None:
         dataset(key=["ride"], partition_column="day")
     cause = refused.value.errors()[0]["ctx"]["error"]
     assert isinstance(cause, MisfitError)
-    assert [path for path, _ in cause.faults] == [("key",), ("partition_column",)]
+    assert [path for path, _ in cause.problems] == [("key",), ("partition_column",)]
 
 
 @pytest.mark.parametrize("kind", ["string", "decimal(38,38)", "decimal(1,0)", "decimal(10, 2)", "timestamp"])

@@ -195,7 +195,7 @@ def test_each_delivery_is_shown_with_why_it_does_not_count() -> None:
         "B": (True, ""),
         "b": (False, "withdrawn by ada at 2024-02-01 12:00:00 UTC: wrong store"),
     }
-    told = {one.delivery.path: one.why for one in standings(described("latest_file"), book(list(chain(
+    observed = {one.delivery.path: one.why for one in standings(described("latest_file"), book(list(chain(
         [a_file(D7, "a", "A")], [a_file(D7, "b", "B", 1)]))))}  # fmt: skip
-    assert told == {"a": "superseded by b: latest_file takes the newest file of a day", "b": ""}
+    assert observed == {"a": "superseded by b: latest_file takes the newest file of a day", "b": ""}
     assert len(heads(known)) == 2

@@ -110,7 +110,7 @@ def test_upstream_days_reach_back_but_not_before_the_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "problem"),
     [
         ({"upstream": {}}, "neither source nor upstream"),
         ({"upstream": {"totals": {}}}, "the dataset itself"),
@@ -122,8 +122,8 @@ def test_upstream_days_reach_back_but_not_before_the_history() -> None:
         ({"checks": {"reconciliation": {"totals": {"day": {"upstream": "trips", "sql": "1"}}}}}, "summed measure"),
     ],
 )
-def test_what_a_derived_dataset_cannot_say_is_refused(changes: dict[str, object], fault: str) -> None:
-    with pytest.raises(ValidationError, match=fault):
+def test_what_a_derived_dataset_cannot_say_is_refused(changes: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
         totals(**changes)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.evidence import Severity
-from backfill_assets_tests.harness.dataset_folders import YAML, faults, loaded, write_dataset
+from backfill_assets_tests.harness.dataset_folders import YAML, loaded, problems, write_dataset
 
 GOLDEN = """\
 golden:
@@ -75,9 +75,9 @@ def test_a_dataset_without_golden_sources_has_none(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_golden_source_that_will_not_do_is_refused_with_its_line(tmp_path: Path, one: str, message: str) -> None:
     yaml = with_golden(one)
-    (fault,) = faults(write_dataset(tmp_path, yaml=yaml))
-    assert message in str(fault)
-    assert f"dataset.yaml:{len(yaml.splitlines())}: " in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
+    assert message in str(problem)
+    assert f"dataset.yaml:{len(yaml.splitlines())}: " in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_a_golden_source_that_will_not_do_is_refused_with_its_line(tmp_path: Pat
     [("cities", "a reference"), ("trips", "the dataset itself"), ("staging", "a table of the models")],
 )
 def test_a_name_that_queries_know_already_is_refused(tmp_path: Path, name: str, taken: str) -> None:
-    (fault,) = faults(write_dataset(tmp_path, yaml=with_golden(f"{FILE}, key: [trip_date]", name)))
-    assert f"golden.{name}: {taken} has that name already; rename one" in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, yaml=with_golden(f"{FILE}, key: [trip_date]", name)))
+    assert f"golden.{name}: {taken} has that name already; rename one" in str(problem)
 
 
 def test_the_name_of_an_upstream_is_taken_as_well(tmp_path: Path) -> None:
     yaml = with_golden(f"{FILE}, key: [trip_date]", "rides") + "upstream:\n  rides: {}\n"
-    (fault,) = faults(write_dataset(tmp_path, yaml=yaml))
-    assert "golden.rides: an upstream has that name already; rename one" in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
+    assert "golden.rides: an upstream has that name already; rename one" in str(problem)

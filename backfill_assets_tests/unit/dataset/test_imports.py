@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.dataset.models import imports_of
-from backfill_assets_tests.harness.dataset_folders import faults, loaded, python_dataset
+from backfill_assets_tests.harness.dataset_folders import loaded, problems, python_dataset
 from backfill_assets_tests.unit.dataset.conftest import Project
 
 RUNS = "raise SystemExit('this was run')\n"
@@ -21,7 +21,7 @@ def modules(text: str) -> set[str]:
 
 
 def foreign(text: str) -> list[str]:
-    return [str(fault) for fault in imports_of(ast.parse(text), Path("fact.py")).foreign]
+    return [str(problem) for problem in imports_of(ast.parse(text), Path("fact.py")).foreign]
 
 
 def test_the_text_of_an_imported_helper_is_part_of_the_code_version(tmp_path: Path, project: Project) -> None:
@@ -126,8 +126,8 @@ def test_the_standard_library_and_spark_are_neither_read_nor_refused() -> None:
 def test_what_a_helper_imports_of_installed_packages_is_refused_at_its_line(tmp_path: Path, project: Project) -> None:
     project({"trip_frames.py": "import math\nimport pandas\n"})
     folder = python_dataset(tmp_path, "import trip_frames\ndef fact(staging): ...")
-    (fault,) = faults(folder)
-    assert str(fault).endswith(
+    (problem,) = problems(folder)
+    assert str(problem).endswith(
         "trip_frames.py:2: imports pandas; a model may import pyspark, the standard library and modules of its own project"
     )
 

@@ -33,15 +33,15 @@ def derived(root: Path, yaml: str = TOTALS, name: str = "totals", upstream: str 
     return folder
 
 
-def faults(catalog: Catalog) -> str:
-    return "\n".join(str(fault) for fault in catalog.faults)
+def problems(catalog: Catalog) -> str:
+    return "\n".join(str(problem) for problem in catalog.problems)
 
 
 def test_a_dataset_may_be_built_from_another_alone(tmp_path: Path) -> None:
     write_dataset(tmp_path)
     derived(tmp_path)
     catalog = load_folder(tmp_path)
-    assert faults(catalog) == ""
+    assert problems(catalog) == ""
     assert catalog.groups == (("trips", "totals"),)
     assert catalog.datasets["totals"].staging is None
     assert catalog.downstream_of(["trips"]) == ("totals",)
@@ -54,12 +54,12 @@ def test_a_faulty_dataset_takes_with_it_what_is_built_from_it_and_nothing_else(t
     derived(tmp_path, name="monthly", upstream="totals")
     catalog = load_folder(tmp_path)
     assert set(catalog.datasets) == {"rides"}
-    assert "upstream 'trips' is not loaded" in faults(catalog)
-    assert "upstream 'totals' is not loaded" in faults(catalog)
+    assert "upstream 'trips' is not loaded" in problems(catalog)
+    assert "upstream 'totals' is not loaded" in problems(catalog)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "fault"),
+    ("old", "new", "problem"),
     [
         ("start: 2024-01-01", "start: 2024-02-01", "start is 2024-02-01, but 2024-01-01 in trips"),
         ("key:", "chunk_days: 7\nkey:", "chunk_days is 7, but 31 in trips"),
@@ -68,12 +68,12 @@ def test_a_faulty_dataset_takes_with_it_what_is_built_from_it_and_nothing_else(t
         ("key:", "end: 2024-12-31\nkey:", "end is 2024-12-31, but not set in trips"),
     ],
 )
-def test_datasets_that_are_released_together_must_agree(tmp_path: Path, old: str, new: str, fault: str) -> None:
+def test_datasets_that_are_released_together_must_agree(tmp_path: Path, old: str, new: str, problem: str) -> None:
     write_dataset(tmp_path)
     folder = derived(tmp_path, TOTALS.replace(old, new))
     catalog = load_folder(tmp_path)
     assert set(catalog.datasets) == {"trips"}
-    assert f"{folder / 'dataset.yaml'}: {fault}" in faults(catalog)
+    assert f"{folder / 'dataset.yaml'}: {problem}" in problems(catalog)
 
 
 def test_a_circle_is_refused_with_all_its_members(tmp_path: Path) -> None:
@@ -82,5 +82,5 @@ def test_a_circle_is_refused_with_all_its_members(tmp_path: Path) -> None:
     derived(tmp_path, name="hen", upstream="egg")
     catalog = load_folder(tmp_path)
     assert set(catalog.datasets) == {"trips"}
-    assert {fault.dataset for fault in catalog.faults} == {"egg", "hen"}
-    assert "go round in a circle" in faults(catalog)
+    assert {problem.dataset for problem in catalog.problems} == {"egg", "hen"}
+    assert "go round in a circle" in problems(catalog)

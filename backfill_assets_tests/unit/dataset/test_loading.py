@@ -10,7 +10,7 @@ import backfill_assets
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Language, ModelLayer
-from backfill_assets_tests.harness.dataset_folders import FACT, YAML, faults, loaded, spoiled, write_dataset
+from backfill_assets_tests.harness.dataset_folders import FACT, YAML, loaded, problems, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.watch import helpful
 
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
@@ -18,7 +18,7 @@ DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 
 def test_every_dataset_that_comes_with_the_package_can_be_used() -> None:
     catalog = load_folder(DATASETS)
-    assert catalog.faults == ()
+    assert catalog.problems == ()
     assert "flights" in catalog.datasets
 
 
@@ -42,7 +42,7 @@ def test_a_wrong_dataset_keeps_no_other_from_loading(tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     catalog = load_folder(tmp_path)
     assert list(catalog.datasets) == ["trips"]
-    assert {fault.dataset for fault in catalog.faults} == {"broken", "empty"}
+    assert {problem.dataset for problem in catalog.problems} == {"broken", "empty"}
 
 
 def test_asking_for_a_wrong_dataset_says_what_is_wrong_with_it(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_all_faults_of_a_file_are_told_at_once_in_the_order_of_its_lines(tmp_pat
     yaml = (
         YAML.replace("type: long", "type: int").replace("2%", "2").replace("format: csv\n  path", "format: xml\n  path")
     )
-    messages = [str(fault) for fault in faults(write_dataset(tmp_path, yaml=yaml))]
+    messages = [str(problem) for problem in problems(write_dataset(tmp_path, yaml=yaml))]
     assert [m.split(": ")[1].split(" =")[0] for m in messages] == [
         "columns.trip.type",
         "source.format",
@@ -200,63 +200,63 @@ def test_all_faults_of_a_file_are_told_at_once_in_the_order_of_its_lines(tmp_pat
 
 def test_contradictions_are_told_all_at_once(tmp_path: Path) -> None:
     yaml = YAML.replace("key: [trip_date, trip]", "key: [ride]").replace("to: [city]", "to: [town]")
-    assert len(faults(write_dataset(tmp_path, yaml=yaml))) == 2
+    assert len(problems(write_dataset(tmp_path, yaml=yaml))) == 2
 
 
 def test_faults_in_the_models_are_told_together_with_those_of_the_file(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path, yaml=YAML.replace("type: long", "type: int"))
     (folder / "fact.sql").write_text("")
-    assert {fault.file.name for fault in faults(folder)} == {"dataset.yaml", "fact.sql"}
+    assert {problem.file.name for problem in problems(folder)} == {"dataset.yaml", "fact.sql"}
 
 
 def test_a_metric_that_two_measures_have_is_refused(tmp_path: Path) -> None:
     yaml = YAML.replace("  city: {type: string}\n", "  city: {type: string}\n  p50_fare: {type: long}\n")
     yaml = yaml.replace("fare: {tolerance: 2%}", "fare: {percentiles: true}\n  p50_fare: {}")
-    (fault,) = faults(write_dataset(tmp_path, yaml=yaml))
-    assert "two metrics are called 'p50_fare'" in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
+    assert "two metrics are called 'p50_fare'" in str(problem)
 
 
 def test_a_measure_whose_check_takes_the_name_of_another_is_refused(tmp_path: Path) -> None:
     yaml = YAML.replace("  city: {type: string}\n", "  city: {type: string}\n  keys: {type: long}\n")
     yaml = yaml.replace("fare: {tolerance: 2%}", "keys: {}")
-    (fault,) = faults(write_dataset(tmp_path, yaml=yaml))
-    assert "two checks are called 'change_keys'" in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
+    assert "two checks are called 'change_keys'" in str(problem)
 
 
 def test_a_folder_with_an_unsafe_name_is_refused(tmp_path: Path) -> None:
-    (fault,) = faults(write_dataset(tmp_path, "Trips-2", YAML))
-    assert "the folder's name 'Trips-2' is not a safe name" in str(fault)
+    (problem,) = problems(write_dataset(tmp_path, "Trips-2", YAML))
+    assert "the folder's name 'Trips-2' is not a safe name" in str(problem)
 
 
 def test_a_folder_without_a_dataset_file_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "dataset.yaml").unlink()
-    (fault,) = faults(folder)
-    assert fault.file == folder
-    assert "has no dataset.yaml" in str(fault)
+    (problem,) = problems(folder)
+    assert problem.file == folder
+    assert "has no dataset.yaml" in str(problem)
 
 
 def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "dataset.yaml").write_bytes(b"name: trips\nowner: M\xfcller\n")
-    (fault,) = faults(folder)
-    assert "dataset.yaml:2: byte 20 is no UTF-8" in str(fault)
+    (problem,) = problems(folder)
+    assert "dataset.yaml:2: byte 20 is no UTF-8" in str(problem)
 
 
 def test_a_model_that_is_a_broken_link_counts_as_missing(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "fact.sql").unlink()
     (folder / "fact.sql").symlink_to(tmp_path / "nowhere")
-    (fault,) = faults(folder)
-    assert "there is no fact model" in str(fault)
+    (problem,) = problems(folder)
+    assert "there is no fact model" in str(problem)
 
 
 def test_a_file_below_the_working_folder_is_named_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset(tmp_path / "datasets", yaml=YAML.replace("type: long", "type: int"))
     monkeypatch.chdir(tmp_path)
-    (fault,) = load_folder(tmp_path / "datasets").faults
-    assert str(fault).startswith("datasets/trips/dataset.yaml:7: columns.trip.type")
-    assert (fault.line, fault.key) == (7, "columns.trip.type")
+    (problem,) = load_folder(tmp_path / "datasets").problems
+    assert str(problem).startswith("datasets/trips/dataset.yaml:7: columns.trip.type")
+    assert (problem.line, problem.key) == (7, "columns.trip.type")
 
 
 def test_a_long_value_is_cut_in_the_message(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import Language
-from backfill_assets.dataset.models import sql_faults
-from backfill_assets_tests.harness.dataset_folders import faults, loaded, write_dataset
+from backfill_assets.dataset.models import sql_problems
+from backfill_assets_tests.harness.dataset_folders import loaded, problems, write_dataset
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from backfill_assets_tests.harness.dataset_folders import faults, loaded, write_
     ],
 )
 def test_one_select_is_accepted(text: str) -> None:
-    assert sql_faults(text) == ()
+    assert sql_problems(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_one_select_is_accepted(text: str) -> None:
     ],
 )
 def test_what_is_not_one_select_is_refused(text: str, line: int, message: str) -> None:
-    ((found, text),) = sql_faults(text)
+    ((found, text),) = sql_problems(text)
     assert message in text
     assert found == line
 
@@ -78,35 +78,35 @@ def test_a_python_model_is_known_by_its_parameters_and_never_run(tmp_path: Path)
     ],
 )
 def test_a_python_model_that_cannot_work_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    messages = [str(fault) for fault in faults(python_dataset(tmp_path, text))]
+    messages = [str(problem) for problem in problems(python_dataset(tmp_path, text))]
     assert any(message in found for found in messages), messages
 
 
 def test_a_staging_model_gets_raw_and_not_staging(tmp_path: Path) -> None:
     assert loaded(python_dataset(tmp_path / "a", "def staging(raw): ...", "staging")).staging.parameters == ("raw",)
-    (fault,) = faults(python_dataset(tmp_path / "b", "def staging(staging): ...", "staging"))
-    assert "there are: cities, raw" in str(fault)
+    (problem,) = problems(python_dataset(tmp_path / "b", "def staging(staging): ...", "staging"))
+    assert "there are: cities, raw" in str(problem)
 
 
 def test_a_missing_model_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "staging.sql").unlink()
-    (fault,) = faults(folder)
-    assert "there is no staging model; write staging.sql or staging.py" in str(fault)
+    (problem,) = problems(folder)
+    assert "there is no staging model; write staging.sql or staging.py" in str(problem)
 
 
 def test_a_model_in_both_languages_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "staging.py").touch()
-    (fault,) = faults(folder)
-    assert "staging.sql and staging.py are both there; remove one" in str(fault)
+    (problem,) = problems(folder)
+    assert "staging.sql and staging.py are both there; remove one" in str(problem)
 
 
 def test_a_model_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "fact.sql").write_bytes(b"SELECT '\xff'")
-    (fault,) = faults(folder)
-    assert "fact.sql:1: byte 8 is no UTF-8" in str(fault)
+    (problem,) = problems(folder)
+    assert "fact.sql:1: byte 8 is no UTF-8" in str(problem)
 
 
 def test_a_sql_model_wrong_in_its_third_line_names_that_line(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from backfill_assets.dataset import load
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
 from backfill_assets.dataset.models import find_model
 from backfill_assets.dataset.running import running
-from backfill_assets_tests.harness.dataset_folders import faults, loaded, python_dataset, write_dataset
+from backfill_assets_tests.harness.dataset_folders import loaded, problems, python_dataset, write_dataset
 from backfill_assets_tests.unit.dataset.conftest import Project
 
 RATE = "from trip_rates import RATE\ndef fact(staging):\n    return RATE * staging\n"
@@ -152,7 +152,7 @@ def test_nothing_is_left_from_one_run_to_the_next(tmp_path: Path, project: Proje
 def test_a_file_of_the_project_with_the_name_of_a_module_of_python_is_refused(tmp_path: Path, project: Project) -> None:
     home = project({"tabnanny.py": "RATE = 1\n", "trip_rates.py": "import tabnanny\n", "pyclbr/__init__.py": ""})
     folder = python_dataset(tmp_path / "datasets", "import trip_rates, pyclbr\ndef fact(staging): ...")
-    found = [str(fault) for fault in faults(folder)]
+    found = [str(problem) for problem in problems(folder)]
     assert len(found) == 2
     assert found[0].endswith(
         f"fact.py:1: imports pyclbr; {home}/pyclbr/__init__.py of the project has the name of a module of the standard "
@@ -169,8 +169,8 @@ def test_what_python_has_taken_for_a_module_of_its_own_is_refused_wherever_it_li
     monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
     assert importlib.import_module("tabnanny").RATE == 1
     (home / "tabnanny.py").unlink()
-    (fault,) = faults(python_dataset(tmp_path / "datasets", text))
-    assert f"{home}/tabnanny.py of the project" in str(fault)
+    (problem,) = problems(python_dataset(tmp_path / "datasets", text))
+    assert f"{home}/tabnanny.py of the project" in str(problem)
     with pytest.raises(
         ModelError, match=r"line 1: imports tabnanny, and Python has taken the project's .*; rename that"
     ):
@@ -267,14 +267,14 @@ def test_a_module_under_a_name_that_is_made_up_is_refused(project: Project, run_
 
 @pytest.mark.parametrize("name", ["importlib", "importlib.resources", "pkgutil", "runpy"])
 def test_what_imports_by_name_is_refused_at_its_line(tmp_path: Path, name: str) -> None:
-    (fault,) = faults(python_dataset(tmp_path, f"def fact(staging):\n    import {name}\n"))
-    assert f"fact.py:2: imports {name}; it loads modules and files by names" in str(fault)
+    (problem,) = problems(python_dataset(tmp_path, f"def fact(staging):\n    import {name}\n"))
+    assert f"fact.py:2: imports {name}; it loads modules and files by names" in str(problem)
 
 
 def test_a_file_beside_the_model_is_no_module_of_the_project(tmp_path: Path) -> None:
     folder = python_dataset(tmp_path, "import trip_beside\ndef fact(staging): ...")
     (folder / "trip_beside.py").touch()
-    assert "fact.py:1: imports trip_beside; a model may import pyspark" in str(faults(folder)[0])
+    assert "fact.py:1: imports trip_beside; a model may import pyspark" in str(problems(folder)[0])
 
 
 PACKAGE = {

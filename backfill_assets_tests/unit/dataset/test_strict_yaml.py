@@ -47,7 +47,7 @@ def test_each_key_has_its_line() -> None:
 def test_every_duplicate_key_is_told_and_the_first_one_counts() -> None:
     document = read_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\n")
     assert document.value == {"a": 1, "b": {"c": 1}}
-    assert [(line, text) for line, _, text in document.faults] == [
+    assert [(line, text) for line, _, text in document.problems] == [
         (2, "b.c stands here again; it is already set in line 2; keep one of them"),
         (3, "a stands here again; it is already set in line 1; keep one of them"),
     ]
@@ -66,8 +66,8 @@ def test_every_duplicate_key_is_told_and_the_first_one_counts() -> None:
     ],
 )
 def test_what_makes_yaml_clever_is_refused(text: str, line: int, message: str) -> None:
-    faults = read_yaml(text).faults
-    assert any(found == line and message in text for found, _, text in faults), faults
+    problems = read_yaml(text).problems
+    assert any(found == line and message in text for found, _, text in problems), problems
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_bomb_of_aliases_stays_small() -> None:
     levels = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 20))
     document = read_yaml(f"l0: &l0 boom\n{levels}\n")
     assert len(json.dumps(document.value)) < 10_000
-    assert document.faults
+    assert document.problems
 
 
 PLAIN = st.recursive(
@@ -114,4 +114,4 @@ def test_what_a_yaml_writer_writes_is_read_back(value: object) -> None:
 
     document = read_yaml(yaml.dump({"value": value}, Dumper=Plain))
     assert document.value == {"value": value}
-    assert document.faults == ()
+    assert document.problems == ()

@@ -128,7 +128,7 @@ def test_the_model_goes_through_three_versions_and_ends_as_it_is_shipped(tmp_pat
     for version in (Version.as_it_was, Version.first_correction, Version.today):
         difference = put_version(tmp_path, version)
         catalog = load_folder(tmp_path)
-        assert catalog.faults == ()
+        assert catalog.problems == ()
         assert set(catalog.datasets) == {DATASET, UPSTREAM}
         seen.append(catalog.datasets[DATASET].code_version)
         # The names of its checks stay, so that Dagster need not load the definitions anew.
@@ -145,8 +145,8 @@ def test_the_completed_draft_asks_for_more_than_is_kept_and_then_fits_the_shippe
     catalog = load_folder(SHIPPED)
     loaded = read_specification(asks, Path("story.yaml"))
     assert isinstance(loaded, LoadedSpecification)
-    (fault,) = misfits(loaded, catalog, now=NOON, computes={})
-    assert "rollback.keep_for = 90d" in str(fault)
+    (problem,) = misfits(loaded, catalog, now=NOON, computes={})
+    assert "rollback.keep_for = 90d" in str(problem)
     good = read_specification(replaced(asks, TOO_LONG, KEEP_FOR), Path("story.yaml"))
     assert isinstance(good, LoadedSpecification)
     assert misfits(good, catalog, now=NOON, computes={}) == ()

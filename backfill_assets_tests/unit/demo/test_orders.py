@@ -98,7 +98,7 @@ def test_a_day_has_the_same_file_whatever_range_it_was_landed_with(tables: Path,
 def test_the_files_have_the_columns_that_the_dataset_declares(tables: Path, tmp_path: Path) -> None:
     land_orders(tmp_path, tables, ONE, TWO)
     catalog = load_folder(DATASETS)
-    assert [fault for fault in catalog.faults if "order_items" in str(fault)] == []
+    assert [problem for problem in catalog.problems if "order_items" in str(problem)] == []
     dataset = catalog.datasets["order_items"].dataset
     assert (dataset.start, dataset.end) == (FIRST, LAST)
     assert dataset.source is not None

@@ -94,7 +94,7 @@ def test_without_the_package_with_the_flights_the_refusal_says_what_to_install(
 def test_the_dataset_as_it_was_differs_only_in_what_was_wrong(tmp_path: Path) -> None:
     folder = compose_as_it_was(tmp_path)
     catalog = load_folder(tmp_path)
-    assert catalog.faults == ()
+    assert catalog.problems == ()
     was = catalog.datasets["flights"].dataset
     now = load_folder(FLIGHTS.parent).datasets["flights"].dataset
     assert was.staging.deduplicate is Deduplicate.none

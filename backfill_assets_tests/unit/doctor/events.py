@@ -32,10 +32,10 @@ class KeptEvents(EventLog):
         self.failed[run] = why
         return True
 
-    def told(self, dataset: str) -> Mapping[dt.date, str]:
+    def reported(self, dataset: str) -> Mapping[dt.date, str]:
         return {day: release for (name, day), release in self.said.items() if name == dataset}
 
-    def tell(self, release: str, days: Collection[dt.date]) -> None:
+    def report(self, release: str, days: Collection[dt.date]) -> None:
         self.said |= {(self.datasets[release], day): release for day in days}
 
     def note(self, dataset: str, text: str) -> None:

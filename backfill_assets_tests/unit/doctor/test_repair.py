@@ -19,7 +19,7 @@ from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionEr
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
 from backfill_assets.delta.stored_tables import StoredTables
-from backfill_assets.doctor.findings import Finding, Gravity, Mended, RunAtWork
+from backfill_assets.doctor.findings import Finding, FindingSeverity, RepairResult, RunAtWork
 from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
@@ -39,10 +39,10 @@ def the(world: World, text: str) -> Finding:
     return found
 
 
-def healed(world: World) -> tuple[Mended, ...]:
+def healed(world: World) -> tuple[RepairResult, ...]:
     """What a repair mended; afterwards there is nothing left to mend."""
     done = world.repairer().repair()
-    assert [one.fault for one in done] == [""] * len(done)
+    assert [one.problem for one in done] == [""] * len(done)
     assert world.repairer().repair() == ()
     return done
 
@@ -91,7 +91,7 @@ def test_a_release_whose_commit_a_power_cut_has_cut_is_committed_again(
         with pytest.raises(PreconditionError, match="backfill doctor"):
             world.tables["sales"].version()
     finding = the(world, "commit 2 of its log")
-    assert (finding.severity, bool(finding.repair)) == (Gravity.error, True)
+    assert (finding.severity, bool(finding.repair)) == (FindingSeverity.error, True)
     done = healed(world)
     assert [f"release {release} is finalized" in one.what for one in done] == [False, True]
     assert (world.content(), world.tables["sales"].committed(release)) == (NEW, 2)
@@ -123,7 +123,7 @@ def test_a_damaged_commit_below_others_is_for_a_person(world: World) -> None:
     world.released(OLD)
     world.released(NEW)
     cut(commit_file(world.homes["sales"], 1))
-    assert the(world, "commit 1 of its log").repair == ""
+    assert the(world, "commit 1 of its log").repair is None
     assert world.repairer().repair() == ()
 
 
@@ -132,7 +132,7 @@ def test_a_log_that_lacks_commits_between_others_is_for_a_person(world: World) -
         world.released(data)
     commit_file(world.homes["sales"], 2).unlink()
     finding = the(world, "lacks the commits 2")
-    assert (finding.severity, finding.repair) == (Gravity.error, "")
+    assert (finding.severity, finding.repair) == (FindingSeverity.error, None)
     assert world.repairer().repair() == ()
 
 
@@ -142,7 +142,7 @@ def test_a_release_that_neither_ledger_nor_manifest_knows_is_for_a_person(world:
     (world.folder / "ledger.db").unlink()
     (world.homes["sales"] / "_releases" / f"{release}.json").unlink()
     fresh = World(world.folder)
-    assert the(fresh, "but not in the ledger").repair == ""
+    assert the(fresh, "but not in the ledger").repair is None
     fresh.close()
 
 
@@ -153,7 +153,7 @@ def test_a_commit_that_ends_between_two_lines_shows_in_what_readers_see(world: W
     lines = [line for line in file.read_text().splitlines() if not line.startswith('{"add"')]
     file.write_text("\n".join(lines) + "\n")
     finding = the(world, "readers see other files")
-    assert (release in finding.what, finding.repair) == (True, "")
+    assert (release in finding.what, finding.repair) == (True, None)
 
 
 def test_a_manifest_that_cannot_be_read_or_is_gone_is_written_again_from_the_ledger(world: World) -> None:
@@ -161,11 +161,11 @@ def test_a_manifest_that_cannot_be_read_or_is_gone_is_written_again_from_the_led
     path = world.homes["sales"] / "_releases" / f"{release}.json"
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
-    assert the(world, "cannot be read").severity is Gravity.error
+    assert the(world, "cannot be read").severity is FindingSeverity.error
     healed(world)
     assert path.read_text() == whole
     path.unlink()
-    assert the(world, "has no manifest").severity is Gravity.warning
+    assert the(world, "has no manifest").severity is FindingSeverity.warning
     healed(world)
     assert path.read_text() == whole
     assert clean(world)
@@ -175,7 +175,7 @@ def test_a_forged_manifest_is_left_for_a_person_to_look_at(world: World) -> None
     release = world.released(OLD)
     path = world.homes["sales"] / "_releases" / f"{release}.json"
     path.write_text(path.read_text().replace('"by":"ada"', '"by":"eve"'))
-    assert the(world, "is not the one that was committed").repair == ""
+    assert the(world, "is not the one that was committed").repair is None
     assert world.repairer().repair() == ()
 
 
@@ -183,7 +183,7 @@ def test_a_published_shadow_that_could_still_be_written_to_is_sealed(world: Worl
     world.released(OLD)
     (sealed,) = world.homes["sales"].glob("_shadow/*/*/_sealed_log")
     sealed.rename(sealed.with_name("_delta_log"))
-    assert the(world, "still a table").severity is Gravity.info
+    assert the(world, "still a table").severity is FindingSeverity.info
     healed(world)
     assert sealed.exists()
     assert clean(world)
@@ -194,7 +194,7 @@ def test_a_file_of_another_size_is_found(world: World) -> None:
     (file,) = world.tables["sales"].active()[day(1)]
     cut(world.homes["sales"] / file.path)
     finding = the(world, "have another size")
-    assert (finding.severity, finding.repair) == (Gravity.error, "")
+    assert (finding.severity, finding.repair) == (FindingSeverity.error, None)
 
 
 def test_a_cut_file_that_an_open_unit_would_release_is_found(world: World) -> None:
@@ -214,7 +214,7 @@ def test_a_release_at_work_is_no_fault_at_any_of_its_steps(world: World) -> None
 
     def look(step: str) -> None:
         found = world.doctor().examine()
-        assert {f.severity for f in found} <= {Gravity.info}
+        assert {f.severity for f in found} <= {FindingSeverity.info}
         seen.append((step, [f.what.split(" by ")[0] for f in found]))
 
     release = world.publisher(look).release(unit.id).release
@@ -244,9 +244,9 @@ def test_a_table_that_cannot_be_examined_keeps_no_other_from_being_mended(two: W
     cut(commit_file(two.homes["orders"], 1))
     cut(commit_file(two.homes["sales"], 1))
     (two.homes["orders"] / "_shadow" / "u_9999").mkdir()
-    assert [one.cure.dataset for one in healed(two)] == ["orders", "orders"]
+    assert [one.repair.dataset for one in healed(two)] == ["orders", "orders"]
     assert two.content("orders") == OLD
-    assert the(two, "published/sales: commit 1").repair == ""
+    assert the(two, "published/sales: commit 1").repair is None
 
 
 # Files that are left over
@@ -264,7 +264,7 @@ def test_what_a_killed_writer_left_is_removed_once_nobody_can_be_at_work_on_it(w
     world.released(OLD)
     file = aged(world.homes["sales"] / left, world)
     finding = the(world, "of a writer that was killed")
-    assert (finding.severity, left in finding.what) == (Gravity.info, True)
+    assert (finding.severity, left in finding.what) == (FindingSeverity.info, True)
     healed(world)
     assert not file.exists()
     assert world.content() == OLD
@@ -279,7 +279,7 @@ def test_data_files_stay_as_long_as_a_commit_that_was_set_aside_may_name_them(wo
     healed(world)
     for file in home.glob("*/*.parquet"):
         aged(file, world)
-    assert the(world, "data files that no commit names").repair == ""
+    assert the(world, "data files that no commit names").repair is None
     shutil.rmtree(warehouse(world) / SET_ASIDE)
     healed(world)
     assert [file.parent.name for file in home.glob("*/*.parquet")] == ["day=2026-01-01"]
@@ -300,7 +300,7 @@ def test_the_scratch_of_a_prove_that_was_killed_is_removed(world: World) -> None
 
 def test_the_folder_of_a_unit_that_nobody_knows_is_left_for_a_person(world: World) -> None:
     aged(world.homes["sales"] / "_shadow/u_9999/1/part-0.parquet", world)
-    assert the(world, "u_9999").repair == ""
+    assert the(world, "u_9999").repair is None
     assert world.repairer().repair() == ()
 
 
@@ -311,7 +311,7 @@ def test_reports_of_unknown_units_are_found_and_unfinished_pages_removed(world: 
     for known in (unit.id, "u_9999"):
         aged(reports / known / "review.json", world)
     part = aged(reports / unit.id / "tmp1f0c.part", world)
-    assert the(world, "there is a report of unit u_9999").repair == ""
+    assert the(world, "there is a report of unit u_9999").repair is None
     healed(world)
     assert not part.exists()
     assert len(world.doctor().examine()) == 1
@@ -320,7 +320,7 @@ def test_reports_of_unknown_units_are_found_and_unfinished_pages_removed(world: 
 def test_a_log_that_cannot_be_opened_is_named(world: World) -> None:
     (layout(world.folder).raw_path("sales") / "_delta_log" / f"{0:020}.json").mkdir(parents=True)
     finding = the(world, "raw/sales: its log cannot be read")
-    assert ("directory" in finding.what, finding.repair) == (True, "")
+    assert ("directory" in finding.what, finding.repair) == (True, None)
 
 
 def test_only_unfinished_pages_are_removed_from_the_reports(tmp_path: Path) -> None:
@@ -380,10 +380,10 @@ def test_days_whose_staged_file_is_lost_are_staged_again(world: World) -> None:
     home = staged(world, "abc", 0)
     world.ledger.add_staged([StagedDay("sales", day(0), "as delivered", "c0de")])
     next(home.glob("*/*.parquet")).unlink()
-    assert the(world, "lost or altered").severity is Gravity.warning
+    assert the(world, "lost or altered").severity is FindingSeverity.warning
     healed(world)
     assert world.ledger.staged("sales", [day(0)])[day(0)].inputs == ""
-    assert the(world, "lost or altered").severity is Gravity.info
+    assert the(world, "lost or altered").severity is FindingSeverity.info
 
 
 def test_a_staged_table_of_former_columns_is_mentioned_and_left(world: World) -> None:
@@ -391,7 +391,7 @@ def test_a_staged_table_of_former_columns_is_mentioned_and_left(world: World) ->
     staged(world, "def", 0)
     os.utime(old, (0, 0))
     finding = the(world, "staging/sales/abc")
-    assert (finding.severity, finding.repair) == (Gravity.info, "")
+    assert (finding.severity, finding.repair) == (FindingSeverity.info, None)
 
 
 def test_a_cut_commit_of_raw_is_set_aside_only_if_the_version_before_has_all_that_was_landed(world: World) -> None:
@@ -399,12 +399,12 @@ def test_a_cut_commit_of_raw_is_set_aside_only_if_the_version_before_has_all_tha
     home = landed(world, 1)
     whole = commit_file(home, 1).read_bytes()
     cut(commit_file(home, 1))
-    assert the(world, "commit 1 of its log").repair == ""
+    assert the(world, "commit 1 of its log").repair is None
     assert world.repairer().repair() == ()
     commit_file(home, 1).write_bytes(whole)
     del world.datasets["sales"]
     cut(commit_file(home, 1))
-    assert the(world, "commit 1 of its log").repair == ""
+    assert the(world, "commit 1 of its log").repair is None
     world.datasets["sales"] = dataset()
     commit_file(home, 1).write_bytes(whole)
     write_deltalake(
@@ -445,7 +445,7 @@ def test_raw_that_has_fewer_rows_than_were_landed_is_found(world: World) -> None
     )
     assert "2026-01-02" in the(world, "fewer rows").what
     next(home.glob("*/*.parquet")).unlink()
-    assert the(world, "lost or altered").severity is Gravity.error
+    assert the(world, "lost or altered").severity is FindingSeverity.error
 
 
 def test_raw_that_has_rows_which_the_ledger_does_not_know_is_found_once_nobody_can_be_landing_them(
@@ -458,7 +458,7 @@ def test_raw_that_has_rows_which_the_ledger_does_not_know_is_found_once_nobody_c
     assert clean(world)
     aged(commit_file(home, 1), world)
     finding = the(world, "rows that the ledger does not know")
-    assert ("2026-01-02" in finding.what, finding.repair) == (True, "")
+    assert ("2026-01-02" in finding.what, finding.repair) == (True, None)
 
 
 # Work
@@ -486,7 +486,7 @@ def test_a_run_that_shows_as_started_for_ever_is_failed_once_its_lease_is_lost(w
     healed(world)
     assert list(events.failed) == ["dead"]
     events.runs["other"] = RunAtWork("other", world.clock.now() - LONG_AGO)
-    assert the(world, "run other").repair == ""
+    assert the(world, "run other").repair is None
 
 
 def test_a_run_whose_process_is_gone_is_failed_at_once_also_within_its_lease(world: World) -> None:
@@ -529,7 +529,7 @@ def test_a_lock_of_a_dead_holder_is_freed_and_one_that_is_held_is_not(world: Wor
     left.__enter__()
     assert clean(world)
     world.clock.advance(LEASE)
-    assert the(world, "the lock publish:sales").severity is Gravity.info
+    assert the(world, "the lock publish:sales").severity is FindingSeverity.info
     healed(world)
     assert world.ledger.locks() == ()
     left.__exit__(None, None, None)
@@ -541,7 +541,7 @@ def test_what_a_full_disk_keeps_from_being_mended_is_said_and_the_rest_is_mended
     cut(commit_file(world.homes["sales"], 2))
     (warehouse(world) / SET_ASIDE).touch()
     part = aged(world.folder / "reports" / "tmp1.part", world)
-    faults = [bool(one.fault) for one in world.repairer().repair()]
+    faults = [bool(one.problem) for one in world.repairer().repair()]
     assert (faults, part.exists()) == ([True, False], False)
     (warehouse(world) / SET_ASIDE).unlink()
     healed(world)
@@ -565,17 +565,17 @@ def test_an_approval_without_its_entry_in_the_journal_is_found_and_the_other_way
     campaigns.clock.advance(dt.timedelta(minutes=1))
     later = campaigns.clock.now()
     campaigns.ledger.note(JournalEntry(campaign.id, later, "eve", Action.approved))
-    assert the(campaigns, "that is not there").severity is Gravity.error
+    assert the(campaigns, "that is not there").severity is FindingSeverity.error
     campaigns.clock.advance(dt.timedelta(minutes=1))
     campaigns.ledger.approve(type(given)(**{**vars(given), "at": campaigns.clock.now()}))
-    assert the(campaigns, "does not tell of").severity is Gravity.error
+    assert the(campaigns, "does not tell of").severity is FindingSeverity.error
     assert campaigns.repairer().repair() == ()
 
 
 def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     replace(campaigns.publisher(), guard=campaigns.guard()).release(unit.id)
-    assert the(campaigns, "is not in the journal").severity is Gravity.warning
+    assert the(campaigns, "is not in the journal").severity is FindingSeverity.warning
     healed(campaigns)
     assert campaigns.actions(campaign).count(Action.published) == 1
     assert clean(campaigns)
@@ -583,10 +583,10 @@ def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: World) -
 
 def test_a_journal_that_tells_of_a_release_that_is_not_true_is_found(campaigns: World) -> None:
     campaign, _ = campaigns.approved()
-    told = {"releases": {"sales": "r_9999"}}
-    entry = JournalEntry(campaign.id, campaigns.clock.now(), "eve", Action.published, detail=told)
+    observed = {"releases": {"sales": "r_9999"}}
+    entry = JournalEntry(campaign.id, campaigns.clock.now(), "eve", Action.published, detail=observed)
     campaigns.ledger.note(entry)
-    assert the(campaigns, "r_9999").repair == ""
+    assert the(campaigns, "r_9999").repair is None
 
 
 def test_a_unit_of_a_campaign_whose_launch_was_not_completed_is_found(campaigns: World) -> None:
@@ -612,27 +612,27 @@ def test_a_repair_of_a_campaigns_work_stands_in_its_journal_and_with_its_dataset
 # The event log
 
 
-def told(world: World) -> KeptEvents:
+def observed(world: World) -> KeptEvents:
     """A release of which Dagster was told, long enough ago."""
     release = world.released(OLD)
     world.events = events = KeptEvents(datasets={release: "sales"})
-    events.tell(release, DAYS)
+    events.report(release, DAYS)
     world.clock.advance(dt.timedelta(minutes=5))
     return events
 
 
 def test_a_release_that_dagster_was_not_told_of_is_told_and_only_the_days_that_lack(world: World) -> None:
-    events = told(world)
+    events = observed(world)
     assert clean(world)
-    lacking = events.said.pop(("sales", DAYS[1]))
-    assert the(world, "Dagster was not told of 2026-01-02").severity is Gravity.warning
+    missing = events.said.pop(("sales", DAYS[1]))
+    assert the(world, "Dagster was not told of 2026-01-02").severity is FindingSeverity.warning
     healed(world)
-    assert events.said == {("sales", d): lacking for d in DAYS}
+    assert events.said == {("sales", d): missing for d in DAYS}
     assert clean(world)
 
 
 def test_a_release_is_not_missed_while_its_run_may_still_be_telling(world: World) -> None:
-    events = told(world)
+    events = observed(world)
     release = world.released(NEW)
     assert clean(world)
     world.clock.advance(dt.timedelta(minutes=5))
@@ -644,18 +644,18 @@ def test_a_release_is_not_missed_while_its_run_may_still_be_telling(world: World
 
 
 def test_a_materialization_that_no_release_holds_is_found(world: World) -> None:
-    events = told(world)
+    events = observed(world)
     events.said["sales", day(7)] = ""
     events.said["sales", day(8)] = "r_9999"
-    assert the(world, "names no release").repair == ""
+    assert the(world, "names no release").repair is None
     assert "2026-01-09" in the(world, "release r_9999").what
 
 
 def test_a_rollback_that_dagster_was_not_told_of_is_told_and_nothing_is_published_for_it(world: World) -> None:
-    events = told(world)
+    events = observed(world)
     release = world.released(NEW)
     events.datasets[release] = "sales"
-    events.tell(release, DAYS)
+    events.report(release, DAYS)
     done = world.rollback().execute(release, "no", days=frozenset(DAYS[:1]))
     events.datasets[done.release] = "sales"
     assert clean(world)

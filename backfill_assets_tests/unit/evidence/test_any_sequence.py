@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from backfill_assets.core.errors import ClaimedDaysError, EvidenceError, HeldDaysError, RollbackError, UnitError
 from backfill_assets.core.unit import LateData, UnitState
-from backfill_assets.evidence.readiness import Fault
+from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets_tests.harness.tables import content, day, rows_of
 from backfill_assets_tests.harness.world import World
@@ -247,8 +247,8 @@ class AnySequence(RuleBasedStateMachine):
                 assert self.world.rollback().plan(release).missing == ()
         for unit, m in self.model.items():
             if m.state is UnitState.open:
-                faults = {f.fault for f in self.world.publisher().missing(unit)}
-                assert Fault.shadow_moved not in faults
+                blockers = {f.reason for f in self.world.publisher().blockers(unit)}
+                assert Blocker.shadow_moved not in blockers
 
     @invariant()
     def readers_see_the_model(self) -> None:

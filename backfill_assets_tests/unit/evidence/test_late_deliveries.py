@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 D1, D2, D3, D4, D5 = (day(i) for i in range(1, 6))
 
 
-class Desk:
+class Inbox:
     """Where files of `sales` arrive; `totals` is built from it."""
 
     def __init__(self, folder: Path) -> None:
@@ -73,58 +73,58 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
+def inbox(tmp_path: Path) -> Iterator[Inbox]:
+    inbox = Inbox(tmp_path)
     for date in (D1, D2, D3):
-        desk.deliver(date)
-    desk.land(D1, D2, D3)
-    desk.world.released({D1: [1], D2: [2], D3: [3]})
-    desk.world.clock.advance(dt.timedelta(minutes=1))
-    yield desk
-    desk.world.close()
+        inbox.deliver(date)
+    inbox.land(D1, D2, D3)
+    inbox.world.released({D1: [1], D2: [2], D3: [3]})
+    inbox.world.clock.advance(dt.timedelta(minutes=1))
+    yield inbox
+    inbox.world.close()
 
 
-def test_nothing_is_late_when_all_that_was_delivered_has_landed(desk: Desk) -> None:
-    assert desk.late.of("sales") == ()
+def test_nothing_is_late_when_all_that_was_delivered_has_landed(inbox: Inbox) -> None:
+    assert inbox.late.of("sales") == ()
 
 
-def test_a_new_file_for_a_published_day_is_late_and_the_next_day_is_not(desk: Desk) -> None:
-    desk.deliver(D2, "id\n2\n")
-    desk.deliver(D4)
-    (late,) = desk.late.of("sales")
+def test_a_new_file_for_a_published_day_is_late_and_the_next_day_is_not(inbox: Inbox) -> None:
+    inbox.deliver(D2, "id\n2\n")
+    inbox.deliver(D4)
+    (late,) = inbox.late.of("sales")
     assert (late.day, late.files, late.waits_for) == (D2, (f"x/{D2}.csv",), "")
-    again = desk.late.of("sales")[0]
+    again = inbox.late.of("sales")[0]
     assert again.deliveries == late.deliveries
-    desk.deliver(D2, "id\n3\n")
-    assert desk.late.of("sales")[0].deliveries != late.deliveries
-    desk.land(D2)
-    assert desk.late.of("sales")[0].files == ()
-    desk.world.released({D2: [3]})
-    assert desk.late.of("sales") == ()
+    inbox.deliver(D2, "id\n3\n")
+    assert inbox.late.of("sales")[0].deliveries != late.deliveries
+    inbox.land(D2)
+    assert inbox.late.of("sales")[0].files == ()
+    inbox.world.released({D2: [3]})
+    assert inbox.late.of("sales") == ()
 
 
-def test_a_day_waits_for_the_open_unit_that_has_claimed_it(desk: Desk) -> None:
-    desk.deliver(D2, "id\n2\n")
-    unit = desk.world.open_unit({"sales": [D2]})
-    assert desk.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
+def test_a_day_waits_for_the_open_unit_that_has_claimed_it(inbox: Inbox) -> None:
+    inbox.deliver(D2, "id\n2\n")
+    unit = inbox.world.open_unit({"sales": [D2]})
+    assert inbox.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
 
 
-def test_a_day_waits_for_a_claim_on_any_dataset_of_the_group_that_a_live_run_works_on(desk: Desk) -> None:
-    desk.deliver(D2, "id\n2\n")
-    unit = desk.world.open_unit({"totals": [D2]})
-    assert desk.late.of("sales")[0].waits_for == f"totals is claimed by open unit {unit.id}"
+def test_a_day_waits_for_a_claim_on_any_dataset_of_the_group_that_a_live_run_works_on(inbox: Inbox) -> None:
+    inbox.deliver(D2, "id\n2\n")
+    unit = inbox.world.open_unit({"totals": [D2]})
+    assert inbox.late.of("sales")[0].waits_for == f"totals is claimed by open unit {unit.id}"
     with pytest.raises(ClaimedDaysError):
-        desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
+        inbox.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
 
 
-def test_a_corrected_file_does_not_wait_for_the_failed_live_unit_of_its_own_day(desk: Desk) -> None:
-    desk.deliver(D2, "id\nbad\n")
-    unit = desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
-    desk.land(D2)
-    desk.deliver(D2, "id\ncorrected\n")
-    assert desk.late.of("sales")[0].waits_for == ""
+def test_a_corrected_file_does_not_wait_for_the_failed_live_unit_of_its_own_day(inbox: Inbox) -> None:
+    inbox.deliver(D2, "id\nbad\n")
+    unit = inbox.world.open_unit({"sales": [D2], "totals": [D2]}, live=True)
+    inbox.land(D2)
+    inbox.deliver(D2, "id\ncorrected\n")
+    assert inbox.late.of("sales")[0].waits_for == ""
     # For a live run of the day would go on with it.
-    assert desk.world.open_unit({"sales": [D2], "totals": [D2]}, live=True).id == unit.id
+    assert inbox.world.open_unit({"sales": [D2], "totals": [D2]}, live=True).id == unit.id
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_a_corrected_file_does_not_wait_for_the_failed_live_unit_of_its_own_day(
     ],
     ids=["no live unit", "not of the whole group", "of other days, too"],
 )
-def test_a_day_waits_for_any_other_unit(desk: Desk, targets: Mapping[str, Sequence[dt.date]], live: object) -> None:
-    unit = desk.world.open_unit(targets, live=bool(live))
-    desk.deliver(D2, "id\n2\n")
-    assert desk.late.of("sales")[0].waits_for.endswith(f"claimed by open unit {unit.id}")
+def test_a_day_waits_for_any_other_unit(inbox: Inbox, targets: Mapping[str, Sequence[dt.date]], live: object) -> None:
+    unit = inbox.world.open_unit(targets, live=bool(live))
+    inbox.deliver(D2, "id\n2\n")
+    assert inbox.late.of("sales")[0].waits_for.endswith(f"claimed by open unit {unit.id}")
 
 
-def test_files_that_are_known_are_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_known_are_not_read_again(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def sha256_of(path: Path) -> str:
@@ -150,91 +150,91 @@ def test_files_that_are_known_are_not_read_again(desk: Desk, monkeypatch: pytest
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
     monkeypatch.setattr(files, "sha256_of", sha256_of)
-    assert desk.days() == []
+    assert inbox.days() == []
     assert read == []
-    desk.deliver(D2, "id\n2\n")
-    assert desk.days() == [D2]
+    inbox.deliver(D2, "id\n2\n")
+    assert inbox.days() == [D2]
     assert read == [f"{D2}.csv"]
     # Whoever lands them reads them.
-    desk.land(D1)
+    inbox.land(D1)
     assert read[1:] == [f"{D1}.csv"]
 
 
 def test_a_file_that_a_later_day_looks_back_at_makes_both_days_late(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.says(lookback_days=1)
+    inbox = Inbox(tmp_path)
+    inbox.says(lookback_days=1)
     for date in (D1, D2, D3):
-        desk.deliver(date)
-    desk.land(D1, D2, D3)
-    desk.world.released({D1: [1], D2: [2], D3: [3]})
-    assert desk.late.of("sales") == ()
-    desk.deliver(D1, "id\n2\n")
-    assert [(late.day, late.files) for late in desk.late.of("sales")] == [(d, (f"x/{D1}.csv",)) for d in (D1, D2)]
-    desk.world.close()
+        inbox.deliver(date)
+    inbox.land(D1, D2, D3)
+    inbox.world.released({D1: [1], D2: [2], D3: [3]})
+    assert inbox.late.of("sales") == ()
+    inbox.deliver(D1, "id\n2\n")
+    assert [(late.day, late.files) for late in inbox.late.of("sales")] == [(d, (f"x/{D1}.csv",)) for d in (D1, D2)]
+    inbox.world.close()
 
 
-def test_a_claim_is_passed_only_if_every_dataset_of_the_group_says_so(desk: Desk) -> None:
-    desk.deliver(D2, "id\n2\n")
-    unit = desk.world.open_unit({"sales": [D2]})
-    desk.says(late_data=LateData.publish)
-    assert desk.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
-    desk.says("totals", late_data=LateData.publish)
-    assert desk.late.of("sales")[0].waits_for == ""
+def test_a_claim_is_passed_only_if_every_dataset_of_the_group_says_so(inbox: Inbox) -> None:
+    inbox.deliver(D2, "id\n2\n")
+    unit = inbox.world.open_unit({"sales": [D2]})
+    inbox.says(late_data=LateData.publish)
+    assert inbox.late.of("sales")[0].waits_for == f"claimed by open unit {unit.id}"
+    inbox.says("totals", late_data=LateData.publish)
+    assert inbox.late.of("sales")[0].waits_for == ""
 
 
 @pytest.mark.parametrize(
     ("held", "said"), [("sales", "on hold: rolled back"), ("totals", "totals is on hold: rolled back")]
 )
 @pytest.mark.parametrize("late_data", LateData)
-def test_a_day_on_hold_waits_whatever_the_datasets_say(desk: Desk, held: str, said: str, late_data: LateData) -> None:
-    desk.deliver(D2, "id\n2\n")
-    desk.says(late_data=late_data)
-    desk.says("totals", late_data=late_data)
-    desk.world.ledger.hold([Hold((held, D2), "rolled back", "ada", desk.world.clock.now())])
-    assert desk.late.of("sales")[0].waits_for == said
+def test_a_day_on_hold_waits_whatever_the_datasets_say(inbox: Inbox, held: str, said: str, late_data: LateData) -> None:
+    inbox.deliver(D2, "id\n2\n")
+    inbox.says(late_data=late_data)
+    inbox.says("totals", late_data=late_data)
+    inbox.world.ledger.hold([Hold((held, D2), "rolled back", "ada", inbox.world.clock.now())])
+    assert inbox.late.of("sales")[0].waits_for == said
 
 
 def test_one_file_for_several_days_leaves_none_of_them_behind(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    source = desk.world.datasets["sales"].landing.model_copy(update={"late_days": 2})
-    desk.says(source=source)
+    inbox = Inbox(tmp_path)
+    source = inbox.world.datasets["sales"].landing.model_copy(update={"late_days": 2})
+    inbox.says(source=source)
     for date in (D1, D2, D3):
-        desk.deliver(date)
-    desk.land(D1, D2, D3)
-    desk.world.released({D1: [1], D2: [2], D3: [3]})
-    desk.world.clock.advance(dt.timedelta(minutes=1))
-    assert desk.days() == []
-    desk.deliver(D3, "id\n3\n")
-    assert desk.days() == [D1, D2, D3]
-    before = {late.day: late.deliveries for late in desk.late.of("sales")}
-    desk.land(D1)
-    desk.world.released({D1: [1, 3]})
-    assert [(late.day, late.files) for late in desk.late.of("sales")] == [(D2, ()), (D3, ())]
-    assert {late.day: late.deliveries for late in desk.late.of("sales")}.items() <= before.items()
-    desk.world.released({D2: [2], D3: [3]})
-    assert desk.days() == []
-    desk.world.close()
+        inbox.deliver(date)
+    inbox.land(D1, D2, D3)
+    inbox.world.released({D1: [1], D2: [2], D3: [3]})
+    inbox.world.clock.advance(dt.timedelta(minutes=1))
+    assert inbox.days() == []
+    inbox.deliver(D3, "id\n3\n")
+    assert inbox.days() == [D1, D2, D3]
+    before = {late.day: late.deliveries for late in inbox.late.of("sales")}
+    inbox.land(D1)
+    inbox.world.released({D1: [1, 3]})
+    assert [(late.day, late.files) for late in inbox.late.of("sales")] == [(D2, ()), (D3, ())]
+    assert {late.day: late.deliveries for late in inbox.late.of("sales")}.items() <= before.items()
+    inbox.world.released({D2: [2], D3: [3]})
+    assert inbox.days() == []
+    inbox.world.close()
 
 
-def test_a_new_reference_is_no_late_delivery(desk: Desk, tmp_path: Path) -> None:
+def test_a_new_reference_is_no_late_delivery(inbox: Inbox, tmp_path: Path) -> None:
     cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
     (layout(tmp_path).sources / "cities.csv").write_text("city\nParis\n", encoding="utf-8")
-    desk.says(references={"cities": cities})
-    inputs = desk.basis.inputs("sales", [D1])
-    desk.world.released({D1: [1]})
-    desk.world.clock.advance(dt.timedelta(minutes=1))
+    inbox.says(references={"cities": cities})
+    inputs = inbox.basis.inputs("sales", [D1])
+    inbox.world.released({D1: [1]})
+    inbox.world.clock.advance(dt.timedelta(minutes=1))
     (layout(tmp_path).sources / "cities.csv").write_text("city\nRoma\n", encoding="utf-8")
-    assert desk.basis.inputs("sales", [D1]) != inputs
-    assert desk.days() == []
+    assert inbox.basis.inputs("sales", [D1]) != inputs
+    assert inbox.days() == []
 
 
-def test_days_that_were_built_from_other_references_are_outdated(desk: Desk, tmp_path: Path) -> None:
+def test_days_that_were_built_from_other_references_are_outdated(inbox: Inbox, tmp_path: Path) -> None:
     cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
     file = layout(tmp_path).sources / "cities.csv"
     file.write_text("city\nParis\n", encoding="utf-8")
-    desk.says(references={"cities": cities})
-    outdated = OutdatedDays(desk.warehouse, desk.basis)
-    desk.world.released({D1: [1], D2: [2]})
+    inbox.says(references={"cities": cities})
+    outdated = OutdatedDays(inbox.warehouse, inbox.basis)
+    inbox.world.released({D1: [1], D2: [2]})
     # The third day was built before there was a reference.
     assert (outdated.of("sales").days, outdated.of("sales").causes) == (
         (D3,),
@@ -242,69 +242,69 @@ def test_days_that_were_built_from_other_references_are_outdated(desk: Desk, tmp
     )
     file.write_text("city\nRoma\n", encoding="utf-8")
     assert outdated.of("sales").days == (D1, D2, D3)
-    desk.world.released({D1: [1]})
+    inbox.world.released({D1: [1]})
     assert [one.days for one in outdated.all()] == [(D2, D3)]
     # Another delivery is another matter: the day is late.
-    desk.deliver(D2, "id\n2\n")
-    desk.land(D2)
+    inbox.deliver(D2, "id\n2\n")
+    inbox.land(D2)
     assert outdated.of("sales").days == (D3,)
     file.unlink()
     assert outdated.of("sales").days == ()
 
 
-def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(desk: Desk) -> None:
+def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(inbox: Inbox) -> None:
     """The run of another day found the file and was held up: it told the ledger of it after the release of this day."""
-    began = desk.world.clock.now()
-    desk.world.clock.advance(dt.timedelta(minutes=1))
-    desk.world.released({D2: [2]})
+    began = inbox.world.clock.now()
+    inbox.world.clock.advance(dt.timedelta(minutes=1))
+    inbox.world.released({D2: [2]})
     ago = began - dt.timedelta(days=400)
-    desk.world.ledger.add_deliveries([Delivery("sales", D2, f"x/{D2}-more.csv", "f" * 64, 5, ago, began, 1, 0)])
-    assert desk.days() == [D2]
-    desk.world.released({D2: [2, 3]})
-    assert desk.days() == []
+    inbox.world.ledger.add_deliveries([Delivery("sales", D2, f"x/{D2}-more.csv", "f" * 64, 5, ago, began, 1, 0)])
+    assert inbox.days() == [D2]
+    inbox.world.released({D2: [2, 3]})
+    assert inbox.days() == []
 
 
-def test_days_of_which_nobody_knows_the_deliveries_are_not_late(desk: Desk) -> None:
-    with sqlite3.connect(desk.folder / "ledger.db") as ledger:
+def test_days_of_which_nobody_knows_the_deliveries_are_not_late(inbox: Inbox) -> None:
+    with sqlite3.connect(inbox.folder / "ledger.db") as ledger:
         ledger.execute("UPDATE contents SET deliveries = NULL")
     ledger.close()
-    desk.deliver(D2, "id\n2\n")
-    desk.land(D2)
-    assert desk.days() == []
+    inbox.deliver(D2, "id\n2\n")
+    inbox.land(D2)
+    assert inbox.days() == []
 
 
-def test_only_the_watched_days_are_looked_at(desk: Desk) -> None:
-    desk.deliver(D1, "id\n2\n")
-    desk.deliver(D3, "id\n2\n")
-    desk.says(live=Live(watch_days=2))
-    assert desk.days() == [D3]
-    desk.says(live=Live(watch_days=3))
-    assert desk.days() == [D1, D3]
+def test_only_the_watched_days_are_looked_at(inbox: Inbox) -> None:
+    inbox.deliver(D1, "id\n2\n")
+    inbox.deliver(D3, "id\n2\n")
+    inbox.says(live=Live(watch_days=2))
+    assert inbox.days() == [D3]
+    inbox.says(live=Live(watch_days=3))
+    assert inbox.days() == [D1, D3]
 
 
 def test_only_published_days_are_late(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    inbox = Inbox(tmp_path)
     for date in (D1, D2, D3, D4):
-        desk.deliver(date)
-    assert desk.days() == []
-    desk.land(D3, D4)
-    desk.world.released({D3: [], D4: [1]})
-    assert desk.days() == []
-    desk.deliver(D3, "id\n3\n")
-    assert desk.days() == [D3]
-    desk.world.close()
+        inbox.deliver(date)
+    assert inbox.days() == []
+    inbox.land(D3, D4)
+    inbox.world.released({D3: [], D4: [1]})
+    assert inbox.days() == []
+    inbox.deliver(D3, "id\n3\n")
+    assert inbox.days() == [D3]
+    inbox.world.close()
 
 
 @pytest.fixture
-def week(desk: Desk) -> Desk:
+def week(inbox: Inbox) -> Inbox:
     """The first three days are published; it is noon of the day after the fifth, and the pipeline runs at three."""
     # The clock of the world stands at the first of March.
-    desk.says(live=Live(watch_days=60))
-    desk.world.clock.advance(dt.datetime(2026, 1, 7, 12, tzinfo=dt.UTC) - desk.world.clock.now())
-    return desk
+    inbox.says(live=Live(watch_days=60))
+    inbox.world.clock.advance(dt.datetime(2026, 1, 7, 12, tzinfo=dt.UTC) - inbox.world.clock.now())
+    return inbox
 
 
-def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: Desk) -> None:
+def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: Inbox) -> None:
     assert week.late.of("sales") == ()
     week.deliver(D4)
     (gap,) = week.late.of("sales")
@@ -317,7 +317,7 @@ def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: 
     assert week.late.of("sales") == ()
 
 
-def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Desk) -> None:
+def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Inbox) -> None:
     """The daily run was refused for the claim, after the files of the day had landed with another one."""
     week.deliver(D4)
     week.land(D4)
@@ -330,7 +330,7 @@ def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Des
     assert gap.deliveries != free.deliveries
 
 
-def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_something_comes(week: Desk) -> None:
+def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_something_comes(week: Inbox) -> None:
     week.deliver(D4)
     week.land(D4)
     before = week.late.of("sales")[0]
@@ -345,7 +345,7 @@ def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_something_comes
     assert week.late.of("sales")[0].deliveries == before.deliveries
 
 
-def test_a_day_that_was_rolled_back_to_nothing_waits_and_is_another_gap_once_its_hold_is_lifted(week: Desk) -> None:
+def test_a_day_that_was_rolled_back_to_nothing_waits_and_is_another_gap_once_its_hold_is_lifted(week: Inbox) -> None:
     week.deliver(D4)
     week.land(D4)
     before = week.late.of("sales")[0]
@@ -361,13 +361,13 @@ def test_a_day_that_was_rolled_back_to_nothing_waits_and_is_another_gap_once_its
 @pytest.mark.parametrize(
     ("at", "found"), [("2026-01-06T02:59", []), ("2026-01-06T03:09", []), ("2026-01-06T03:10", [D4])]
 )
-def test_a_day_is_no_gap_before_the_daily_run_has_had_its_turn(desk: Desk, at: str, found: list[dt.date]) -> None:
-    desk.deliver(D4)
-    desk.world.clock.advance(dt.datetime.fromisoformat(f"{at}+00:00") - desk.world.clock.now())
-    assert desk.days() == found
+def test_a_day_is_no_gap_before_the_daily_run_has_had_its_turn(inbox: Inbox, at: str, found: list[dt.date]) -> None:
+    inbox.deliver(D4)
+    inbox.world.clock.advance(dt.datetime.fromisoformat(f"{at}+00:00") - inbox.world.clock.now())
+    assert inbox.days() == found
 
 
-def test_gaps_are_run_as_far_back_as_is_watched_and_not_of_a_closed_history(week: Desk) -> None:
+def test_gaps_are_run_as_far_back_as_is_watched_and_not_of_a_closed_history(week: Inbox) -> None:
     week.deliver(D4)
     week.says(live=Live(watch_days=1))
     assert week.late.of("sales") == ()
@@ -377,7 +377,7 @@ def test_gaps_are_run_as_far_back_as_is_watched_and_not_of_a_closed_history(week
     assert week.late.of("sales") == ()
 
 
-def test_a_day_that_may_be_empty_is_a_gap_without_a_file(week: Desk) -> None:
+def test_a_day_that_may_be_empty_is_a_gap_without_a_file(week: Inbox) -> None:
     source = week.world.datasets["sales"].landing.model_copy(update={"on_missing": OnMissing.pass_})
     week.says(source=source)
     assert [(gap.day, gap.files) for gap in week.late.of("sales")] == [(D4, ()), (D5, ())]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.unit import Unit
-from backfill_assets.evidence.readiness import Fault
+from backfill_assets.evidence.readiness import Blocker
 from backfill_assets_tests.harness.actors import SetBasis
 from backfill_assets_tests.harness.tables import rows_of
 from backfill_assets_tests.harness.world import World
@@ -110,8 +110,8 @@ def test_a_relaunch_builds_exactly_the_days_that_a_release_would_refuse(events: 
             bad, well = happens(world, unit, day)
             good = (good - set(bad)) | set(well)
             rows |= {one: [5] for one in well}
-        faults = world.publisher().missing(unit.id)
-        assert {fault.day for fault in faults} == set(DAYS) - good
+        blockers = world.publisher().blockers(unit.id)
+        assert {blocker.day for blocker in blockers} == set(DAYS) - good
         assert world.days_to_build(unit.id, "sales") == tuple(sorted(set(DAYS) - good))
         for day in set(DAYS) - good:
             world.build(world.ledger.unit(unit.id), "sales", {day: [7]})
@@ -128,7 +128,7 @@ def test_what_was_compacted_is_read_once_however_often_somebody_asks(tmp_path: P
     world.fingerprints.asked.clear()
     for _ in range(3):
         assert world.days_to_build(unit.id, "sales") == ()
-        assert world.publisher().missing(unit.id) == ()
+        assert world.publisher().blockers(unit.id) == ()
     assert world.fingerprints.asked == [("sales", tuple(DAYS))]
     world.close()
 
@@ -140,7 +140,7 @@ def test_after_a_compaction_a_relaunch_builds_nothing_and_after_other_rows_their
     assert world.days_to_build(unit.id, "sales") == ()
     written(world, unit, DAYS[1])
     assert world.days_to_build(unit.id, "sales") == (DAYS[1],)
-    assert [fault.fault for fault in world.publisher().missing(unit.id)] == [Fault.published_moved]
+    assert [blocker.reason for blocker in world.publisher().blockers(unit.id)] == [Blocker.published_moved]
     with pytest.raises(EvidenceError, match="the published day was rewritten"):
         world.publisher().release(unit.id)
     world.close()

@@ -44,9 +44,9 @@ def test_a_unit_whose_downstream_looks_back_is_resumed_within_its_own_days(tmp_p
     shop.world.build(unit, "sales", {D1: [1], D3: [3]})
     shop.world.build(unit, "sales", {D2: [2]}, passed=False)
     shop.world.build(unit, "totals", {D1: [1]})
-    lacking = {(f.dataset, f.day) for f in shop.world.publisher().missing(unit.id)}
-    assert lacking == {("sales", D2), ("totals", D2), ("totals", D3)}
-    assert _plans(shop.world).of_unit(unit, lacking) == (Relaunch(("sales", "totals"), (D2, D3)),)
+    missing = {(f.dataset, f.day) for f in shop.world.publisher().blockers(unit.id)}
+    assert missing == {("sales", D2), ("totals", D2), ("totals", D3)}
+    assert _plans(shop.world).of_unit(unit, missing) == (Relaunch(("sales", "totals"), (D2, D3)),)
     shop.world.build(unit, "sales", {D2: [2]})
     shop.world.build(unit, "totals", amounts)
     shop.world.publisher().release(unit.id)

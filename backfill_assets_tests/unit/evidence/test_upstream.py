@@ -17,13 +17,13 @@ from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.outdated import OutdatedDays, UpstreamPlaces, absent_before
-from backfill_assets.evidence.readiness import Fault
+from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.pipeline.frames import require_declared_columns
 from backfill_assets.pipeline.measure import rows_on
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded, rows_of
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
 
@@ -93,14 +93,14 @@ def test_an_upstream_rebuilt_in_the_unit_makes_its_downstream_stale_there(shop: 
     unit = shop.unit(D1)
     shop.world.build(unit, "sales", {D1: [1]})
     shop.world.build(unit, "totals", {D1: [1]})
-    assert shop.world.publisher().missing(unit.id) == ()
+    assert shop.world.publisher().blockers(unit.id) == ()
     shop.world.build(unit, "sales", {D1: [1, 1]})
-    (fault,) = shop.world.publisher().missing(unit.id)
-    assert (fault.dataset, fault.day, fault.fault.value) == (
+    (blocker,) = shop.world.publisher().blockers(unit.id)
+    assert (blocker.dataset, blocker.day, blocker.reason.value) == (
         "totals", D1, "is stale: its upstream changed since it was checked",
     )  # fmt: skip
     shop.world.build(unit, "sales", {D1: [1]})
-    assert shop.world.publisher().missing(unit.id) == ()
+    assert shop.world.publisher().blockers(unit.id) == ()
 
 
 def test_what_is_released_together_is_not_outdated_and_its_upstream_alone_makes_it_so(shop: Shop) -> None:
@@ -138,9 +138,9 @@ def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_
     shop.world.close()
 
 
-@pytest.mark.faults
-def test_no_upstream_can_be_released_between_the_verification_and_the_commit(told: Told, shop: Shop) -> None:
-    told.injected("an upstream is published between the verification of its downstream and the commit")
+@pytest.mark.blockers
+def test_no_upstream_can_be_released_between_the_verification_and_the_commit(observed: Observed, shop: Shop) -> None:
+    observed.injected("an upstream is published between the verification of its downstream and the commit")
     shop.released({D1: [1]})
     unit = shop.unit(D1, names=("totals",))
     shop.world.build(unit, "totals", {D1: [1]})
@@ -162,7 +162,7 @@ def test_no_upstream_can_be_released_between_the_verification_and_the_commit(tol
     assert shop.outdated.of("totals").days == (D1,)
     assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [100]}, {D1: [1]})
     assert shop.world.doctor().examine() == ()
-    told.found(refused[0].value, f"outdated after it was published: {D1}")
+    observed.found(refused[0].value, f"outdated after it was published: {D1}")
 
 
 def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
@@ -284,36 +284,36 @@ def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
     write_deltalake(shop.world.homes[name], rows_of(data), mode="overwrite")
 
 
-@pytest.mark.faults
-def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(told: Told, shop: Shop) -> None:
-    told.injected("somebody writes an upstream anew with the same rows")
+@pytest.mark.blockers
+def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(observed: Observed, shop: Shop) -> None:
+    observed.injected("somebody writes an upstream anew with the same rows")
     shop.released({D1: [1, 2], D2: [3]})
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [10], D2: [3]})
     _rewritten(shop, "sales", {D1: [2, 1], D2: [3]})
     assert shop.outdated.all() == ()
     assert shop.world.fingerprints.asked == []
-    assert shop.world.publisher().missing(unit.id) == ()
+    assert shop.world.publisher().blockers(unit.id) == ()
     assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
     shop.world.publisher().release(unit.id)
     assert shop.outdated.all() == ()
     assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
     assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [1, 2], D2: [3]}, {D1: [10], D2: [3]})
     assert_only_the_rewriting_is_found(shop, 2)
-    told.found("no day is stale or outdated, and the content was asked for once")
+    observed.found("no day is stale or outdated, and the content was asked for once")
 
 
-@pytest.mark.faults
-def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(told: Told, shop: Shop) -> None:
-    told.injected("somebody writes other rows into an upstream")
+@pytest.mark.blockers
+def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(observed: Observed, shop: Shop) -> None:
+    observed.injected("somebody writes other rows into an upstream")
     shop.released({D1: [1], D2: [2]})
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [1], D2: [2]})
     _rewritten(shop, "sales", {D1: [1, 1], D2: [9]})
     # Another number of rows is seen at once, other rows as soon as somebody has to read them.
     assert shop.outdated.of("totals").days == (D1,)
-    faults = shop.world.publisher().missing(unit.id)
-    assert [(f.day, f.fault) for f in faults] == [(D1, Fault.upstream_moved), (D2, Fault.upstream_moved)]
+    blockers = shop.world.publisher().blockers(unit.id)
+    assert [(f.day, f.reason) for f in blockers] == [(D1, Blocker.upstream_moved), (D2, Blocker.upstream_moved)]
     assert shop.outdated.of("totals").days == (D1, D2)
     # Built anew from what is there now, they are released; what was written past the releases stays a finding.
     shop.world.build(unit, "totals", {D1: [1, 1], D2: [9]})
@@ -321,7 +321,7 @@ def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(told
     assert shop.outdated.all() == ()
     assert shop.world.content("totals") == shop.world.content("sales") == {D1: [1, 1], D2: [9]}
     assert_only_the_rewriting_is_found(shop, 2)
-    told.found(*(f"{fault.day} {fault.fault}" for fault in faults))
+    observed.found(*(f"{blocker.day} {blocker.reason}" for blocker in blockers))
 
 
 def test_a_compacted_day_in_the_middle_is_still_known_to_be_outdated(tmp_path: Path) -> None:

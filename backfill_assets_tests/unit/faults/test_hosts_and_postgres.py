@@ -15,7 +15,7 @@ from backfill_assets.core.errors import LedgerError
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger
 from backfill_assets_tests.harness.world import QUICK, World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, POINTS, assert_one_command_goes_on, ready, refusal
 from backfill_assets_tests.unit.ledger.processes import together
 
@@ -61,7 +61,7 @@ def separated(number: int) -> list[str]:
 
 
 def test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once(
-    cluster: str, told: Told, tmp_path: Path
+    cluster: str, observed: Observed, tmp_path: Path
 ) -> None:
     url = empty_postgres_ledger(cluster, "two_hosts")
     (tmp_path / "world").mkdir()
@@ -75,8 +75,8 @@ def test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once(
     (tmp_path / "units").write_text(" ".join(units))
     first, second = separated(1), separated(2)
     if not first:
-        told.weaker(ONE_NAME)
-    told.injected(
+        observed.weaker(ONE_NAME)
+    observed.injected(
         f"two processes {'in network namespaces of their own, on a ledger by a socket,' if first else 'under one name'} "
         f"publish the same {len(units)} units at once"
     )
@@ -89,7 +89,7 @@ def test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once(
     }  # fmt: skip
     assert world.content() == {DAYS[n]: [n + 10] for n in range(3)}
     assert world.doctor().examine() == ()
-    told.found(f"{', '.join(sorted(hosts))}: each unit released once, the other host was told so")
+    observed.found(f"{', '.join(sorted(hosts))}: each unit released once, the other host was told so")
     world.close()
 
 
@@ -101,12 +101,12 @@ def mortal() -> Iterator[str]:
 
 @pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
 def test_postgres_is_killed_before_a_step_of_a_release(
-    mortal: str, told: Told, tmp_path: Path, command: str, step: str
+    mortal: str, observed: Observed, tmp_path: Path, command: str, step: str
 ) -> None:
     server = postgres.Killable(mortal)
     world = World(tmp_path, ledger=empty_postgres_ledger(mortal, f"killed_{command}_{step}"))
     unit = ready(world, command)
-    told.injected(f"kill -9 of Postgres before {step} of a {command}")
+    observed.injected(f"kill -9 of Postgres before {step} of a {command}")
     killed = []
 
     def kill(call: str) -> None:
@@ -121,5 +121,5 @@ def test_postgres_is_killed_before_a_step_of_a_release(
     assert refused is None or isinstance(refused, LedgerError)
     assert world.content() in (OLD, NEW)
     world.clock.advance(5 * QUICK.lease)
-    told.found(refused or "it went through", *assert_one_command_goes_on(world, command, unit))
+    observed.found(refused or "it went through", *assert_one_command_goes_on(world, command, unit))
     world.close()

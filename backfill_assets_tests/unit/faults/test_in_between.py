@@ -16,15 +16,15 @@ from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta import shadows
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import Mend
+from backfill_assets.doctor.findings import RepairKind
 from backfill_assets.release import reconcile
 from backfill_assets.release.publish import AlreadyReleased
-from backfill_assets.release.reconcile import RepairKind
+from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets.storage.files import sync
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, published, ready, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -45,35 +45,37 @@ def newest_commit(world: World) -> Path:
 
 
 def test_a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked(
-    world: World, told: Told, unit: str
+    world: World, observed: Observed, unit: str
 ) -> None:
     dies_after_its_commit(world, "publish", unit)
     cut(newest_commit(world))
-    (cure,) = (f.cure for f in world.doctor().examine() if f.cure is not None and f.cure.mend is Mend.set_aside)
-    told.injected(
+    (repair,) = (
+        f.repair for f in world.doctor().examine() if f.repair is not None and f.repair.kind is RepairKind.set_aside
+    )
+    observed.injected(
         "a release puts the damaged commit aside and takes its number, between the doctor's look and its repair"
     )
     world.publisher().release(unit)
-    world.doctor().stored.set_aside(cure.subject, int(cure.paths[0]))
+    world.doctor().stored.set_aside(repair.subject, int(repair.paths[0]))
     assert world.content() == NEW
     assert world.doctor().examine() == ()
-    told.found("the new commit stands")
+    observed.found("the new commit stands")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_error_after_the_commit_never_gives_up_what_readers_see(
-    world: World, told: Told, monkeypatch: pytest.MonkeyPatch, command: str
+    world: World, observed: Observed, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     unit = ready(world, command)
     with monkeypatch.context() as patch:
         patch.setattr(PublishedTable, "_read_back", _too_many_files)
-        told.injected(f"too many open files while a {command} reads back what it has committed")
+        observed.injected(f"too many open files while a {command} reads back what it has committed")
         with pytest.raises(ReadBackError, match=r"may be committed.*backfill reconcile") as refused:
             say(world, command, unit)
     assert world.content() == (NEW if command == "publish" else OLD)
-    assert [repair.kind for repair in world.reconcile().run()] == [RepairKind.finalized]
+    assert [repair.kind for repair in world.reconcile().run()] == [SettlementKind.finalized]
     assert world.doctor().examine() == ()
-    told.found(refused.value, "backfill reconcile finalizes it")
+    observed.found(refused.value, "backfill reconcile finalizes it")
     if command == "publish":
         world.rollback().execute(published(world, unit), "no")
         assert world.content() == OLD
@@ -84,12 +86,12 @@ def _too_many_files(*_: object) -> None:
 
 
 def test_a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_finalized(
-    world: World, told: Told, unit: str
+    world: World, observed: Observed, unit: str
 ) -> None:
     dies_after_its_commit(world, "publish", unit)
     (intent,) = world.ledger.releases(unit=unit, states={ReleaseState.intent})
     world.ledger.abandon(intent.manifest.release)
-    told.injected("a committed release is abandoned in the ledger")
+    observed.injected("a committed release is abandoned in the ledger")
     (finding,) = world.doctor().examine()
     assert "was given up in the ledger, but is in the Delta log" in finding.what
     world.repairer().repair()
@@ -97,12 +99,12 @@ def test_a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_fina
     assert world.ledger.unit(unit).state is UnitState.published
     assert world.doctor().examine() == ()
     assert world.content() == NEW
-    told.found(finding.what, "finalized")
+    observed.found(finding.what, "finalized")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
-    world: World, told: Told, monkeypatch: pytest.MonkeyPatch, command: str
+    world: World, observed: Observed, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     unit = ready(world, command)
     locks, dead = reconcile.publish_locks, []
@@ -116,7 +118,7 @@ def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
             yield
 
     monkeypatch.setattr(reconcile, "publish_locks", after_a_death)
-    told.injected(f"the same {command} dies after its commit while another one waits for its lock")
+    observed.injected(f"the same {command} dies after its commit while another one waits for its lock")
     if command == "publish":
         assert isinstance(world.publisher().release(unit), AlreadyReleased)
     else:
@@ -124,10 +126,10 @@ def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
             world.rollback().execute(published(world, unit), "no")
     assert world.content() == (NEW if command == "publish" else OLD)
     assert world.doctor().examine() == ()
-    told.found("done already")
+    observed.found("done already")
 
 
-def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told) -> None:
+def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, observed: Observed) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     for name in ("orders", "sales"):
         two.build(unit, name, NEW)
@@ -151,7 +153,7 @@ def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told
             return two.tables["orders"].manifests()
 
     tables: dict[str, PublishedTable] = {**two.tables, "orders": ReadsLate()}  # type: ignore[dict-item]
-    told.injected("a release of two datasets is between its commits while reconcile looks for lost ones")
+    observed.injected("a release of two datasets is between its commits while reconcile looks for lost ones")
     repairing = replace(repairing, warehouse=replace(repairing.warehouse, tables=tables))
     assert repairing.rebuild(["orders"]) == ()
     assert two.ledger.unit(unit.id).state is UnitState.open
@@ -163,12 +165,17 @@ def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, told: Told
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
     assert two.doctor().examine() == ()
-    told.found("none lost; half of the unit is taken back, and no day is on hold")
+    observed.found("none lost; half of the unit is taken back, and no day is on hold")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kept", [True, False], ids=["ledger kept", "ledger lost"])
-def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told, command: str, kept: bool) -> None:  # noqa: FBT001
+def test_what_reconcile_finalizes_is_on_the_disk_before(
+    world: World,
+    observed: Observed,
+    command: str,
+    kept: bool,  # noqa: FBT001
+) -> None:
     unit = ready(world, command)
     dies_after_its_commit(world, command, unit)
     found = world if kept else lost_ledger(world)
@@ -182,20 +189,22 @@ def test_what_reconcile_finalizes_is_on_the_disk_before(world: World, told: Told
 
     found.tables["sales"] = PublishedTable(layout(found.folder), found.datasets["sales"], found.clock, sync)
     more = "" if kept else ", and the ledger is lost"
-    told.injected(f"a {command} died before anybody knew its commit to be on the disk{more}")
+    observed.injected(f"a {command} died before anybody knew its commit to be on the disk{more}")
     assert found.reconcile().run()
     assert counted[0] is False
     assert found.content() == (NEW if command == "publish" else OLD)
     assert found.ledger.release(release).state is ReleaseState.finalized
     # A ledger that was rebuilt knows of no unit whose shadow it would have to seal: the doctor does.
-    unsealed = [Mend.seal] if command == "publish" and not kept else []
-    assert [f.cure and f.cure.mend for f in found.doctor().examine()] == unsealed
+    unsealed = [RepairKind.seal] if command == "publish" and not kept else []
+    assert [f.repair and f.repair.kind for f in found.doctor().examine()] == unsealed
     repaired(found)
     found.close()
-    told.found("reconcile brought it there before it counts")
+    observed.found("reconcile brought it there before it counts")
 
 
-def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it(world: World, told: Told) -> None:
+def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it(
+    world: World, observed: Observed
+) -> None:
     world.released(OLD)
     table, log = world.homes["sales"], world.homes["sales"] / "_delta_log"
     # What delta-rs leaves after every hundredth commit.
@@ -208,16 +217,16 @@ def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with
     assert {commit, checkpoint, pointer} <= set(synced)
 
     cut(commit)
-    told.injected("the newest commit is cut, and so is its checkpoint")
+    observed.injected("the newest commit is cut, and so is its checkpoint")
     assert shadows.set_aside_torn(table, world.folder / "aside", sync)
     assert not {commit, checkpoint, pointer} & set(log.iterdir())
     assert world.tables["sales"].version() == int(commit.stem) - 1
-    told.found("the version before is read again")
+    observed.found("the version before is read again")
 
 
 @pytest.mark.parametrize("loss", [b"", b"half", b"\0" * 5_000], ids=["empty", "half", "zeros"])
 def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_all_of_it(
-    world: World, told: Told, loss: bytes
+    world: World, observed: Observed, loss: bytes
 ) -> None:
     world.released(OLD)
     table = DeltaTable(world.homes["sales"])
@@ -225,16 +234,16 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_al
     world.released(NEW)
     (checkpoint,) = (world.homes["sales"] / "_delta_log").glob("*.checkpoint.parquet")
     checkpoint.write_bytes(loss)
-    told.injected(f"a checkpoint of the published table is {loss[:4]!r}")
+    observed.injected(f"a checkpoint of the published table is {loss[:4]!r}")
     (finding,) = world.doctor().examine()
     assert "its commits have all that was in it" in finding.what
     world.repairer().repair()
     assert world.doctor().examine() == ()
     assert world.content() == NEW
-    told.found(finding.what, "set aside")
+    observed.found(finding.what, "set aside")
 
 
-def test_a_checkpoint_that_the_log_cannot_do_without_is_for_a_person(world: World, told: Told) -> None:
+def test_a_checkpoint_that_the_log_cannot_do_without_is_for_a_person(world: World, observed: Observed) -> None:
     world.released(OLD)
     DeltaTable(world.homes["sales"]).create_checkpoint()
     world.released(NEW)
@@ -242,14 +251,14 @@ def test_a_checkpoint_that_the_log_cannot_do_without_is_for_a_person(world: Worl
     (checkpoint,) = log.glob("*.checkpoint.parquet")
     checkpoint.write_bytes(b"half")
     (log / f"{0:020}.json").unlink()
-    told.injected("a checkpoint is half there, and the commits before it are cleaned up")
-    assert [finding.cure for finding in world.doctor().examine()] == [None]
+    observed.injected("a checkpoint is half there, and the commits before it are cleaned up")
+    assert [finding.repair for finding in world.doctor().examine()] == [None]
     assert world.repairer().repair() == ()
     assert checkpoint.exists()
-    told.found("left for a person")
+    observed.found("left for a person")
 
 
-def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, told: Told) -> None:
+def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, observed: Observed) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     for name in ("orders", "sales"):
         two.build(unit, name, NEW)
@@ -261,18 +270,18 @@ def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, told: To
             with pytest.raises(LedgerError, match="publish:"):
                 two.rollback().execute(releases["sales"], "no")
 
-    told.injected("two rollbacks of one unit, each of another dataset, at once")
+    observed.injected("two rollbacks of one unit, each of another dataset, at once")
     two.rollback(the_other).execute(releases["orders"], "no")
     assert two.ledger.unit(unit.id).state is UnitState.published
     two.rollback().execute(releases["sales"], "no")
     assert two.ledger.unit(unit.id).state is UnitState.rolled_back
     assert (two.content("orders"), two.content("sales")) == ({}, {})
     assert two.doctor().examine() == ()
-    told.found("the second waits for the first, and nothing is left of the unit")
+    observed.found("the second waits for the first, and nothing is left of the unit")
 
 
-def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(told: Told, tmp_path: Path) -> None:
-    told.injected("a block writes two commits to a table of its own")
+def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(observed: Observed, tmp_path: Path) -> None:
+    observed.injected("a block writes two commits to a table of its own")
     home = tmp_path / "raw" / "sales"
     synced: list[Path] = []
     for number in range(2):
@@ -287,4 +296,4 @@ def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(told: Told, t
     with shadows.kept(home, synced.append):
         pass
     assert synced == []
-    told.found(f"{len(written)} data files, the log and their folders are on the disk; no more than was written")
+    observed.found(f"{len(written)} data files, the log and their folders are on the disk; no more than was written")

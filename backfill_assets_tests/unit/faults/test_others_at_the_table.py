@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.core.errors import BackfillError, EvidenceError, RollbackError
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, published, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -93,7 +93,7 @@ def others(content: Content) -> Content:
 @pytest.mark.parametrize("target", [INSIDE, OUTSIDE], ids=["in the range", "outside of it"])
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_stranger_works_on_the_table_while_a_unit_is_published(
-    world: World, told: Told, who: str, target: dt.date
+    world: World, observed: Observed, who: str, target: dt.date
 ) -> None:
     unit = prepared(world, "publish")
     before, seen = world.content(), []
@@ -103,12 +103,14 @@ def test_a_stranger_works_on_the_table_while_a_unit_is_published(
         seen.append(world.content())
 
     harmless = target == OUTSIDE or who in {"OPTIMIZE", "VACUUM"}
-    told.injected(f"{who} of {target} between the checks of a publication of {DAYS[0]} to {DAYS[-1]} and its commit")
+    observed.injected(
+        f"{who} of {target} between the checks of a publication of {DAYS[0]} to {DAYS[-1]} and its commit"
+    )
     if harmless:
         say(world, "publish", unit, once(world, "commit", look, target))
         assert world.content() == {**seen[0], **NEW}
         assert {d: seen[0].get(d) for d in DAYS} == OLD
-        told.found("it went through; nothing of theirs is lost")
+        observed.found("it went through; nothing of theirs is lost")
     else:
         with pytest.raises(EvidenceError, match="is stale: the published day was rewritten") as refused:
             say(world, "publish", unit, once(world, "commit", look, target))
@@ -117,7 +119,7 @@ def test_a_stranger_works_on_the_table_while_a_unit_is_published(
         world.build(world.ledger.unit(unit), "sales", NEW)
         say(world, "publish", unit)
         assert world.content() == {**others(seen[0]), **NEW}
-        told.found(refused.value, "the days checked again are published")
+        observed.found(refused.value, "the days checked again are published")
     assert_only_strangers_are_found(world, who)
     assert world.reconcile().run() == ()
 
@@ -125,7 +127,7 @@ def test_a_stranger_works_on_the_table_while_a_unit_is_published(
 @pytest.mark.parametrize("target", [INSIDE, OUTSIDE], ids=["in the range", "outside of it"])
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_stranger_works_on_the_table_while_a_release_is_rolled_back(
-    world: World, told: Told, who: str, target: dt.date
+    world: World, observed: Observed, who: str, target: dt.date
 ) -> None:
     unit = prepared(world, "rollback")
     seen = []
@@ -134,7 +136,7 @@ def test_a_stranger_works_on_the_table_while_a_release_is_rolled_back(
         STRANGERS[who](home, day_)
         seen.append(world.content())
 
-    told.injected(f"{who} of {target} between the plan of a rollback of {DAYS[0]} to {DAYS[-1]} and its commit")
+    observed.injected(f"{who} of {target} between the plan of a rollback of {DAYS[0]} to {DAYS[-1]} and its commit")
     left: tuple[dt.date, ...] = ()
     try:
         left = tuple(getattr(say(world, "rollback", unit, once(world, "commit", look, target)), "left", ()))
@@ -148,19 +150,19 @@ def test_a_stranger_works_on_the_table_while_a_release_is_rolled_back(
     if left:
         with pytest.raises(RollbackError, match=r"rewritten|as they were") as why:
             say(world, "rollback", unit)
-        told.found(answer, why.value)
+        observed.found(answer, why.value)
     else:
-        told.found(answer)
+        observed.found(answer)
     assert_only_strangers_are_found(world, who)
     assert world.reconcile().run() == ()
 
 
-def test_two_publishers_of_overlapping_history_leave_one_content_of_each_day(world: World, told: Told) -> None:
+def test_two_publishers_of_overlapping_history_leave_one_content_of_each_day(world: World, observed: Observed) -> None:
     world.released(OLD)
     first, live = world.open_unit({"sales": DAYS[:2]}), world.open_unit({"sales": DAYS[2:]})
     world.build(first, "sales", {d: [2] for d in DAYS[:2]})
     world.build(live, "sales", {DAYS[2]: [5]})
-    told.injected(
+    observed.injected(
         "a live release of 2026-01-03 between the checks of a release of the two days before it and its commit"
     )
     world.clock.advance(dt.timedelta(minutes=1))
@@ -179,10 +181,10 @@ def test_two_publishers_of_overlapping_history_leave_one_content_of_each_day(wor
     world.reconcile().run()
     assert world.content() == {DAYS[0]: [2], DAYS[1]: [2], DAYS[2]: [5]}
     assert world.doctor().examine() == ()
-    told.found("both are released, each day has the content of its own")
+    observed.found("both are released, each day has the content of its own")
 
 
-def test_a_rollback_beside_a_publication_of_the_same_days_waits_or_is_refused(world: World, told: Told) -> None:
+def test_a_rollback_beside_a_publication_of_the_same_days_waits_or_is_refused(world: World, observed: Observed) -> None:
     world.released({d: [0] for d in DAYS})
     first = world.open_unit({"sales": DAYS})
     world.build(first, "sales", OLD)
@@ -198,10 +200,10 @@ def test_a_rollback_beside_a_publication_of_the_same_days_waits_or_is_refused(wo
                 world.rollback().execute(published(world, first.id), "no")
             answers.append(refused.value)
 
-    told.injected("a rollback of the release below, before each step of a publication of the same days")
+    observed.injected("a rollback of the release below, before each step of a publication of the same days")
     say(world, "publish", second.id, undo)
     assert world.content() == NEW
     assert all("held by" in str(answer) for answer in answers)
     assert world.reconcile().run() == ()
     assert world.doctor().examine() == ()
-    told.found(*answers)
+    observed.found(*answers)

@@ -13,7 +13,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, OLD, POINTS, assert_one_command_goes_on, ready, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -85,7 +85,7 @@ class Disk:
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
 def test_the_power_goes_before_a_step_of_a_release(
-    world: World, told: Told, command: str, step: str, loss: str
+    world: World, observed: Observed, command: str, step: str, loss: str
 ) -> None:
     world.released(OLD)
     disk = Disk(world)
@@ -96,21 +96,21 @@ def test_the_power_goes_before_a_step_of_a_release(
     with pytest.raises(Died):
         say(world, command, unit.id, dies_at(step))
     lost = disk.cut(LOSSES[loss])
-    told.injected(f"power cut before {step} of a {command}: {len(lost)} files not on the disk yet are {loss}")
+    observed.injected(f"power cut before {step} of a {command}: {len(lost)} files not on the disk yet are {loss}")
     world.clock.advance(5 * MINUTE)
-    told.found(*assert_one_command_goes_on(world, command, unit.id))
+    observed.found(*assert_one_command_goes_on(world, command, unit.id))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_power_goes_while_the_commit_is_written(world: World, told: Told, command: str, loss: str) -> None:
+def test_the_power_goes_while_the_commit_is_written(world: World, observed: Observed, command: str, loss: str) -> None:
     unit = ready(world, command)
     disk = Disk(world)
     disk.dies_at = disk.is_new_commit
     with pytest.raises(Died):
         say(world, command, unit)
     (commit,) = disk.cut(LOSSES[loss])
-    told.injected(f"power cut while a {command} commits: {commit} is {loss}")
+    observed.injected(f"power cut while a {command} commits: {commit} is {loss}")
     disk.dies_at = lambda _path: False
     world.clock.advance(5 * MINUTE)
     unreadable = loss in {"half", "zeros"}
@@ -119,17 +119,17 @@ def test_the_power_goes_while_the_commit_is_written(world: World, told: Told, co
             world.tables["sales"].version()
     world.reconcile().run()
     found = assert_one_command_goes_on(world, command, unit)
-    told.found("the log was unreadable until backfill reconcile" if unreadable else "the log was readable", *found)
+    observed.found("the log was unreadable until backfill reconcile" if unreadable else "the log was readable", *found)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, told: Told, command: str) -> None:
+def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, observed: Observed, command: str) -> None:
     unit = ready(world, command)
     disk = Disk(world)
     disk.dies_at = disk.is_new_commit
     with pytest.raises(Died):
         say(world, command, unit)
-    told.injected(f"power cut while a {command} commits: half of {disk.cut(LOSSES['half'])}")
+    observed.injected(f"power cut while a {command} commits: half of {disk.cut(LOSSES['half'])}")
     disk.dies_at = lambda _path: False
     world.clock.advance(5 * MINUTE)
     newest = max(world.homes["sales"].glob("_delta_log/*.json"))
@@ -141,13 +141,13 @@ def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, told: T
     assert {path.name for path in aside.iterdir()} == {newest.name, checksum.name}
     assert not checksum.exists()
     assert world.doctor().examine() == ()
-    told.found(f"the next {command} set it aside and went through")
+    observed.found(f"the next {command} set it aside and went through")
 
 
-def test_every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk(world: World, told: Told) -> None:
+def test_every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk(world: World, observed: Observed) -> None:
     world.released(OLD)
     world.released(NEW)
-    told.injected("the ledger is lost, and whoever committed both releases died before they were on the disk")
+    observed.injected("the ledger is lost, and whoever committed both releases died before they were on the disk")
     found = lost_ledger(world)
     disk = Disk(found)
     disk.forget()
@@ -157,10 +157,10 @@ def test_every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk(world: Worl
     assert unsafe <= {f"{0:020}.json"}
     assert found.content() == NEW
     found.close()
-    told.found("backfill reconcile brings both commits to the disk")
+    observed.found("backfill reconcile brings both commits to the disk")
 
 
-def test_files_that_nobody_knows_of_change_nothing(world: World, told: Told, unit: str) -> None:
+def test_files_that_nobody_knows_of_change_nothing(world: World, observed: Observed, unit: str) -> None:
     home = world.homes["sales"]
     strays = [
         home / "_delta_log" / f"{2:020}.json#1",
@@ -172,17 +172,17 @@ def test_files_that_nobody_knows_of_change_nothing(world: World, told: Told, uni
     for stray in strays:
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_bytes(b"PAR1 half a")
-    told.injected(f"{len(strays)} temporary files that a power cut left in all folders of a table")
-    told.found(*assert_one_command_goes_on(world, "publish", unit))
+    observed.injected(f"{len(strays)} temporary files that a power cut left in all folders of a table")
+    observed.found(*assert_one_command_goes_on(world, "publish", unit))
 
 
 @pytest.mark.parametrize("loss", ["gone", "empty", "half", "zeros"])
 def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
-    world: World, told: Told, unit: str, loss: str
+    world: World, observed: Observed, unit: str, loss: str
 ) -> None:
     (file,) = world.ledger.evidence(unit)["sales", day(1)].shadow_files
     LOSSES[loss](world.homes["sales"] / file.path)
-    told.injected(f"a data file of a shadow that had passed is {loss}")
+    observed.injected(f"a data file of a shadow that had passed is {loss}")
     with pytest.raises(EvidenceError, match="2026-01-02") as refused:
         say(world, "publish", unit)
     assert "2026-01-01" not in str(refused.value)
@@ -195,35 +195,35 @@ def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
     say(world, "publish", unit)
     assert world.content() == NEW
     assert world.doctor().examine() == ()
-    told.found(refused.value, "built again, that day alone, and published")
+    observed.found(refused.value, "built again, that day alone, and published")
 
 
 @pytest.mark.parametrize("loss", ["empty", "half", "zeros"])
 def test_a_damaged_manifest_keeps_nobody_from_publishing_and_is_named(
-    world: World, told: Told, unit: str, loss: str
+    world: World, observed: Observed, unit: str, loss: str
 ) -> None:
     (manifest,) = world.homes["sales"].glob("_releases/*.json")
     LOSSES[loss](manifest)
-    told.injected(f"the manifest of an earlier release is {loss}")
+    observed.injected(f"the manifest of an earlier release is {loss}")
     say(world, "publish", unit)
     assert world.content() == NEW
     with pytest.raises(PreconditionError, match=manifest.name) as named:
         world.tables["sales"].manifests()
     (finding,) = world.doctor().examine()
     assert manifest.stem in finding.what
-    assert finding.cure is not None
+    assert finding.repair is not None
     world.rollback().execute(world.ledger.releases(unit=unit)[0].manifest.release, "no")
     assert world.content() == OLD
     repaired(world)
-    told.found("published and rolled back", named.value)
+    observed.found("published and rolled back", named.value)
 
 
 @pytest.mark.parametrize("loss", ["gone", "empty", "half", "zeros"])
 def test_a_shadow_whose_log_the_disk_lost_is_refused_and_built_again(
-    world: World, told: Told, unit: str, loss: str
+    world: World, observed: Observed, unit: str, loss: str
 ) -> None:
     LOSSES[loss](world.homes["sales"] / f"_shadow/{unit}/2/_delta_log/{0:020}.json")
-    told.injected(f"the log of a shadow that had passed is {loss}")
+    observed.injected(f"the log of a shadow that had passed is {loss}")
     with pytest.raises(EvidenceError, match=f"(?s)the log of its shadow.*backfill resume {unit}") as refused:
         say(world, "publish", unit)
     assert world.content() == OLD
@@ -231,10 +231,10 @@ def test_a_shadow_whose_log_the_disk_lost_is_refused_and_built_again(
     assert "their shadow's log, are lost or altered" in finding.what
     assert finding.remedy == f"run: backfill resume {unit}"
     # What `resume` launches, and what its run does then.
-    assert {fault.day for fault in world.publisher().missing(unit)} == set(OLD)
+    assert {fault.day for fault in world.publisher().blockers(unit)} == set(OLD)
     assert world.days_to_build(unit, "sales") == tuple(OLD)
     world.build(world.ledger.unit(unit), "sales", NEW)
     say(world, "publish", unit)
     assert world.content() == NEW
     assert world.doctor().examine() == ()
-    told.found(refused.value, finding.what, "built again and published")
+    observed.found(refused.value, finding.what, "built again and published")

@@ -18,7 +18,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.full_disk import NO_DISK, TMPFS, full, small_disk
 from backfill_assets_tests.harness.tables import layout
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import (
     COMMANDS,
     DAYS,
@@ -42,13 +42,13 @@ def ill(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
-def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, step: str) -> None:
+def test_the_disk_is_full_from_a_step_of_a_release_on(observed: Observed, command: str, step: str) -> None:
     with small_disk() as (folder, kind):
         world = World(folder)
         unit = ready(world, command)
-        told.injected(f"{kind} from {step} of a {command} on")
+        observed.injected(f"{kind} from {step} of a {command} on")
         if kind != TMPFS:
-            told.weaker(NO_DISK)
+            observed.weaker(NO_DISK)
         with ExitStack() as until_there_is_room:
 
             def fill(call: str) -> None:
@@ -56,12 +56,12 @@ def test_the_disk_is_full_from_a_step_of_a_release_on(told: Told, command: str, 
                     until_there_is_room.enter_context(full(folder, kind))
 
             refused = refusal(world, command, unit, fill)
-        told.found(refused or "it went through", *goes_on(world, command, unit))
+        observed.found(refused or "it went through", *goes_on(world, command, unit))
         world.close()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_disk_does_not_confirm_a_commit(world: World, told: Told, command: str) -> None:
+def test_the_disk_does_not_confirm_a_commit(world: World, observed: Observed, command: str) -> None:
     unit = ready(world, command)
     known = set((world.homes["sales"] / "_delta_log").iterdir())
 
@@ -71,40 +71,40 @@ def test_the_disk_does_not_confirm_a_commit(world: World, told: Told, command: s
 
     table = world.tables["sales"]
     world.tables["sales"] = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
-    told.injected(f"an input/output error when the commit of a {command} is brought to the disk")
+    observed.injected(f"an input/output error when the commit of a {command} is brought to the disk")
     with pytest.raises(ReadBackError, match="the disk does not confirm it") as refused:
         say(world, command, unit)
     world.tables["sales"] = table
-    told.found(refused.value, *goes_on(world, command, unit))
+    observed.found(refused.value, *goes_on(world, command, unit))
 
 
-def test_the_disk_does_not_confirm_a_shadow(world: World, told: Told) -> None:
+def test_the_disk_does_not_confirm_a_shadow(world: World, observed: Observed) -> None:
     unit = ready(world, "publish")
     (folder,) = {shadow_of(f.path) for e in world.ledger.evidence(unit, "sales", DAYS).values() for f in e.shadow_files}
 
     table = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, ill)
-    told.injected("an input/output error when a shadow is brought to the disk")
+    observed.injected("an input/output error when a shadow is brought to the disk")
     with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
         table.shadow_files(folder, DAYS)
     assert folder in str(refused.value)
     assert world.tables["sales"].shadow_files(folder, DAYS)
-    told.found(refused.value, "read again, its files are there")
+    observed.found(refused.value, "read again, its files are there")
 
 
-def test_the_disk_does_not_confirm_a_new_table(world: World, told: Told) -> None:
+def test_the_disk_does_not_confirm_a_new_table(world: World, observed: Observed) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", NEW)
     evidence = world.ledger.evidence(unit.id, "sales", DAYS).values()
     (folder,) = {shadow_of(f.path) for found in evidence for f in found.shadow_files}
 
     place, dataset = layout(world.folder), world.datasets["sales"]
-    told.injected("an input/output error when the first commit of a published table is brought to the disk")
+    observed.injected("an input/output error when the first commit of a published table is brought to the disk")
     with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
         PublishedTable(place, dataset, world.clock, ill).prepare(folder)
     synced: list[Path] = []
     PublishedTable(place, dataset, world.clock, synced.append).prepare(folder)
     assert world.homes["sales"] / "_delta_log" / f"{0:020}.json" in synced
-    told.found(refused.value, "said again, it is on the disk")
+    observed.found(refused.value, "said again, it is on the disk")
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def not_permitted(folder: Path, closed: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("closed", ["_releases", "_delta_log", "_shadow", "ledger.db"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_is_closed_to_whoever_publishes_or_rolls_back(told: Told, command: str, closed: str) -> None:
+def test_a_folder_is_closed_to_whoever_publishes_or_rolls_back(observed: Observed, command: str, closed: str) -> None:
     with folder_of_anybody() as folder:
         world = World(folder)
         unit = ready(world, command)
@@ -149,11 +149,11 @@ def test_a_folder_is_closed_to_whoever_publishes_or_rolls_back(told: Told, comma
         path = folder / closed if closed == "ledger.db" else world.homes["sales"] / closed
         if closed == "_shadow":
             path /= f"{unit}/2"
-        told.injected(f"{closed} may not be written to while somebody says {command}")
+        observed.injected(f"{closed} may not be written to while somebody says {command}")
         with not_permitted(folder, path):
             refused = opened_and_refused(folder, command, unit)
         again = World(folder, first_id=200)
-        told.found(refused or "it went through", *goes_on(again, command, unit))
+        observed.found(refused or "it went through", *goes_on(again, command, unit))
         again.close()
         world.close()
 

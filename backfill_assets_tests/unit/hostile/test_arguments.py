@@ -15,7 +15,7 @@ from backfill_assets_tests.harness.examples import EXAMPLES
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.hostile.commands import Said, commands, run
 from backfill_assets_tests.unit.hostile.strategies import DATES, arguments, often
-from backfill_assets_tests.unit.hostile.watch import showable, state_of, told
+from backfill_assets_tests.unit.hostile.watch import observed, showable, state_of
 from backfill_assets_tests.unit.orchestration.house import House
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def judged(said: Said, folder: Path) -> None:
-    told(said.text or "nothing is a message too")
+    observed(said.text or "nothing is a message too")
     showable(said.err)
     assert "Traceback" not in said.text
     assert "failed:" not in said.err, said.err
@@ -126,7 +126,7 @@ def test_days_that_no_dataset_can_have_are_refused(house: House, words: list[str
 def test_of_a_giant_path_the_beginning_is_told(house: House, command: str) -> None:
     said = run(command, "files=" + "x" * 100_000)
     assert said.code != 0
-    assert "files=xxx" in told(said.text)
+    assert "files=xxx" in observed(said.text)
 
 
 def test_no_number_is_too_large_to_be_refused(house: House) -> None:

@@ -17,13 +17,13 @@ from backfill_assets.core.days import EARLIEST, LATEST
 from backfill_assets.core.text import NAME_PATTERN, hidden_in
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.dataset.models import sql_faults
-from backfill_assets.dataset.yaml import MOST_FAULTS
+from backfill_assets.dataset.models import sql_problems
+from backfill_assets.dataset.yaml import MOST_PROBLEMS
 from backfill_assets.orchestration.names import partitions_of
-from backfill_assets_tests.harness.dataset_folders import FACT, YAML, faults, loaded, spoiled, write_dataset
+from backfill_assets_tests.harness.dataset_folders import FACT, YAML, loaded, problems, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, texts
 from backfill_assets_tests.unit.hostile.strategies import spoiled as spoiled_document
-from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
+from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, observed, showable
 
 pytestmark = pytest.mark.slow
 
@@ -55,9 +55,9 @@ def judged(root: Path) -> Catalog:
     with nothing_written(root), little_read():
         catalog = load_folder(root / "datasets")
     assert "good" in catalog.datasets
-    assert len(catalog.faults) <= 2 * MOST_FAULTS
-    for fault in catalog.faults:
-        text = told(str(fault))
+    assert len(catalog.problems) <= 2 * MOST_PROBLEMS
+    for problem in catalog.problems:
+        text = observed(str(problem))
         showable(text)
         helpful(text, str(root / "datasets"))
     for name, found in catalog.datasets.items():
@@ -65,7 +65,7 @@ def judged(root: Path) -> Catalog:
         dataset = found.dataset
         assert EARLIEST <= dataset.start <= (dataset.end or dataset.start) <= LATEST
         assert hidden_in(dataset.model_dump_json()) is None
-        # What Dagster and the road make of the days, at both ends.
+        # What Dagster and the pipeline make of the days, at both ends.
         partitions_of(dataset)
         for day in (dataset.start, dataset.end or dataset.start):
             dataset.with_lookback((day,))
@@ -142,12 +142,12 @@ def test_no_bomb_goes_off(bomb: str, tmp_path: Path) -> None:
     ids=range(10),
 )  # fmt: skip
 def test_no_text_of_a_model_is_looked_at_for_ever(text: str) -> None:
-    for _, message in sql_faults(text):
-        told(message)
+    for _, message in sql_problems(text):
+        observed(message)
 
 
 def test_a_raw_string_hides_nothing_that_comes_after_it() -> None:
-    assert sql_faults(r"WITH a AS (SELECT r'\') INSERT INTO b SELECT * FROM a")[0][1].startswith(
+    assert sql_problems(r"WITH a AS (SELECT r'\') INSERT INTO b SELECT * FROM a")[0][1].startswith(
         "the statement contains INSERT"
     )
 
@@ -159,7 +159,7 @@ def test_python_that_nobody_can_parse_is_refused(nested: str, tmp_path: Path) ->
     folder = write_dataset(tmp_path)
     (folder / "fact.sql").unlink()
     (folder / "fact.py").write_text(f"def fact(staging):\n    return {nested}\n")
-    assert load_folder(tmp_path).faults
+    assert load_folder(tmp_path).problems
 
 
 @pytest.mark.parametrize("size", [60_000, 260_000])
@@ -203,10 +203,10 @@ def test_a_folder_that_may_not_be_looked_into_hides_no_other(tmp_path: Path, mon
     monkeypatch.setattr(Path, "iterdir", refused)
     found = judged(tmp_path)
     assert set(found.datasets) == {"good"}
-    (fault,) = found.faults
-    assert "closed" in str(fault)
-    assert "Permission denied" in str(fault)
-    assert "let this user read the folder" in str(fault)
+    (problem,) = found.problems
+    assert "closed" in str(problem)
+    assert "Permission denied" in str(problem)
+    assert "let this user read the folder" in str(problem)
 
 
 def test_an_import_of_a_name_that_no_file_can_have_hides_no_other(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_an_import_of_a_name_that_no_file_can_have_hides_no_other(tmp_path: Path
     model.with_suffix(".py").write_text(f"from backfill_assets.{'a' * 300} import x\n", encoding="utf-8")
     found = judged(tmp_path)
     assert set(found.datasets) == {"good"}
-    assert all("long" in str(fault) for fault in found.faults)
+    assert all("long" in str(problem) for problem in found.problems)
 
 
 def _loop(file: Path) -> None:
@@ -245,8 +245,8 @@ def _giant(file: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
-    told_of = spoiled(tmp_path, old, new)
-    assert any(message in text for text in told_of), told_of
+    shown_as = spoiled(tmp_path, old, new)
+    assert any(message in text for text in shown_as), shown_as
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_what_looks_right_in_what_is_compared_and_is_not_is_refused(
     changed = whole.replace(old, new)
     if '"SELECT' in new:
         changed = changed.replace("FROM trips GROUP BY ALL", 'FROM trips GROUP BY ALL"')
-    told_of = [told(str(fault)) for fault in faults(write_dataset(tmp_path, yaml=changed))]
-    assert any(message in text for text in told_of), told_of
+    shown_as = [observed(str(problem)) for problem in problems(write_dataset(tmp_path, yaml=changed))]
+    assert any(message in text for text in shown_as), shown_as
 
 
 @pytest.mark.parametrize(
@@ -292,15 +292,17 @@ def test_what_looks_right_in_what_is_compared_and_is_not_is_refused(
     ['delimiter: "\\\\"', 'delimiter: "\\n"', "delimiter: '\"'", "quote: ','", 'quote: "\\n"', 'delimiter: "\\u0001"'],
 )
 def test_a_dialect_that_spark_cannot_read_is_refused(csv: str, tmp_path: Path) -> None:
-    (fault,) = spoiled(tmp_path, "  path: trips/{day}.csv", f"  path: trips/{{day}}.csv\n  csv: {{{csv}}}")
-    assert "delimiter and quote" in fault
+    (problem,) = spoiled(tmp_path, "  path: trips/{day}.csv", f"  path: trips/{{day}}.csv\n  csv: {{{csv}}}")
+    assert "delimiter and quote" in problem
 
 
 @pytest.mark.parametrize("name", ["fact.sql", "staging.sql"])
 def test_a_model_with_characters_that_one_cannot_see_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / name).write_text("-- harmless\nSELECT 1 -- \u202e\n" + FACT, encoding="utf-8")
-    assert any(f"{name}:2: this line holds U+202E (RIGHT-TO-LEFT OVERRIDE)" in str(fault) for fault in faults(folder))
+    assert any(
+        f"{name}:2: this line holds U+202E (RIGHT-TO-LEFT OVERRIDE)" in str(problem) for problem in problems(folder)
+    )
 
 
 def test_a_good_folder_is_still_loaded(tmp_path: Path) -> None:

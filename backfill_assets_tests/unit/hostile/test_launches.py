@@ -24,7 +24,7 @@ from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.launches import Context, contract_of
 from backfill_assets_tests.harness.examples import EXAMPLES
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, broken, days, often, texts, values
-from backfill_assets_tests.unit.hostile.watch import calls_of, little_read, nothing_written, state_of, told
+from backfill_assets_tests.unit.hostile.watch import calls_of, little_read, nothing_written, observed, state_of
 from backfill_assets_tests.unit.orchestration.house import House
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def tried(context: Context, dataset: Dataset) -> None:
         try:
             contract_of(context, [dataset])
         except BackfillError as refusal:
-            told(refusal)
+            observed(refusal)
 
 
 clauses = st.fixed_dictionaries(
@@ -142,7 +142,7 @@ def test_what_a_tag_must_not_say_is_refused(tag: str, message: str, sales: Datas
         Path("loop.yaml").symlink_to("loop.yaml")
     with pytest.raises(ContractError, match=message) as refused:
         contract_of(launch(tag=tag), [sales])
-    told(refused.value)
+    observed(refused.value)
 
 
 def test_many_clauses_are_looked_at_once_each() -> None:

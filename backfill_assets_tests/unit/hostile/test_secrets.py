@@ -261,5 +261,5 @@ def test_the_log_of_failures_holds_no_part_of_a_secret(tmp_path: Path) -> None:
         "BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": SPARK, "BACKFILL_ASSETS_LEDGER_URL": LEDGER,
         "BACKFILL_WEBHOOK": f"https://hooks.example.org/services/{HOOK}", "MY_PASSWORD": "T0SECRET-mine",
     }  # fmt: skip
-    told = noted(RuntimeError(f"{TOKEN} {HEADER} {PASSWORD} /services/{HOOK} T0SECRET-mine {SPARK}"), environ)
-    assert MARK not in told + (tmp_path / "errors.log").read_text(encoding="utf-8")
+    observed = noted(RuntimeError(f"{TOKEN} {HEADER} {PASSWORD} /services/{HOOK} T0SECRET-mine {SPARK}"), environ)
+    assert MARK not in observed + (tmp_path / "errors.log").read_text(encoding="utf-8")

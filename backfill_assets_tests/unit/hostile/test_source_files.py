@@ -27,7 +27,7 @@ from backfill_assets.storage.files import delivered_sizes, discover, require_sou
 from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.dataset_folders import YAML, loaded, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import often, texts
-from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
+from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, observed, showable
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def tried(file: Path, kind: Format, **csv: object) -> None:
         try:
             require_columns(file, file.name, declared(kind, **csv))
         except SourceError as refusal:
-            text = told(refusal)
+            text = observed(refusal)
             showable(text)
             helpful(text, file.name, line=False)
 
@@ -149,7 +149,7 @@ def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, mes
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError) as refused, little_read():
         require_columns(tmp_path / name, name, declared(Format.csv))
-    assert message in told(refused.value)
+    assert message in observed(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_no_name_of_a_file_does_harm(trips: LoadedDataset, layout: Layout, odd: 
             for found in discover(trips, layout, [DAY]):
                 assert found.path.isprintable()
         except SourceError as refusal:
-            text = told(refusal)
+            text = observed(refusal)
             showable(text)
             assert text.startswith("trips/2024-01-01")
         delivered_sizes(trips, layout, [DAY])
@@ -342,7 +342,7 @@ def test_a_golden_table_that_is_none_is_refused_by_name(log: bytes, compared: Lo
         SourceError, match=r"golden\.booked: g is no whole Delta table: .*; see that it is delivered"
     ) as no:
         golden_fingerprints(compared, layout, [DAY])
-    showable(told(no.value))
+    showable(observed(no.value))
 
 
 def test_a_reference_that_is_gone_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:

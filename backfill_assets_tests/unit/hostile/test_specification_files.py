@@ -22,10 +22,10 @@ from backfill_assets.campaign.load import (
 from backfill_assets.core.days import EARLIEST, LATEST, MOST_DAYS
 from backfill_assets.core.text import NAME_PATTERN, hidden_in
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.dataset.yaml import MOST_FAULTS, FileFault
+from backfill_assets.dataset.yaml import MOST_PROBLEMS, FileProblem
 from backfill_assets_tests.unit.campaign.test_specifications import YAML
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, spoiled
-from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, showable, told
+from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, observed, showable
 
 pytestmark = pytest.mark.slow
 
@@ -39,11 +39,11 @@ GOOD = json.loads(json.dumps(yaml.safe_load(PROMISED), default=str))
 FILE = Path("fix.yaml")
 
 
-def judged(found: LoadedSpecification | tuple[FileFault, ...], file: str = "fix.yaml") -> None:
+def judged(found: LoadedSpecification | tuple[FileProblem, ...], file: str = "fix.yaml") -> None:
     faults = misfits(found, CATALOG) if isinstance(found, LoadedSpecification) else found
-    assert len(faults) <= MOST_FAULTS
+    assert len(faults) <= MOST_PROBLEMS
     for fault in faults:
-        text = told(str(fault))
+        text = observed(str(fault))
         showable(text)
         helpful(text, file)
     if not isinstance(found, LoadedSpecification):
@@ -98,7 +98,7 @@ def test_no_text_of_a_file_is_looked_at_for_ever(endless: str) -> None:
     began = time.process_time()
     found = read_specification(endless + "\n", FILE)
     assert not isinstance(found, LoadedSpecification)
-    assert all(len(told(str(fault))) < 1_000 for fault in found)
+    assert all(len(observed(str(fault))) < 1_000 for fault in found)
     # Seconds where it was quadratic once, and then for hours; it takes a tenth of one.
     assert time.process_time() - began < 10
 
@@ -109,7 +109,7 @@ def test_nobody_is_named_with_a_character_that_one_cannot_see(who: str, blank: s
     found = read_specification(PROMISED.replace(who, f'"{who}{blank}"'), FILE)
     assert not isinstance(found, LoadedSpecification)
     (fault,) = found
-    assert "remove it" in told(str(fault))
+    assert "remove it" in observed(str(fault))
     assert ("owner" if who == "finance-data" else "approval.by") in str(fault)
 
 
@@ -156,7 +156,7 @@ def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str
     assert PROMISED.count(old) == 1
     found = read_specification(PROMISED.replace(old, new), FILE)
     assert not isinstance(found, LoadedSpecification)
-    assert any(message in told(str(fault)) for fault in found), [str(fault) for fault in found]
+    assert any(message in observed(str(fault)) for fault in found), [str(fault) for fault in found]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def nothing_written(folder: Path) -> Iterator[None]:
     assert state_of(folder) == before
 
 
-def told(error: BackfillError | str) -> str:
+def observed(error: BackfillError | str) -> str:
     """The message of a refusal, after a look at its form."""
     text = str(error)
     assert text.strip()

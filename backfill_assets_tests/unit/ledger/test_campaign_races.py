@@ -59,7 +59,7 @@ class Race:
     """What was left behind, and what each process was told, by turn and user."""
 
     ledger: Ledger
-    told: dict[int, dict[str, str]]
+    observed: dict[int, dict[str, str]]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -71,26 +71,26 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     ledger = opened_ledger(url, SystemClock())
     for turn in range(TURNS):
         ledger.add_campaign(a_campaign(f"race-{turn}"), an_entry(Action.planned, campaign=f"race-{turn}"))
-    told: dict[int, dict[str, str]] = {turn: {} for turn in range(TURNS)}
+    observed: dict[int, dict[str, str]] = {turn: {} for turn in range(TURNS)}
     for lines in together(LAUNCH_AT_THE_SAME_MOMENT, url, folder, PROCESSES, TURNS):
         for line in map(json.loads, lines):
-            told[line["turn"]][line["user"]] = line["told"]
-    yield Race(ledger, told)
+            observed[line["turn"]][line["user"]] = line["told"]
+    yield Race(ledger, observed)
     ledger.close()
 
 
 def test_of_processes_that_change_a_campaign_at_once_exactly_one_wins(race: Race) -> None:
-    for turn, told in race.told.items():
-        assert len(told) == PROCESSES
-        [winner] = [user for user, refusal in told.items() if not refusal]
+    for turn, observed in race.observed.items():
+        assert len(observed) == PROCESSES
+        [winner] = [user for user, refusal in observed.items() if not refusal]
         assert [entry.by for entry in race.ledger.journal(f"race-{turn}")] == ["ada", winner]
         assert race.ledger.campaign(f"race-{turn}").revision == 1
 
 
 def test_each_process_that_lost_was_told_who_won(race: Race) -> None:
-    for turn, told in race.told.items():
+    for turn, observed in race.observed.items():
         entry = race.ledger.journal(f"race-{turn}")[-1]
-        refusals = [refusal for refusal in told.values() if refusal]
+        refusals = [refusal for refusal in observed.values() if refusal]
         assert len(refusals) == PROCESSES - 1
         for refusal in refusals:
             assert refusal.startswith(
@@ -113,10 +113,10 @@ def test_of_threads_that_turn_knobs_at_once_exactly_one_wins(ledger: Ledger) -> 
         return ""
 
     with ThreadPoolExecutor(6) as pool:
-        told = list(pool.map(turn, range(6)))
-    [winner] = [number for number, refusal in enumerate(told) if not refusal]
+        observed = list(pool.map(turn, range(6)))
+    [winner] = [number for number, refusal in enumerate(observed) if not refusal]
     assert ledger.campaign("fix-1").knobs.max_concurrency == winner + 10
-    assert all(f"(set by user-{winner} at" in refusal for number, refusal in enumerate(told) if number != winner)
+    assert all(f"(set by user-{winner} at" in refusal for number, refusal in enumerate(observed) if number != winner)
 
 
 def test_of_a_launch_and_a_new_plan_at_once_one_wins(ledger: Ledger) -> None:

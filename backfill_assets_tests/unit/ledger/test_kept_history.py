@@ -16,7 +16,7 @@ from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
-from backfill_assets.evidence.readiness import DayFault, Fault, faults_of
+from backfill_assets.evidence.readiness import Blocker, DayBlocker, blockers_of
 from backfill_assets.ledger.open import Ledger, LedgerLogin, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
@@ -270,7 +270,7 @@ def _replacements(engine: Engine, table: str) -> Iterator[tuple[str, dict[str, o
 @pytest.mark.parametrize("table", APPEND_ONLY)
 @pytest.mark.parametrize("url", ["sqlite_url"], indirect=True)
 def test_no_row_of_the_history_is_replaced_by_another_with_its_key(full: Engine, table: str) -> None:
-    before, told = rows_of(full), list[str]()
+    before, observed = rows_of(full), list[str]()
     for what, row in _replacements(full, table):
         columns = ", ".join(f'"{name}"' for name in row)
         values = ", ".join(f":{name}" for name in row)
@@ -278,8 +278,8 @@ def test_no_row_of_the_history_is_replaced_by_another_with_its_key(full: Engine,
         with full.connect() as connection:
             with pytest.raises(DBAPIError, match=f"{table} is append-only"):
                 connection.execute(statement)
-            told.append(what)
-    assert len(told) >= 5
+            observed.append(what)
+    assert len(observed) >= 5
     assert rows_of(full) == before
 
 
@@ -400,7 +400,7 @@ def test_evidence_that_is_not_as_it_was_recorded_is_altered(engine: Engine, ledg
     past_the_triggers(engine, f"UPDATE evidence SET {change}")
     ((found, altered),) = ledger.evidence("u_b_1").items()
     assert altered.altered
-    assert faults_of(found, altered, (), altered.basis) == (DayFault(*found, Fault.altered),)
+    assert blockers_of(found, altered, (), altered.basis) == (DayBlocker(*found, Blocker.altered),)
     assert (found == target) == ("day" not in change)
 
 

@@ -18,7 +18,7 @@ from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import AttemptState, StagedDay, UnitState, Work
 from backfill_assets.ledger.open import MIGRATIONS, Ledger, open_ledger
 from backfill_assets_tests.harness.clocks import FixedClock
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, an_approval, an_entry
 from backfill_assets_tests.unit.ledger.proof_samples import a_certificate, a_comparison
 from backfill_assets_tests.unit.ledger.samples import (
@@ -159,9 +159,9 @@ def test_the_filled_ledger_holds_something_in_every_table(filled: Ledger) -> Non
 
 @pytest.mark.faults
 def test_an_old_ledger_goes_up_and_keeps_what_it_held(
-    told: Told, old_url: str, revision: str, filled: Ledger, clock: FixedClock
+    observed: Observed, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
-    told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
+    observed.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     assert ledger.units() == filled.units() != ()
     assert ledger.claims("flights", march(1, 12)) == filled.claims("flights", march(1, 12)) != {}
@@ -175,29 +175,29 @@ def test_an_old_ledger_goes_up_and_keeps_what_it_held(
     assert ledger.attempts() == (known if revision >= CAMPAIGNS else tuple(replace(a, ended_at=None) for a in known))
     assert [a.state for a in ledger.attempts()] == [AttemptState.running, AttemptState.lost]
     ledger.close()
-    told.found(
+    observed.found(
         f"{len(filled.units())} units, {len(filled.releases())} releases and {len(known)} attempts are as they were"
     )
 
 
 @pytest.mark.faults
 def test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals(
-    told: Told, old_url: str, revision: str, filled: Ledger, clock: FixedClock
+    observed: Observed, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
-    told.injected(f"a ledger of revision {revision}, with campaigns where it knew them")
+    observed.injected(f"a ledger of revision {revision}, with campaigns where it knew them")
     ledger = open_ledger(old_url, clock)
     found, known = Campaigns.held_by(ledger), Campaigns.held_by(filled)
     assert ([len(part) for part in known.journals], len(known.approvals)) == ([1, 7], 2)
     assert found == (known if revision >= CAMPAIGNS else Campaigns((), (), (), None))
-    told.found("campaigns, journals and approvals are as they were")
+    observed.found("campaigns, journals and approvals are as they were")
     ledger.close()
 
 
 @pytest.mark.faults
 def test_an_old_ledger_keeps_its_comparisons_and_certificates(
-    told: Told, old_url: str, revision: str, filled: Ledger, clock: FixedClock
+    observed: Observed, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
-    told.injected(f"a ledger of revision {revision}, with comparisons and certificates where it knew them")
+    observed.injected(f"a ledger of revision {revision}, with comparisons and certificates where it knew them")
     ledger = open_ledger(old_url, clock)
     kept = revision >= PROOF
     for unit in ("u_b_1", "u_b_2"):
@@ -208,14 +208,14 @@ def test_an_old_ledger_keeps_its_comparisons_and_certificates(
         a_certificate(march(11, 12), "u_b_2", "c_b_2"),
         a_certificate(march(1, 9), name="c_b_1"),
     )
-    told.found("they are as they were")
+    observed.found("they are as they were")
     ledger.close()
 
 
 @pytest.mark.parametrize("revision", [name for name in EARLIER if name >= CAMPAIGNS], indirect=True)
 @pytest.mark.faults
-def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(told: Told, old_url: str, clock: FixedClock) -> None:
-    told.injected(f"a ledger with a campaign that is paused, on {old_url.split(':', maxsplit=1)[0]}")
+def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(observed: Observed, old_url: str, clock: FixedClock) -> None:
+    observed.injected(f"a ledger with a campaign that is paused, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     paused = ledger.campaign(OLD)
     before, approved = ledger.journal(OLD), ledger.approvals("u_b_2")
@@ -227,15 +227,15 @@ def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(told: Told, old_url: s
     assert (ledger.campaign(OLD), running.revision) == (running, paused.revision + 1)
     assert ledger.journal(OLD) == (*before, resumed)
     assert ledger.approvals("u_b_2") == (*approved, an_approval(march(12), unit="u_b_2"))
-    told.found("it is resumed and approved, and its journal goes on")
+    observed.found("it is resumed and approved, and its journal goes on")
     ledger.close()
 
 
 @pytest.mark.faults
 def test_an_old_ledger_takes_campaigns_once_it_is_up(
-    told: Told, old_url: str, revision: str, clock: FixedClock
+    observed: Observed, old_url: str, revision: str, clock: FixedClock
 ) -> None:
-    told.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
+    observed.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     [running] = ledger.attempts(state=AttemptState.running)
     ledger.end_attempt(running.number, AttemptState.done, Work(3, 4))
@@ -247,4 +247,4 @@ def test_an_old_ledger_takes_campaigns_once_it_is_up(
     assert ledger.campaign_of("u_b_1") == replace(launched, revision=1)
     assert ledger.approvals("u_b_1") == (an_approval(march(1)),)
     ledger.close()
-    told.found(f"the end of an attempt, a {launched.phase} campaign and its approval are in it")
+    observed.found(f"the end of an attempt, a {launched.phase} campaign and its approval are in it")

@@ -15,7 +15,7 @@ from backfill_assets.ledger.database import Host, this_host
 from backfill_assets.ledger.open import Ledger, adopt_host, open_ledger
 from backfill_assets.ledger.schema import metadata
 from backfill_assets_tests.harness.clocks import FixedClock
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.ledger.samples import a_hold, a_launch, a_unit, march
 
 HERE, THERE = Host("here", "1"), Host("there", "2")
@@ -73,9 +73,9 @@ def test_a_ledger_migrated_by_newer_code_is_refused(url: str, ledger: Ledger, cl
 
 @pytest.mark.faults
 def test_a_second_host_is_refused_a_sqlite_ledger_until_it_adopts_it(
-    told: Told, sqlite_url: str, clock: FixedClock
+    observed: Observed, sqlite_url: str, clock: FixedClock
 ) -> None:
-    told.injected("a second host opens a ledger that is a file")
+    observed.injected("a second host opens a ledger that is a file")
     open_ledger(sqlite_url, clock, HERE).close()
     open_ledger(sqlite_url, clock, Host("renamed", HERE.id)).close()
     with pytest.raises(LedgerError, match=r"'renamed'.*'there'.*LEDGER_URL.*adopt_host") as refused:
@@ -84,7 +84,7 @@ def test_a_second_host_is_refused_a_sqlite_ledger_until_it_adopts_it(
     open_ledger(sqlite_url, clock, THERE).close()
     with pytest.raises(LedgerError, match=r"'there'.*'here'"):
         open_ledger(sqlite_url, clock, HERE)
-    told.found(refused.value)
+    observed.found(refused.value)
 
 
 def test_postgres_serves_many_hosts(postgres_url: str, clock: FixedClock) -> None:

@@ -22,14 +22,14 @@ def asking(campaigns: World, *notices: str) -> Campaign:
 def test_only_what_the_specification_lists_is_sent(campaigns: World) -> None:
     campaign = asking(campaigns, "launched", "stopped")
     for notice in Notice:
-        campaigns.notifier().tell(campaign, notice, f"it is {notice.value}")
+        campaigns.notifier().notify(campaign, notice, f"it is {notice.value}")
     assert isinstance(campaigns.post, Post)
     assert campaigns.post.sent == [("HOOK", "it is launched"), ("HOOK", "it is stopped")]
 
 
 def test_a_campaign_that_names_nobody_sends_nothing(campaigns: World) -> None:
     campaign = campaigns.planned({"sales": DAYS})
-    campaigns.notifier().tell(campaign, Notice.published, "published")
+    campaigns.notifier().notify(campaign, Notice.published, "published")
     assert isinstance(campaigns.post, Post)
     assert campaigns.post.sent == []
 
@@ -38,7 +38,7 @@ def test_a_receiver_that_fails_first_gets_the_notice_in_the_end(campaigns: World
     campaign = asking(campaigns, "published")
     with receiver(503, 200) as server:
         campaigns.post = Webhook({"HOOK": server.url}, pause=0.01)
-        campaigns.notifier().tell(campaign, Notice.published, "published")
+        campaigns.notifier().notify(campaign, Notice.published, "published")
     assert server.got == [("application/json", {"text": "published"})] * 2
     assert campaigns.actions(campaign) == [Action.planned]
 
@@ -63,16 +63,16 @@ def test_a_notice_about_a_campaign_that_the_ledger_lost_only_warns(
     campaign = asking(campaigns, "published")
     renamed = campaign.specification.model_copy(update={"backfill_id": "another-one"})
     campaigns.post = Webhook({})
-    campaigns.notifier().tell(replace(campaign, specification=renamed), Notice.published, "published")
+    campaigns.notifier().notify(replace(campaign, specification=renamed), Notice.published, "published")
     assert "HOOK is not set" in caplog.text
 
 
 def test_a_notice_is_short_and_one_of_a_stop_is_one_line(campaigns: World) -> None:
     campaign = asking(campaigns, "published", "stopped")
-    campaigns.notifier().tell(
+    campaigns.notifier().notify(
         campaign, Notice.stopped, "tax-fix is stopped: run 1: no column\n  at line 3\n  at line 9"
     )
-    campaigns.notifier().tell(campaign, Notice.published, "sales\n" + "x" * 2000)
+    campaigns.notifier().notify(campaign, Notice.published, "sales\n" + "x" * 2000)
     assert isinstance(campaigns.post, Post)
     stopped, published = (text for _, text in campaigns.post.sent)
     assert stopped == "tax-fix is stopped: run 1: no column"

@@ -25,9 +25,9 @@ def test_a_notice_is_sent_again_until_the_receiver_takes_it() -> None:
 
 
 def test_a_text_calls_nobody_and_links_to_nowhere() -> None:
-    told = "stopped: <!channel> see <https://evil.example|the report> & @here, mail ada@all.example: 3 > 2"
+    observed = "stopped: <!channel> see <https://evil.example|the report> & @here, mail ada@all.example: 3 > 2"
     with receiver(200) as server:
-        webhook(server.url).send(VARIABLE, told)
+        webhook(server.url).send(VARIABLE, observed)
     ((_, body),) = server.got
     assert body == {
         "text": "stopped: &lt;!channel&gt; see &lt;https://evil.example|the report&gt; &amp; @ here, mail ada@all.example: 3 &gt; 2"

@@ -39,11 +39,11 @@ class Step:
 
     def build(self, session: Callable[..., Any] = lambda *_: nullcontext()) -> tuple[dt.date, ...]:
         application = self.house.application
-        road = SimpleNamespace(
-            days_to_build=application.road.days_to_build, build=lambda *_: None, validate=self._validate
+        pipeline = SimpleNamespace(
+            days_to_build=application.pipeline.days_to_build, build=lambda *_: None, validate=self._validate
         )
         stripped: Any = SimpleNamespace(
-            ledger=self.house.world.ledger, clock=self.house.world.clock, road=road, session=session,
+            ledger=self.house.world.ledger, clock=self.house.world.clock, pipeline=pipeline, session=session,
             settings=SimpleNamespace(lease=LEASE, query_timeout=LEASE),
         )  # fmt: skip
         context: Any = SimpleNamespace(

@@ -26,7 +26,7 @@ from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import Backfill, Desk, desk_of
+from backfill_assets.orchestration.backfills import Backfill, Services, services_of
 from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.jobs import operation_jobs
 from backfill_assets.orchestration.launches import DeclaredChange, unit_of, updated
@@ -159,7 +159,7 @@ def test_a_plan_that_still_holds_names_no_days(house: House) -> None:
 def test_the_next_step_names_what_is_to_be_typed(house: House) -> None:
     validated(house)
     instance = dg.DagsterInstance.ephemeral()
-    standings = desk_of(house.application, instance).standings
+    standings = services_of(house.application, instance).standings
     standing = standings.of(NAME)
     assert standing.state is CampaignState.validated
     assert next_step(standing) == f"backfill publish {NAME}"
@@ -266,13 +266,13 @@ def test_a_campaign_can_be_led_by_jobs_from_its_plan_to_its_clean_up(house: Hous
 
 def test_a_command_turns_only_the_knob_that_it_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.world.planned(TARGETS)
-    opened_desk = output.opened_desk
+    opened_services = output.opened_services
 
     @contextmanager
-    def meanwhile(application: Application, webserver: str) -> Iterator[Desk]:
-        with opened_desk(application, webserver) as desk:
-            desk.control.set(NAME, "somebody else", max_concurrency=4)
-            yield desk
+    def meanwhile(application: Application, webserver: str) -> Iterator[Services]:
+        with opened_services(application, webserver) as services:
+            services.control.set(NAME, "somebody else", max_concurrency=4)
+            yield services
 
     monkeypatch.setattr(output, "opened_desk", meanwhile)
     assert "max_concurrency=4, partitions_per_batch=14" in run("set", NAME, "partitions_per_batch=14")

@@ -30,7 +30,7 @@ Days = tuple[dt.date, ...]
 
 @dataclass
 class Paving:
-    """A road that remembers what was landed and staged, and builds shadows as tests do."""
+    """A pipeline that remembers what was landed and staged, and builds shadows as tests do."""
 
     world: World
     landed: set[dt.date] = field(default_factory=set)
@@ -65,13 +65,17 @@ class Runs:
         )
         monkeypatch.setattr(batches, "time", looks)
         monkeypatch.setattr(batches, "_LOOK_SECONDS", 60.0)
-        desk = SimpleNamespace(gatekeeper=world.gatekeeper, conductor=world.conductor)
-        monkeypatch.setattr(batches, "desk_of", lambda *_: desk)
+        services = SimpleNamespace(gatekeeper=world.gatekeeper, conductor=world.conductor)
+        monkeypatch.setattr(batches, "desk_of", lambda *_: services)
         monkeypatch.setattr(batches, "_report", lambda *_: None)
-        self.world, self.road, self.count = world, Paving(world), 0
+        self.world, self.pipeline, self.count = world, Paving(world), 0
         settings = SimpleNamespace(lease=HOUR, gate_wait=dt.timedelta(minutes=1), query_timeout=HOUR)
         self.application: Any = SimpleNamespace(
-            ledger=world.ledger, road=self.road, settings=settings, clock=clock, session=lambda *_: nullcontext()
+            ledger=world.ledger,
+            pipeline=self.pipeline,
+            settings=settings,
+            clock=clock,
+            session=lambda *_: nullcontext(),
         )
 
     def work(self) -> bool:
@@ -83,8 +87,8 @@ class Runs:
         world, days = self.world, self.world.scheduler.requests[-1].days
         unit = world.ledger.unit(world.campaign().unit)
         done: Mapping[str, Callable[[Days], None]] = {
-            "raw": self.road.landed.update,
-            "staging": self.road.staged.update,
+            "raw": self.pipeline.landed.update,
+            "staging": self.pipeline.staged.update,
         }
         try:
             for layer, note in done.items():
@@ -141,8 +145,8 @@ def test_what_is_landed_and_staged_passes_no_gate_and_is_charged_nothing(
     world = opened()
     runs = Runs(world, monkeypatch)
     world.control.launch(NAME)
-    runs.road.landed = set(CANARIES)
-    runs.road.staged = {CANARIES[0]}
+    runs.pipeline.landed = set(CANARIES)
+    runs.pipeline.staged = {CANARIES[0]}
     assert runs.work()
     assert runs.batches() == [("staging", CANARIES[1:]), ("shadow", CANARIES)]
 
@@ -175,7 +179,7 @@ def test_a_budget_that_begins_anew_before_anybody_was_stopped_stops_nothing(
     world.released({d: [1, 2, 3] for d in CANARIES})
     runs = Runs(world, monkeypatch)
     world.control.launch(NAME)
-    runs.road.landed = runs.road.staged = set(CANARIES)
+    runs.pipeline.landed = runs.pipeline.staged = set(CANARIES)
     spent = world.gatekeeper.begin(NAME, Batch("sales", CANARIES), "run_0", HOUR)
     assert isinstance(spent, Attempt)
     world.ledger.end_attempt(spent.number, AttemptState.failed)

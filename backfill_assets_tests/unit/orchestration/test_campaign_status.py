@@ -15,7 +15,7 @@ from backfill_assets.core.certificate import Certificate, Prints, Recomputation,
 from backfill_assets.core.days import day_range
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Unit
-from backfill_assets.orchestration.backfills import desk_of
+from backfill_assets.orchestration.backfills import services_of
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
@@ -27,7 +27,7 @@ LIMITED = {"execution": {"budget": {"bytes_read_per_day": "5GB", "wall_time": "6
 def shown(house: House, capsys: pytest.CaptureFixture[str], *, as_json: bool) -> str:
     show = standing_as_json if as_json else say_standing
     with dg.DagsterInstance.ephemeral() as instance:
-        show(house.application, desk_of(house.application, instance).standings.of(NAME))
+        show(house.application, services_of(house.application, instance).standings.of(NAME))
     return capsys.readouterr().out
 
 

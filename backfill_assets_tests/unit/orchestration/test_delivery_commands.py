@@ -136,12 +136,12 @@ def test_a_prefix_means_a_folder_and_none_whose_name_only_begins_so(house: House
     assert withdrawn() == set(paths)
     run("withdraw", "sales", "--prefix", prefix, "--undo", "--reason", "it was right")
     assert withdrawn() == {paths[1], paths[3]}
-    desk = house.application.delivery_desk
+    services = house.application.delivery_commands
     with pytest.raises(SourceError, match=r"x/shop_1/.* and 1 more: not among the sources any more"):
-        desk.reland(NO_SPARK, "sales", Chosen(prefix=prefix), "the disk was bad")
+        services.reland(NO_SPARK, "sales", Chosen(prefix=prefix), "the disk was bad")
     for chosen in (Chosen(prefix="x/shop_10"), Chosen(days=(D2,))):
         with pytest.raises(ArgumentError, match=re.escape(f"no delivery in force fits {chosen}; see:")):
-            desk.reland(NO_SPARK, "sales", chosen, "the disk was bad")
+            services.reland(NO_SPARK, "sales", chosen, "the disk was bad")
 
 
 @pytest.mark.usefixtures("clock_of_the_house")

@@ -85,29 +85,29 @@ def test_only_launches_that_there_are_are_known(scene: Scene) -> None:
 
 
 def test_the_newest_materialization_of_each_day_says_its_release_or_that_it_has_none(scene: Scene) -> None:
-    assert scene.log.told("sales") == {}
+    assert scene.log.reported("sales") == {}
     for at, release in ((D1, "r_1"), (D2, "r_1"), (D1, "r_2"), (D2, "")):
         scene.materialized("sales", at, release)
-    assert scene.log.told("sales") == {D1: "r_2", D2: ""}
-    assert scene.log.told("totals") == {}
+    assert scene.log.reported("sales") == {D1: "r_2", D2: ""}
+    assert scene.log.reported("totals") == {}
 
 
 def test_what_is_told_of_a_release_is_found_again_on_these_days_and_no_others(scene: Scene) -> None:
     releases = scene.released({D1: [1], D2: [2]})
-    scene.log.tell(releases["sales"], [D2])
-    told = scene.log.told("sales")
-    assert (list(told), releases["sales"] in told[D2].split(", ")) == ([D2], True)
-    assert scene.log.told("totals") == {}
+    scene.log.report(releases["sales"], [D2])
+    reported = scene.log.reported("sales")
+    assert (list(reported), releases["sales"] in reported[D2].split(", ")) == ([D2], True)
+    assert scene.log.reported("totals") == {}
 
 
 def test_a_rollback_is_told_as_a_release_of_its_own(scene: Scene) -> None:
     releases = scene.released({D1: [1], D2: [2]})
-    scene.log.tell(releases["sales"], [D1, D2])
+    scene.log.report(releases["sales"], [D1, D2])
     done = scene.house.application.rollback.execute(releases["sales"], "wrong model")
     scene.kept.datasets[done.release] = "sales"
-    scene.log.tell(done.release, [D2])
-    told = scene.log.told("sales")
-    assert (releases["sales"] in told[D1].split(", "), told[D2]) == (True, done.release)
+    scene.log.report(done.release, [D2])
+    reported = scene.log.reported("sales")
+    assert (releases["sales"] in reported[D1].split(", "), reported[D2]) == (True, done.release)
     if scene.instance is not None:
         said = last_metadata(scene.instance, asset_key(Layer.published, "sales"), [D2])[D2]
         assert (said["undoes"], said["reason"], "launch" in said) == (releases["sales"], "wrong model", False)
@@ -115,7 +115,7 @@ def test_a_rollback_is_told_as_a_release_of_its_own(scene: Scene) -> None:
 
 def test_a_repair_is_noted_without_publishing_anything(scene: Scene) -> None:
     scene.log.note("sales", "removed what was left over")
-    assert scene.log.told("sales") == {}
+    assert scene.log.reported("sales") == {}
 
 
 def test_dagster_shows_a_repair_beside_the_published_asset(house: House) -> None:
@@ -135,12 +135,12 @@ def test_the_command_tells_dagster_of_a_release_that_it_never_heard_of(
         monkeypatch.setenv("DAGSTER_HOME", str(home))
     listed = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "300"})
     assert (listed.exit_code, "Dagster was not told" in listed.output) == (0, True), listed.output
-    mended = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
-    assert (mended.exit_code, mended.output.count("tells Dagster of the release")) == (0, 2), mended.output
+    results = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
+    assert (results.exit_code, results.output.count("tells Dagster of the release")) == (0, 2), results.output
     with open_instance(home, batched_sqlite(home)) as instance:
-        told = DagsterEventLog(instance, house.application).told("totals")
+        reported = DagsterEventLog(instance, house.application).reported("totals")
     known = {r.manifest.release for r in house.world.ledger.releases(unit=unit.id)}
-    assert {d: set(said.split(", ")) for d, said in told.items()} == {D1: known, D2: known}
+    assert {d: set(said.split(", ")) for d, said in reported.items()} == {D1: known, D2: known}
     again = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
     assert "there was nothing that could be mended" in again.output
     assert json.loads(CliRunner().invoke(app, ["doctor", "--repair", "--json"]).stdout) == {

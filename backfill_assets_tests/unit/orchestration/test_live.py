@@ -20,7 +20,7 @@ from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.sensors import LATE_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import RemoteNote
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
 
@@ -100,9 +100,9 @@ def test_a_release_group_has_one_live_job_with_all_its_assets(application: Appli
 @pytest.mark.faults
 @pytest.mark.parametrize("local", ["2024-03-10T04:30", "2024-03-11T04:30", "2024-11-04T04:30"])
 def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(
-    told: Told, application: Application, local: str
+    observed: Observed, application: Application, local: str
 ) -> None:
-    told.injected(f"a tick of a schedule at {local} in New York")
+    observed.injected(f"a tick of a schedule at {local} in New York")
     schedule = definitions_of(application).resolve_schedule_def("daily_rides")
     assert schedule.cron_schedule == "30 4 * * *"
     assert schedule.execution_timezone == "America/New_York"
@@ -110,7 +110,7 @@ def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(
     data = _tick(application, moment)
     (request,) = data.run_requests or []
     assert request.partition_key == str(moment.date() - dt.timedelta(days=1))
-    told.found(f"the run of {request.partition_key}")
+    observed.found(f"the run of {request.partition_key}")
 
 
 @pytest.mark.parametrize(("offset", "newest"), [(-2, "2024-03-08"), (0, "2024-03-10"), (1, "2024-03-10")])

@@ -13,7 +13,7 @@ from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.text import number_of
-from backfill_assets.orchestration.backfills import Desk, desk_of
+from backfill_assets.orchestration.backfills import Services, services_of
 from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.specifications import NAME, specification
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
@@ -42,7 +42,7 @@ def planned(house: House) -> Campaign:
     return house.application.ledger.add_campaign(Campaign(SPECIFICATION, plan, knobs, now), entry)
 
 
-def led_to_its_end(house: House, desk: Desk, scheduler: Scheduler) -> list[BackfillRequest]:
+def led_to_its_end(house: House, services: Services, scheduler: Scheduler) -> list[BackfillRequest]:
     """Build what each backfill asks for until nothing is launched any more; the backfills."""
     unit = house.world.ledger.unit(house.world.ledger.campaign(NAME).unit)
     built = 0
@@ -51,23 +51,23 @@ def led_to_its_end(house: House, desk: Desk, scheduler: Scheduler) -> list[Backf
         for name in request.layers:
             house.world.build(unit, name, {d: [1] for d in request.days})
         built, scheduler.at_work = built + 1, []
-        desk.conductor.conduct(NAME)
+        services.conductor.conduct(NAME)
     return scheduler.requests
 
 
 def test_a_campaign_with_canaries_launches_the_steps_of_its_plan_and_no_others(house: House) -> None:
-    plan, scheduler, told = planned(house).plan, Scheduler(), list[Notice]()
+    plan, scheduler, observed = planned(house).plan, Scheduler(), list[Notice]()
     with dg.DagsterInstance.ephemeral() as instance:
-        desk = desk_of(house.application, instance)
-        conductor = replace(desk.conductor, backfills=scheduler)
-        control = replace(desk.control, conductor=conductor, tell=lambda _, notice, __: told.append(notice))
+        services = services_of(house.application, instance)
+        conductor = replace(services.conductor, backfills=scheduler)
+        control = replace(services.control, conductor=conductor, notify=lambda _, notice, __: observed.append(notice))
         control.launch(NAME)
-        requests = led_to_its_end(house, replace(desk, conductor=conductor), scheduler)
+        requests = led_to_its_end(house, replace(services, conductor=conductor), scheduler)
     steps = {step.kind: step for step in plan.steps}
     assert [step.kind for step in plan.steps[:4]] == [
         StepKind.announce, StepKind.open_unit, StepKind.canary, StepKind.rest,
     ]  # fmt: skip
-    assert told[0] is Notice.announced
+    assert observed[0] is Notice.announced
     (unit,) = house.world.ledger.units()
     assert unit.targets == dict.fromkeys(BOTH, steps[StepKind.open_unit].days)
     chunk = house.application.dataset("sales").chunk_days

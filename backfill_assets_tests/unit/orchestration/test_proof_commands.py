@@ -75,9 +75,9 @@ def test_what_differs_is_shown_with_its_rows_and_ends_with_exit_code_1(house: Ho
     assert "differs" in done.output
     assert "2026-01-02: old is 'as configured', new is 'another engine'" in done.output
     assert "did not pass" in done.output
-    told = json.loads(run("prove", "sales", "--partitions", "2026-01-02", "--json").output)
-    assert [(one["passed"], one["days"], len(one["disagreements"])) for one in told] == [(False, ["2026-01-02"], 1)]
-    assert told[0]["hash"]
+    observed = json.loads(run("prove", "sales", "--partitions", "2026-01-02", "--json").output)
+    assert [(one["passed"], one["days"], len(one["disagreements"])) for one in observed] == [(False, ["2026-01-02"], 1)]
+    assert observed[0]["hash"]
 
 
 @pytest.mark.usefixtures("engine")

@@ -14,7 +14,7 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import day
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.orchestration.house import BOTH, House, materialize
 
 pytestmark = pytest.mark.slow
@@ -33,43 +33,45 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 @pytest.mark.faults
-def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing(told: Told, house: House) -> None:
-    told.injected("a launch whose days another has released since it was made")
+def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing(
+    observed: Observed, house: House
+) -> None:
+    observed.injected("a launch whose days another has released since it was made")
     unit = house.released({D1: [1], D2: [2]})
     before = (house.world.ledger.releases(), house.world.ledger.attempts())
     assert materialize(house, "sales/shadow", "totals/shadow", "sales/published", "totals/published") == ""
     assert [u.id for u in house.world.ledger.units()] == [unit.id]
     assert (house.world.ledger.releases(), house.world.ledger.attempts()) == before
     assert house.world.ledger.unit(unit.id).state is UnitState.published
-    told.found(f"it ends well; {unit.id} is the only unit, and nothing was built or released again")
+    observed.found(f"it ends well; {unit.id} is the only unit, and nothing was built or released again")
 
 
 @pytest.mark.faults
 def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them(
-    told: Told, house: House
+    observed: Observed, house: House
 ) -> None:
-    told.injected("after a release of two days: a late delivery, a new file, another release")
-    road = house.application.road
+    observed.injected("after a release of two days: a late delivery, a new file, another release")
+    pipeline = house.application.pipeline
     unit = house.released({D1: [1], D2: [2]})
-    assert all(road.stands(unit, name, (D1, D2)) for name in BOTH)
+    assert all(pipeline.stands(unit, name, (D1, D2)) for name in BOTH)
 
     house.world.ledger.add_deliveries(
         [Delivery("sales", D1, "late.csv", "f" * 64, 1, *[house.world.clock.now()] * 2, 1, 0)]
     )
-    assert not road.stands(unit, "sales", (D1, D2))
-    assert road.stands(unit, "sales", (D2,))
+    assert not pipeline.stands(unit, "sales", (D1, D2))
+    assert pipeline.stands(unit, "sales", (D2,))
 
     source = house.application.settings.sources / "x" / f"{D2}.csv"
     source.parent.mkdir()
     source.write_text("id,day,amount\n", encoding="utf-8")
-    assert not road.stands(unit, "sales", (D2,))
+    assert not pipeline.stands(unit, "sales", (D2,))
     source.unlink()
 
     house.released({D2: [3]})
-    assert not road.stands(unit, "sales", (D2,))
-    assert not road.stands(unit, "totals", (D2,))
-    assert road.stands(unit, "totals", (D1,))
-    told.found("each moves the day that it touches and no other")
+    assert not pipeline.stands(unit, "sales", (D2,))
+    assert not pipeline.stands(unit, "totals", (D2,))
+    assert pipeline.stands(unit, "totals", (D1,))
+    observed.found("each moves the day that it touches and no other")
 
 
 def test_a_backfill_that_found_some_days_built_elsewhere_opens_no_unit_for_the_rest_once_something_moved(

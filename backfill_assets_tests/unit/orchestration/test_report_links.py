@@ -170,5 +170,5 @@ def test_whatever_goes_wrong_before_the_report_fails_no_step_either(
 
 def test_reasons_and_values_in_the_sentence_are_no_markdown(house: House) -> None:
     unit = replace(house.unit({D1: [1]}, ("sales",)), live=True)
-    told = report_metadata(house.application, unit, logging.getLogger("test"))
-    assert isinstance(told["review"], dg.TextMetadataValue)
+    observed = report_metadata(house.application, unit, logging.getLogger("test"))
+    assert isinstance(observed["review"], dg.TextMetadataValue)

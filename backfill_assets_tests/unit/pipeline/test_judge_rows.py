@@ -78,8 +78,8 @@ def test_a_promise_of_one_column_makes_no_other_one_block() -> None:
     lenient = trips(checks={"rows_change": {"severity": "warn"}})
     seats = contract({"rows": {"seats": "any"}})
     assert verdict("change_rows", GOOD, lenient, seats, changed(tip=1)).passed
-    told = verdict("change_columns", GOOD, lenient, seats, changed(tip=1))
-    assert (told.found, told.refuses) == ("tip changed in 1 of 100 rows that both sides have", False)
+    observed = verdict("change_columns", GOOD, lenient, seats, changed(tip=1))
+    assert (observed.found, observed.refuses) == ("tip changed in 1 of 100 rows that both sides have", False)
     both = contract({"metrics": {"tip": "unchanged"}, "rows": {"seats": "any"}})
     assert verdict("change_rows", GOOD, lenient, both, changed(tip=1)).refuses
     assert verdict("change_rows", GOOD, trips(), seats, changed(tip=1)).refuses
@@ -103,18 +103,18 @@ def test_figures_of_an_added_column_have_nothing_to_be_compared_with() -> None:
 def test_rows_of_a_sum_that_blocks_nobody_are_only_told(config: dict[str, object]) -> None:
     lenient = trips(measures=MEASURES | {"tip": config})
     assert verdict("change_rows", GOOD, lenient, compared=changed(tip=1)).passed
-    told = verdict("change_columns", GOOD, lenient, compared=changed(tip=1))
-    assert (told.passed, told.refuses, told.severity) == (False, False, Severity.warn)
+    observed = verdict("change_columns", GOOD, lenient, compared=changed(tip=1))
+    assert (observed.passed, observed.refuses, observed.severity) == (False, False, Severity.warn)
 
 
 def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
     all_of_them = changed(city=4, seats=2, fare=3, tip=1)
-    told = verdict("change_columns", GOOD, trips(), compared=all_of_them)
+    observed = verdict("change_columns", GOOD, trips(), compared=all_of_them)
     # A tolerance of fare's total says nothing of its rows: errors in them may cancel out.
     changes = "city changed in 4, seats changed in 2, fare changed in 3"
-    assert told.found == f"{changes} of 100 rows that both sides have"
-    assert (told.passed, told.refuses) == (False, False)
-    assert "expected_row_change: {city: …} in a specification" in told.note
+    assert observed.found == f"{changes} of 100 rows that both sides have"
+    assert (observed.passed, observed.refuses) == (False, False)
+    assert "expected_row_change: {city: …} in a specification" in observed.note
     named = contract({"metrics": {"distinct_city": "any", "fare": "0% to 1%"}, "rows": {"seats": "any"}})
     assert verdict("change_columns", GOOD, trips(), named, all_of_them).passed
     strict = trips(checks={"columns_change": {"severity": "error"}})
@@ -125,8 +125,8 @@ def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
 def test_rows_of_a_first_publication_have_nothing_to_be_compared_with(check: str) -> None:
     first = verdict(check, replace(GOOD, published=NOTHING), trips(), compared=Compared())
     assert (first.passed, first.note) == (True, "nothing is published to compare with")
-    lacking = verdict(check, GOOD, trips(), compared=Compared())
-    assert (lacking.passed, lacking.found) == (False, "rows that were not compared")
+    missing = verdict(check, GOOD, trips(), compared=Compared())
+    assert (missing.passed, missing.found) == (False, "rows that were not compared")
 
 
 def test_only_added_columns_pass_the_schema_contract() -> None:

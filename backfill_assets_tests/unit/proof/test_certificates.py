@@ -31,7 +31,7 @@ class Engine:
         self.world, self.amounts = world, tuple(amounts)
         self.otherwise: dict[str, tuple[int, ...]] = {}
         self.asked: list[tuple[Sampled, str, Recomputation]] = []
-        self.road: dict[str, dict[dt.date, str]] = {name: dict(found) for name, found in RAW.items()}
+        self.pipeline: dict[str, dict[dt.date, str]] = {name: dict(found) for name, found in RAW.items()}
         self.meanwhile: Callable[[], object] = lambda: None
         self._ways: dict[str, str] = {}
 
@@ -55,7 +55,7 @@ class Engine:
 
     def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
         del dataset
-        return {name: dict(found) for name, found in self.road.items()}
+        return {name: dict(found) for name, found in self.pipeline.items()}
 
 
 def delivered(world: World, *days: dt.date) -> None:
@@ -186,8 +186,8 @@ def test_what_a_release_or_a_landing_does_meanwhile_is_theirs_and_all_else_is_na
         if not done:
             done.append(campaigns.released({day(7): [9]}))
             delivered(campaigns, day(7))
-            engine.road["raw"][day(7)] = "landed"
-            engine.road["staging"][day(8)] = "by somebody"
+            engine.pipeline["raw"][day(7)] = "landed"
+            engine.pipeline["staging"][day(8)] = "by somebody"
 
     engine.meanwhile = live
     (certificate,) = prover(campaigns, engine).prove(NAME)
@@ -211,10 +211,10 @@ def test_a_campaign_that_requires_a_certificate_is_neither_approved_nor_publishe
     campaigns: World,
 ) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
-    lacking = rf"requires a certificate .* of sales as it is now; get it with: backfill prove {NAME}"
-    with pytest.raises(ApprovalError, match=lacking):
+    missing = rf"requires a certificate .* of sales as it is now; get it with: backfill prove {NAME}"
+    with pytest.raises(ApprovalError, match=missing):
         campaigns.approve(campaign)
-    with pytest.raises(ApprovalError, match=lacking):
+    with pytest.raises(ApprovalError, match=missing):
         campaigns.campaign_publisher().release(unit.id)
     assert any("backfill prove" in refusal for refusal in campaigns.release().plan(NAME).refusals)
     certificate = proven(campaigns)

@@ -59,7 +59,7 @@ def test_metrics_rows_and_columns_that_change_stand_in_tables() -> None:
 def test_what_somebody_wrote_into_rows_and_names_does_not_reach_the_terminal_as_a_command() -> None:
     rows = DatasetDiff("sales", (MOVED,), (change(1, key="\x1b[2J\u202eA"),))
     text = as_markdown(
-        HistoryDiff("my\x9bbranch", "0" * 40, (rows, DatasetDiff("orders", fault="no \x1b]0;x\n\u202ey")))
+        HistoryDiff("my\x9bbranch", "0" * 40, (rows, DatasetDiff("orders", problem="no \x1b]0;x\n\u202ey")))
     )
     assert "shop &#92;x1b&#91;2J&#92;u202eA, id 1" in text
     assert "no \\x1b]0;x\n\\u202ey\n```" in text
@@ -83,7 +83,7 @@ def test_columns_that_come_go_or_change_their_type_are_named_even_if_no_row_diff
 
 
 def test_a_model_that_fails_is_told_with_its_message() -> None:
-    text = markdown(DatasetDiff("sales", fault="fact.sql: line 3: no such column ```x```"))
+    text = markdown(DatasetDiff("sales", problem="fact.sql: line 3: no such column ```x```"))
     assert "### `sales`: could not be computed" in text
     assert text.count("```") == 2
     assert "Nothing changes" not in text

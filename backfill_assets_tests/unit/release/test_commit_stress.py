@@ -15,7 +15,7 @@ from backfill_assets.core.release import CommitKind, DaySwap, Manifest, ReleaseK
 from backfill_assets.core.unit import UnitState
 from backfill_assets_tests.harness.tables import actions, content, day, rows_of
 from backfill_assets_tests.harness.world import World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.release.stress import (
     STOP,
     Model,
@@ -46,8 +46,10 @@ def test_the_model_gives_back_what_a_release_took() -> None:
 @pytest.mark.faults
 # Each engine lists the whole log before it reads or writes, so that late commits take longer than early ones.
 @pytest.mark.timeout(900 + 3 * COMMITS)
-def test_nothing_is_lost_and_nothing_is_mixed_when_many_processes_publish_at_once(told: Told, tmp_path: Path) -> None:
-    told.injected(f"{COMMITS} commits by {WRITERS} processes at once, {READERS} readers; seed {SEED}")
+def test_nothing_is_lost_and_nothing_is_mixed_when_many_processes_publish_at_once(
+    observed: Observed, tmp_path: Path
+) -> None:
+    observed.injected(f"{COMMITS} commits by {WRITERS} processes at once, {READERS} readers; seed {SEED}")
     writers = [start_writer(tmp_path, n, COMMITS // WRITERS, SEED) for n in range(WRITERS)]
     readers = [start_reader(tmp_path, n) for n in range(READERS)]
     for writer in writers:
@@ -62,8 +64,8 @@ def test_nothing_is_lost_and_nothing_is_mixed_when_many_processes_publish_at_onc
     assert_readers_saw_only(states, seen)
     assert world.doctor().examine() == ()
     versions = Counter(version for version, _ in seen)
-    told.found(f"{len(meant.releases)} commits, of them {len(meant.undone)} rollbacks, each with just its files")
-    told.found(f"{len(seen)} polls of {len(versions)} versions, none lost, none mixed")
+    observed.found(f"{len(meant.releases)} commits, of them {len(meant.undone)} rollbacks, each with just its files")
+    observed.found(f"{len(seen)} polls of {len(versions)} versions, none lost, none mixed")
     assert len(versions) > 1
     world.close()
 

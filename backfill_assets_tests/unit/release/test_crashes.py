@@ -16,11 +16,11 @@ from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.doctor.findings import RECONCILE
 from backfill_assets.release.publish import AlreadyReleased, Released
-from backfill_assets.release.reconcile import RepairKind
+from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World, explained, lost_ledger, repaired
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.release.crash import EXIT_CODES, start
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -29,15 +29,15 @@ DAYS = [day(0), day(1), day(2)]
 OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 
 
-def die(told: Told, world: World, what: str, target: str, where: str) -> None:
+def die(observed: Observed, world: World, what: str, target: str, where: str) -> None:
     step, _, count = where.partition(":")
-    told.injected(f"kill -9 of a {what} of {', '.join(world.homes)}, after {step} number {count}")
+    observed.injected(f"kill -9 of a {what} of {', '.join(world.homes)}, after {step} number {count}")
     process = start(world, what, target, where)
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
     # The dead holder's lock runs out.
     world.clock.advance(dt.timedelta(minutes=5))
-    told.found(*explained(world))
+    observed.found(*explained(world))
 
 
 def exit_codes(processes: Sequence[BaseProcess]) -> list[int | None]:
@@ -58,17 +58,17 @@ def waiting(world: World) -> str:
     ("where", "repair"),
     [
         ("manifest:1", None),
-        ("intend:1", RepairKind.abandoned),
-        ("commit:1", RepairKind.finalized),
+        ("intend:1", SettlementKind.abandoned),
+        ("commit:1", SettlementKind.finalized),
         ("finalize:1", None),
         ("seal:1", None),
     ],
 )
 def test_a_publication_is_true_exactly_when_it_is_in_the_delta_log(
-    told: Told, world: World, where: str, repair: RepairKind | None
+    observed: Observed, world: World, where: str, repair: SettlementKind | None
 ) -> None:
     unit = waiting(world)
-    die(told, world, "publish", unit, where)
+    die(observed, world, "publish", unit, where)
     committed = where in {"commit:1", "finalize:1", "seal:1"}
     assert world.content() == (NEW if committed else OLD)
     assert [r.kind for r in world.reconcile().run()] == ([repair] if repair else [])
@@ -83,9 +83,9 @@ def test_a_publication_is_true_exactly_when_it_is_in_the_delta_log(
 
 
 @pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
-def test_publishing_again_after_a_crash_needs_no_other_command(told: Told, world: World, where: str) -> None:
+def test_publishing_again_after_a_crash_needs_no_other_command(observed: Observed, world: World, where: str) -> None:
     unit = waiting(world)
-    die(told, world, "publish", unit, where)
+    die(observed, world, "publish", unit, where)
     outcome = world.publisher().release(unit)
     assert world.content() == NEW
     assert world.ledger.unit(unit).state is UnitState.published
@@ -96,9 +96,9 @@ def test_publishing_again_after_a_crash_needs_no_other_command(told: Told, world
 
 
 @pytest.mark.parametrize("where", ["manifest:1", "intend:1", "commit:1", "finalize:1", "seal:1"])
-def test_a_repair_is_enough_after_a_crash_whatever_the_step(told: Told, world: World, where: str) -> None:
+def test_a_repair_is_enough_after_a_crash_whatever_the_step(observed: Observed, world: World, where: str) -> None:
     unit = waiting(world)
-    die(told, world, "publish", unit, where)
+    die(observed, world, "publish", unit, where)
     repaired(world)
     committed = where in {"commit:1", "finalize:1", "seal:1"}
     assert world.content() == (NEW if committed else OLD)
@@ -109,10 +109,10 @@ def test_a_repair_is_enough_after_a_crash_whatever_the_step(told: Told, world: W
 
 
 @pytest.mark.parametrize("where", ["intend:1", "commit:1", "finalize:1"])
-def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(told: Told, world: World, where: str) -> None:
+def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(observed: Observed, world: World, where: str) -> None:
     unit = waiting(world)
     release = world.publisher().release(unit).release
-    die(told, world, "rollback", release, where)
+    die(observed, world, "rollback", release, where)
     committed = where != "intend:1"
     assert world.content() == (OLD if committed else NEW)
     world.reconcile().run()
@@ -122,15 +122,15 @@ def test_a_rollback_is_true_exactly_when_it_is_in_the_delta_log(told: Told, worl
     repaired(world)
 
 
-def test_half_a_unit_is_taken_back(told: Told, two: World) -> None:
+def test_half_a_unit_is_taken_back(observed: Observed, two: World) -> None:
     two.released(OLD, "orders")
     two.released(OLD, "sales")
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
-    die(told, two, "publish", unit.id, "commit:1")
+    die(observed, two, "publish", unit.id, "commit:1")
     assert (two.content("orders"), two.content("sales")) == (NEW, OLD)
-    assert {r.kind for r in two.reconcile().run()} == {RepairKind.undone, RepairKind.abandoned}
+    assert {r.kind for r in two.reconcile().run()} == {SettlementKind.undone, SettlementKind.abandoned}
     assert (two.content("orders"), two.content("sales")) == (OLD, OLD)
     assert two.reconcile().run() == ()
     assert two.ledger.unit(unit.id).state is UnitState.open
@@ -140,8 +140,10 @@ def test_half_a_unit_is_taken_back(told: Told, two: World) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(told: Told, two: World, at: int) -> None:
-    told.injected(
+def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(
+    observed: Observed, two: World, at: int
+) -> None:
+    observed.injected(
         f"a unit loses a shadow after the first of two commits, and a crash before call {at} of taking that back"
     )
     two.released(OLD, "orders")
@@ -179,16 +181,16 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(t
     two.publisher().release(unit.id)
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
     repaired(two)
-    told.found(*seen, "both tables stand as before, and the same unit is released in the end")
+    observed.found(*seen, "both tables stand as before, and the same unit is released in the end")
 
 
-def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(told: Told, tmp_path: Path) -> None:
+def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(observed: Observed, tmp_path: Path) -> None:
     names = ("zones", "sales", "areas")
     world = World(tmp_path, ("zones", "sales<zones", "areas<sales"))
     unit = world.open_unit(dict.fromkeys(names, DAYS))
     for name in names:
         world.build(unit, name, NEW)
-    die(told, world, "publish", unit.id, "commit:2")
+    die(observed, world, "publish", unit.id, "commit:2")
     assert (world.content("zones"), world.content("sales"), world.content("areas")) == (NEW, NEW, {})
     world.reconcile().run()
     assert [world.content(name) for name in names] == [{}, {}, {}]
@@ -198,24 +200,24 @@ def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(told: Told
     world.close()
 
 
-def test_a_whole_unit_of_two_datasets_is_finished(told: Told, two: World) -> None:
+def test_a_whole_unit_of_two_datasets_is_finished(observed: Observed, two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
-    die(told, two, "publish", unit.id, "commit:2")
-    assert [r.kind for r in two.reconcile().run()] == [RepairKind.finalized] * 2
+    die(observed, two, "publish", unit.id, "commit:2")
+    assert [r.kind for r in two.reconcile().run()] == [SettlementKind.finalized] * 2
     assert two.ledger.unit(unit.id).state is UnitState.published
     assert (two.content("orders"), two.content("sales")) == (NEW, NEW)
     repaired(two)
 
 
-def test_half_a_unit_that_somebody_rewrote_is_left_alone(told: Told, two: World) -> None:
+def test_half_a_unit_that_somebody_rewrote_is_left_alone(observed: Observed, two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
-    die(told, two, "publish", unit.id, "commit:1")
+    die(observed, two, "publish", unit.id, "commit:1")
     write_deltalake(two.homes["orders"], rows_of({day(1): [99]}), mode="append")
-    assert {r.kind for r in two.reconcile().run()} == {RepairKind.stuck}
+    assert {r.kind for r in two.reconcile().run()} == {SettlementKind.stuck}
     assert two.content("orders") == NEW | {day(1): [2, 99]}
 
 
@@ -228,12 +230,12 @@ def test_an_intent_of_somebody_at_work_is_left_alone(world: World) -> None:
             seen.extend(r.kind for r in world.reconcile().run())
 
     world.publisher(look).release(unit)
-    assert seen == [RepairKind.busy]
+    assert seen == [SettlementKind.busy]
     assert world.content() == NEW
 
 
-def test_two_processes_release_a_unit_once(told: Told, world: World) -> None:
-    told.injected("two processes publish the same unit at once")
+def test_two_processes_release_a_unit_once(observed: Observed, world: World) -> None:
+    observed.injected("two processes publish the same unit at once")
     unit = waiting(world)
     before = world.tables["sales"].version()
     both = [start(world, "publish", unit, first_id=n) for n in (1000, 2000)]
@@ -241,20 +243,20 @@ def test_two_processes_release_a_unit_once(told: Told, world: World) -> None:
     assert world.tables["sales"].version() == before + 1
     assert world.content() == NEW
     assert world.doctor().examine() == ()
-    told.found("one has released it, the other finds it released; one commit")
+    observed.found("one has released it, the other finds it released; one commit")
 
 
 def test_the_doctor_does_not_take_a_release_that_died_after_its_commit_for_other_files(
-    told: Told, world: World
+    observed: Observed, world: World
 ) -> None:
-    die(told, world, "publish", waiting(world), "commit:1")
+    die(observed, world, "publish", waiting(world), "commit:1")
     found = world.doctor().examine()
     assert any(finding.remedy == RECONCILE for finding in found)
     assert not [finding.what for finding in found if "readers see other files" in finding.what]
 
 
-def test_two_processes_release_disjoint_units_at_once(told: Told, world: World) -> None:
-    told.injected("two processes publish units of different days of a table at once")
+def test_two_processes_release_disjoint_units_at_once(observed: Observed, world: World) -> None:
+    observed.injected("two processes publish units of different days of a table at once")
     world.released(OLD)
     units = []
     for d in (day(0), day(2)):
@@ -265,18 +267,18 @@ def test_two_processes_release_disjoint_units_at_once(told: Told, world: World) 
     assert exit_codes(both) == [0, 0]
     assert world.content() == {day(0): [2], day(1): [1], day(2): [2]}
     assert world.doctor().examine() == ()
-    told.found("both are released, and the day between them is as before")
+    observed.found("both are released, and the day between them is as before")
 
 
-def test_a_lost_ledger_is_rebuilt_from_the_manifests(told: Told, world: World) -> None:
-    told.injected("the ledger is lost")
+def test_a_lost_ledger_is_rebuilt_from_the_manifests(observed: Observed, world: World) -> None:
+    observed.injected("the ledger is lost")
     unit = waiting(world)
     release = world.publisher().release(unit).release
     world.clock.advance(dt.timedelta(minutes=1))
     part = world.rollback().execute(release, "one day", days=frozenset({day(1)})).release
     before = {r.manifest.release: (r.state, r.version, r.committed_at) for r in world.ledger.releases("sales")}
     found = lost_ledger(world)
-    assert {r.kind for r in found.reconcile().run()} == {RepairKind.rebuilt}
+    assert {r.kind for r in found.reconcile().run()} == {SettlementKind.rebuilt}
     assert found.reconcile().run() == ()
     after = {r.manifest.release: (r.state, r.version, r.committed_at) for r in found.ledger.releases("sales")}
     assert after == before
@@ -285,22 +287,22 @@ def test_a_lost_ledger_is_rebuilt_from_the_manifests(told: Told, world: World) -
     assert found.content() == OLD
     assert found.doctor().examine() == ()
     found.close()
-    told.found(f"{len(after)} releases are back as they were: {', '.join(after)}")
+    observed.found(f"{len(after)} releases are back as they were: {', '.join(after)}")
 
 
-def test_a_forged_manifest_is_not_believed(told: Told, world: World) -> None:
-    told.injected("the ledger is lost, and a manifest beside the table names somebody else")
+def test_a_forged_manifest_is_not_believed(observed: Observed, world: World) -> None:
+    observed.injected("the ledger is lost, and a manifest beside the table names somebody else")
     release = world.released(OLD)
     path = world.homes["sales"] / "_releases" / f"{release}.json"
     path.write_text(path.read_text().replace('"by":"ada"', '"by":"eve"'))
     found = lost_ledger(world)
-    assert [r.kind for r in found.reconcile().run()] == [RepairKind.forged]
+    assert [r.kind for r in found.reconcile().run()] == [SettlementKind.forged]
     assert found.ledger.releases("sales") == ()
     # What no repair may decide: the manifest that was committed is only in a backup.
-    assert [(f.what, f.cure) for f in found.doctor().examine()] == [
+    assert [(f.what, f.repair) for f in found.doctor().examine()] == [
         (f"release {release} is in the Delta log of sales, but not in the ledger", None),
         (f"the manifest of release {release} on disk is not the one that was committed", None),
     ]
     assert found.content() == OLD
     found.close()
-    told.found("reconcile calls it forged and takes no release from it")
+    observed.found("reconcile calls it forged and takes no release from it")

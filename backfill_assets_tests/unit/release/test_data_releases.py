@@ -17,7 +17,7 @@ from backfill_assets.core.release import Manifest, ReleaseState
 from backfill_assets.delta import reading
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
-from backfill_assets.release.reconcile import RepairKind
+from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import day, layout
@@ -90,7 +90,7 @@ def test_a_table_that_cannot_be_written_is_no_reason_for_a_release_to_fail(
     (finding,) = campaigns.doctor().examine()
     assert "data_releases is not what the ledger says of 1 releases" in finding.what
     (repair,) = campaigns.reconcile().run()
-    assert repair.kind is RepairKind.projected
+    assert repair.kind is SettlementKind.projected
     assert campaigns.doctor().examine() == ()
 
 
@@ -111,7 +111,7 @@ def test_a_row_that_somebody_altered_is_found_and_mended(campaigns: World) -> No
     assert campaigns.data_releases.refresh() is False
     assert [release in f.what for f in campaigns.doctor().examine()] == [True]
     (repair,) = campaigns.reconcile().run()
-    assert repair.kind is RepairKind.projected
+    assert repair.kind is SettlementKind.projected
     assert [row["reason"] for row in rows(campaigns)] == ["by hand"]
     assert campaigns.doctor().examine() == ()
 

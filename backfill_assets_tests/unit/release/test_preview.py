@@ -20,7 +20,7 @@ def test_each_day_comes_from_the_attempt_that_its_evidence_names(campaigns: Worl
     (shown,) = Preview(campaigns.ledger, catalogue).show(unit.id)
     first, second = (f"_shadow/{unit.id}/{number}" for number in (1, 2))
     assert catalogue.views == {"sales": (unit.id, DAYS, {first: (DAYS[0],), second: (DAYS[1],)})}
-    assert (shown.view, shown.new, shown.lacking) == ("preview.sales", DAYS, ())
+    assert (shown.view, shown.new, shown.missing) == ("preview.sales", DAYS, ())
 
 
 def test_days_without_passing_evidence_are_shown_as_they_are_published(campaigns: World) -> None:
@@ -29,7 +29,7 @@ def test_days_without_passing_evidence_are_shown_as_they_are_published(campaigns
     campaigns.build(unit, "sales", {DAYS[1]: [2]}, passed=False)
     catalogue = campaigns.previews
     (shown,) = Preview(campaigns.ledger, catalogue).show(unit.id)
-    assert (shown.new, shown.lacking) == ((DAYS[0],), DAYS[1:])
+    assert (shown.new, shown.missing) == ((DAYS[0],), DAYS[1:])
     assert catalogue.views["sales"][1] == (DAYS[0],)
 
 

@@ -19,11 +19,11 @@ from backfill_assets.core.errors import (
 from backfill_assets.core.expected_change import Change, Clause, Contract
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
-from backfill_assets.evidence.readiness import Fault
+from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import LEASE, World
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 
 DAYS = [day(0), day(1), day(2)]
 
@@ -67,7 +67,7 @@ def test_a_day_without_evidence_keeps_the_whole_unit_back(world: World) -> None:
     assert f"backfill status {unit.id}" in str(refusal.value)
     assert world.content() == {}
     assert not world.tables["sales"].exists()
-    assert [f.fault for f in world.publisher().missing(unit.id)] == [Fault.missing]
+    assert [f.reason for f in world.publisher().blockers(unit.id)] == [Blocker.missing]
 
 
 def test_a_failed_check_keeps_the_whole_unit_back(world: World) -> None:
@@ -85,30 +85,30 @@ def test_changed_inputs_make_only_their_day_stale(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.basis.changed["sales", day(1)] = "a late file"
-    (fault,) = world.publisher().missing(unit.id)
-    assert (fault.day, fault.fault) == (day(1), Fault.inputs_moved)
+    (blocker,) = world.publisher().blockers(unit.id)
+    assert (blocker.day, blocker.reason) == (day(1), Blocker.inputs_moved)
 
 
-@pytest.mark.faults
-def test_changed_code_makes_all_days_stale(told: Told, world: World) -> None:
-    told.injected("the code of a model moves after its days have passed")
+@pytest.mark.blockers
+def test_changed_code_makes_all_days_stale(observed: Observed, world: World) -> None:
+    observed.injected("the code of a model moves after its days have passed")
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.basis.codes["sales"] = "n3w"
-    missing = world.publisher().missing(unit.id)
-    assert {(f.day, f.fault) for f in missing} == {(d, Fault.code_moved) for d in DAYS}
+    missing = world.publisher().blockers(unit.id)
+    assert {(f.day, f.reason) for f in missing} == {(d, Blocker.code_moved) for d in DAYS}
     world.build(unit, "sales", {d: [2] for d in DAYS})
     world.publisher().release(unit.id)
     assert world.content() == {d: [2] for d in DAYS}
     assert world.doctor().examine() == ()
-    told.found(*(f"{fault.day} {fault.fault}" for fault in missing))
+    observed.found(*(f"{blocker.day} {blocker.reason}" for blocker in missing))
 
 
 def test_another_contract_makes_all_days_stale(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.ledger.set_contract(unit.id, Contract((Clause((), {"row_count": Change(0, 0)}),)))  # type: ignore[arg-type]
-    assert {f.fault for f in world.publisher().missing(unit.id)} == {Fault.contract_moved}
+    assert {f.reason for f in world.publisher().blockers(unit.id)} == {Blocker.contract_moved}
 
 
 def test_a_late_row_makes_only_its_day_stale(world: World) -> None:
@@ -130,7 +130,7 @@ def test_a_compaction_with_equal_content_does_not_matter(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [4] for d in DAYS})
     DeltaTable(world.homes["sales"]).optimize.compact()
-    assert world.publisher().missing(unit.id) == ()
+    assert world.publisher().blockers(unit.id) == ()
     outcome = world.publisher().release(unit.id)
     assert world.content() == {d: [4] for d in DAYS}
     removed = world.ledger.release(outcome.release).manifest.removed
@@ -143,10 +143,10 @@ def test_content_is_read_only_for_days_whose_layout_moved(world: World) -> None:
     world.released({d: [1] for d in DAYS})
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [2] for d in DAYS})
-    world.publisher().missing(unit.id)
+    world.publisher().blockers(unit.id)
     assert world.fingerprints.asked == []
     write_deltalake(world.homes["sales"], rows_of({day(1): [99]}), mode="append")
-    world.publisher().missing(unit.id)
+    world.publisher().blockers(unit.id)
     assert world.fingerprints.asked == [("sales", (day(1),))]
 
 
@@ -155,9 +155,9 @@ def test_lost_shadow_files_make_their_day_stale(world: World) -> None:
     world.build(unit, "sales", {d: [1] for d in DAYS})
     (lost,) = world.ledger.evidence(unit.id)["sales", day(2)].shadow_files
     (world.homes["sales"] / lost.path).unlink()
-    (fault,) = world.publisher().missing(unit.id)
-    assert (fault.day, fault.fault) == (day(2), Fault.shadow_moved)
-    assert lost.path in fault.detail
+    (blocker,) = world.publisher().blockers(unit.id)
+    assert (blocker.day, blocker.reason) == (day(2), Blocker.shadow_moved)
+    assert lost.path in blocker.detail
 
 
 def test_an_approval_is_for_exactly_its_evidence(world: World) -> None:
@@ -197,9 +197,9 @@ def test_a_live_day_published_meanwhile_is_kept(world: World) -> None:
     assert world.content() == {day(0): [1], day(1): [1], day(2): [1], day(3): [9]}
 
 
-@pytest.mark.faults
-def test_a_live_day_published_between_checks_and_commit_is_kept(told: Told, world: World) -> None:
-    told.injected("a live day is appended between the checks of a publication and its commit")
+@pytest.mark.blockers
+def test_a_live_day_published_between_checks_and_commit_is_kept(observed: Observed, world: World) -> None:
+    observed.injected("a live day is appended between the checks of a publication and its commit")
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [1] for d in DAYS})
     world.released({day(3): [9]})
@@ -217,7 +217,7 @@ def test_a_live_day_published_between_checks_and_commit_is_kept(told: Told, worl
     assert world.ledger.releases(unit=unit.id)[0].manifest.release == outcome.release
     (foreign,) = world.doctor().examine()
     assert re.fullmatch(r"sales: version 2 \(WRITE, .*\) is no release", foreign.what)
-    told.found(f"released as {outcome.release}, and {day(4)} has its row {world.content()[day(4)]}")
+    observed.found(f"released as {outcome.release}, and {day(4)} has its row {world.content()[day(4)]}")
 
 
 def test_a_day_rewritten_between_checks_and_commit_is_checked_again(world: World) -> None:
@@ -308,9 +308,9 @@ def test_of_a_day_that_was_built_and_not_checked_nobody_says_that_it_was_rewritt
     unchecked = replace(evidence, basis=replace(evidence.basis, published=""), verdicts=())
     attempt = world.ledger.start_attempt(unit.id, "sales", [day(0)], "run", LEASE)
     world.ledger.add_evidence(attempt.number, [replace(unchecked, attempt=attempt.number)])
-    found = world.publisher().missing(unit.id)
-    assert Fault.incomplete in {fault.fault for fault in found}
-    assert Fault.published_moved not in {fault.fault for fault in found}
+    found = world.publisher().blockers(unit.id)
+    assert Blocker.incomplete in {blocker.reason for blocker in found}
+    assert Blocker.published_moved not in {blocker.reason for blocker in found}
 
 
 def test_several_datasets_are_released_together(two: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.unit import UnitState
-from backfill_assets.doctor.findings import Finding, Gravity
+from backfill_assets.doctor.findings import Finding, FindingSeverity
 from backfill_assets_tests.harness.tables import content, day, rows_of, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World
 
@@ -137,7 +137,7 @@ def test_a_healthy_world_has_no_findings(world: World) -> None:
     assert world.doctor().examine() == ()
 
 
-def findings(world: World, gravity: Gravity, text: str) -> list[Finding]:
+def findings(world: World, gravity: FindingSeverity, text: str) -> list[Finding]:
     return [f for f in world.doctor().examine() if f.severity is gravity and text in f.what]
 
 
@@ -145,7 +145,7 @@ def test_a_missing_file_is_found(world: World) -> None:
     world.released({d: [1] for d in DAYS})
     (file,) = world.tables["sales"].active()[day(1)]
     (world.homes["sales"] / file.path).unlink()
-    (finding,) = findings(world, Gravity.error, "files that readers see are gone")
+    (finding,) = findings(world, FindingSeverity.error, "files that readers see are gone")
     assert file.path in finding.what
     assert world.doctor().examine()[0] == finding
 
@@ -155,13 +155,13 @@ def test_a_release_that_cannot_be_restored_is_found(world: World) -> None:
     (file,) = world.tables["sales"].active()[day(1)]
     release = world.released({d: [2] for d in DAYS})
     (world.homes["sales"] / file.path).unlink()
-    assert findings(world, Gravity.warning, f"release {release} cannot be rolled back for 2026-01-02")
+    assert findings(world, FindingSeverity.warning, f"release {release} cannot be rolled back for 2026-01-02")
 
 
 def test_a_foreign_writer_is_found(world: World) -> None:
     world.released({d: [1] for d in DAYS})
     write_deltalake(world.homes["sales"], rows_of({day(1): [9]}), mode="append")
-    (finding,) = findings(world, Gravity.warning, "is no release")
+    (finding,) = findings(world, FindingSeverity.warning, "is no release")
     assert "version 2" in finding.what
 
 
@@ -170,7 +170,7 @@ def test_a_release_that_the_ledger_lacks_is_found(world: World, tmp_path: Path) 
     world.close()
     (tmp_path / "ledger.db").unlink()
     fresh = World(tmp_path)
-    assert findings(fresh, Gravity.error, "but not in the ledger")
+    assert findings(fresh, FindingSeverity.error, "but not in the ledger")
     fresh.reconcile().run()
     assert fresh.doctor().examine() == ()
     fresh.close()
@@ -180,16 +180,16 @@ def test_a_release_that_the_delta_log_lacks_is_found(world: World, tmp_path: Pat
     world.released({d: [1] for d in DAYS})
     log = world.homes["sales"] / "_delta_log"
     (log / f"{1:020}.json").unlink()
-    assert findings(world, Gravity.error, "but not in the Delta log")
+    assert findings(world, FindingSeverity.error, "but not in the Delta log")
 
 
 def test_a_forged_manifest_is_found(world: World) -> None:
     release = world.released({d: [1] for d in DAYS})
     path = world.homes["sales"] / "_releases" / f"{release}.json"
     path.write_text(path.read_text().replace('"by":"ada"', '"by":"eve"'))
-    assert findings(world, Gravity.error, "is not the one that was committed")
+    assert findings(world, FindingSeverity.error, "is not the one that was committed")
     path.unlink()
-    assert findings(world, Gravity.warning, "has no manifest beside its table")
+    assert findings(world, FindingSeverity.warning, "has no manifest beside its table")
 
 
 def test_an_attempt_whose_lease_is_over_is_found(world: World) -> None:
@@ -197,7 +197,7 @@ def test_an_attempt_whose_lease_is_over_is_found(world: World) -> None:
     world.ledger.start_attempt(unit.id, "sales", DAYS, "run_7", LEASE)
     assert world.doctor().examine() == ()
     world.clock.advance(LEASE + HOUR)
-    (finding,) = findings(world, Gravity.warning, "its lease is over")
+    (finding,) = findings(world, FindingSeverity.warning, "its lease is over")
     assert "run_7" in finding.what
 
 
@@ -205,7 +205,7 @@ def test_an_old_open_unit_is_mentioned(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.clock.advance(dt.timedelta(days=7))
     (finding,) = world.doctor().examine()
-    assert finding.severity is Gravity.info
+    assert finding.severity is FindingSeverity.info
     assert f"backfill discard {unit.id}" in finding.remedy
 
 

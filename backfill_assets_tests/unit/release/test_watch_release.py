@@ -46,7 +46,7 @@ class Sums:
 def watcher(campaigns: World, consumers: Mapping[str, Consumer] = FINANCE) -> WatchRelease:
     dataset = campaigns.datasets["sales"].model_copy(update={"consumers": dict(consumers)})
     own = replace(campaigns.warehouse(), catalog=Catalog({"sales": loaded(dataset, campaigns.folder)}))
-    return WatchRelease(own, Sums(campaigns), campaigns.notifier().tell)
+    return WatchRelease(own, Sums(campaigns), campaigns.notifier().notify)
 
 
 def corrected(campaigns: World, **changes: object) -> str:

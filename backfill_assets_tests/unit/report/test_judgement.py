@@ -137,8 +137,8 @@ def test_good_news_tell_days_checks_certificates_golden_sources_and_what_it_wait
 
 
 def test_after_a_rollback_days_that_were_rewritten_since_are_not_said_to_be_as_before() -> None:
-    back, anew = (replace(DAYS[0], state=state) for state in (DayState.rolled_back, DayState.rewritten))
-    assert sentence((), (back, back, anew), state=UnitState.rolled_back) == (
+    back, read_again = (replace(DAYS[0], state=state) for state in (DayState.rolled_back, DayState.rewritten))
+    assert sentence((), (back, back, read_again), state=UnitState.rolled_back) == (
         "Rolled back: readers see 2 days as they were before; 1 day rewritten since."
     )
 
@@ -154,17 +154,17 @@ def series(metric: str, *figures: tuple[int | None, int | None]) -> Series:
 
 
 def test_days_that_had_no_row_are_told_although_no_metric_of_the_others_changes() -> None:
-    told = (series("row_count", (2, 2), (None, 4), (0, 4)), series("fare", (10, 10), (None, 40), (None, 40)))
-    assert "no metric" not in sentence((), series=told)
-    assert "; 2 of 3 days had no published row before." in sentence((), series=told)
+    observed = (series("row_count", (2, 2), (None, 4), (0, 4)), series("fare", (10, 10), (None, 40), (None, 40)))
+    assert "no metric" not in sentence((), series=observed)
+    assert "; 2 of 3 days had no published row before." in sentence((), series=observed)
 
 
 def test_a_metric_that_comes_from_nothing_or_goes_to_nothing_is_named() -> None:
     rows = series("row_count", (2, 2), (2, 2), (2, 2))
-    told = sentence(
+    observed = sentence(
         (), series=(rows, series("refunds", (0, 1000), (None, 5), (5, 5)), series("tip", (3, None), (1, 1)))
     )
-    assert "; refunds comes from nothing on 2 days; tip goes to nothing on 1 day." in told
+    assert "; refunds comes from nothing on 2 days; tip goes to nothing on 1 day." in observed
     assert "no metric changes" in sentence((), series=(rows, series("refunds", (0, 0), (None, None), (5, 5))))
 
 

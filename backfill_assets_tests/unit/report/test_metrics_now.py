@@ -79,25 +79,25 @@ def test_open_units_are_listed_until_they_are_released(world: World) -> None:
 
 def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(campaigns: World) -> None:
     campaign, unit = campaigns.launched()
-    told = []
+    observed = []
 
-    def tell() -> None:
+    def notify() -> None:
         (found,) = metrics(campaigns).all().campaigns
-        told.append((found.state, found.days_done, found.batches_left))
+        observed.append((found.state, found.days_done, found.batches_left))
 
-    tell()
+    notify()
     campaigns.build(unit, "sales", {DAYS[0]: [1]})
     campaigns.build(unit, "sales", {DAYS[1]: [1]}, passed=False)
-    tell()
+    notify()
     campaigns.build(unit, "sales", {d: [1] for d in DAYS[1:]})
-    tell()
+    notify()
     campaigns.approve(campaign)
-    tell()
+    notify()
     release = campaigns.release("carl").publish(NAME).outcome.release
-    tell()
+    notify()
     campaigns.campaign_rollback("ben").execute(release, "odd")
-    tell()
-    assert told == [
+    notify()
+    assert observed == [
         ("running", 0, 1), ("running", 1, 1), ("validated", 3, 0), ("approved", 3, 0), ("published", 3, 0),
         ("rolled_back", 3, 0),
     ]  # fmt: skip

@@ -319,6 +319,13 @@ def test_the_index_shows_every_figure_of_datasets_and_campaigns_and_leads_to_the
     page = Page(reports.write_index(Metrics(NOW, (sales, fresh), (campaign,)), units).read_text())
     links = [attributes.get("href") for tag, attributes in page.tags if tag == "a"]
     assert links.count("u_1/index.html") >= 2
-    for told in ("1 day late", "nothing published", "0.25 s / 0.75 s", "100 of 547", "live run at work", "547 from"):
-        assert told in page.text
+    for observed in (
+        "1 day late",
+        "nothing published",
+        "0.25 s / 0.75 s",
+        "100 of 547",
+        "live run at work",
+        "547 from",
+    ):
+        assert observed in page.text
     assert f"without gaps: {day - ONE_DAY}" in page.text

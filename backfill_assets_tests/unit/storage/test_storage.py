@@ -14,10 +14,10 @@ LAKE = PurePosixPath("/mnt/lake")
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "S3", "gs", "abfss", "wasbs", "az", "r2"])
 def test_an_object_store_is_refused_with_reason_and_remedy(scheme: str) -> None:
-    told = refused_url(f"{scheme}://bucket/lake")
-    assert "commits would be lost" in told
-    assert "Give a folder" in told
-    assert "docs/storage.md" in told
+    observed = refused_url(f"{scheme}://bucket/lake")
+    assert "commits would be lost" in observed
+    assert "Give a folder" in observed
+    assert "docs/storage.md" in observed
 
 
 def test_of_s3_the_settings_that_would_be_needed_are_named() -> None:
@@ -33,9 +33,9 @@ def test_what_is_no_object_store_is_not_called_one(text: str) -> None:
 @pytest.mark.parametrize("program", OBJECT_STORE_MOUNTS)
 def test_an_object_store_that_is_mounted_as_a_folder_is_refused(program: str) -> None:
     for mount in (Mount(LAKE, "bucket", f"fuse.{program}"), Mount(LAKE, program, "fuse")):
-        told = refused_mount(LAKE / "warehouse", [ROOT, mount])
-        assert told.startswith(f"/mnt/lake shows an object store as a folder ({program})")
-        assert "Give a folder" in told
+        observed = refused_mount(LAKE / "warehouse", [ROOT, mount])
+        assert observed.startswith(f"/mnt/lake shows an object store as a folder ({program})")
+        assert "Give a folder" in observed
 
 
 def test_a_folder_beside_such_a_mount_or_below_another_one_in_it_is_fine() -> None:

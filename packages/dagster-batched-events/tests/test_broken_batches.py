@@ -21,7 +21,7 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.told import Told
+from backfill_assets_tests.observed import Observed
 from dagster_batched_events import BatchedEvents, BatchedSqliteEventLogStorage, batched_events
 from dagster_batched_events import batches as batches_module
 from event_lab import DAYS, SHADOW, batched_postgres, batched_sqlite, built, judged, open_instance, results
@@ -205,8 +205,8 @@ def test_a_run_that_is_cancelled_while_a_batch_is_written_loses_nothing(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("moment", ["between the commits", "in the index"])
-def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(told: Told, home: Path, moment: str) -> None:
-    told.injected(f"kill -9 of a run worker that writes a batch of events, {moment}")
+def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(observed: Observed, home: Path, moment: str) -> None:
+    observed.injected(f"kill -9 of a run worker that writes a batch of events, {moment}")
     with open_instance(home, batched_sqlite(home)):
         pass
     command = [sys.executable, "-c", KILLED, str(home), moment]
@@ -223,7 +223,7 @@ def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(told: Told, home: 
             instance.report_dagster_event(judged("2024-01-03"), "the retry")
         assert len(results(instance)) == 3
         assert len(instance.event_log_storage.get_records_for_run("the retry").records) == 1
-    told.found("both databases are whole, show what the log of the run has, and take the events of the retry")
+    observed.found("both databases are whole, show what the log of the run has, and take the events of the retry")
 
 
 def test_who_reads_on_from_the_newest_event_misses_none_of_a_batch_in_postgres(

@@ -213,14 +213,14 @@ def test_threads_do_not_wait_for_each_other(instance: dg.DagsterInstance) -> Non
 
 def test_a_watcher_is_told_of_events_that_another_storage_writes(instance: dg.DagsterInstance, home: Path) -> None:
     instance.report_engine_event("first", run_id="run", job_name="job")
-    told: list[str] = []
-    instance.event_log_storage.watch("run", None, lambda entry, _cursor: told.append(entry.message))  # type: ignore[arg-type]
+    observed: list[str] = []
+    instance.event_log_storage.watch("run", None, lambda entry, _cursor: observed.append(entry.message))  # type: ignore[arg-type]
     with dg.DagsterInstance.from_config(str(home)) as writer:
         # The writer stays open, so that the database file itself does not change: only its write-ahead log does.
         for text in ("second", "third"):
             writer.report_engine_event(text, run_id="run", job_name="job")
-        wait_for(lambda: "third" in told, "the third event to be watched")
-    assert told[:3] == ["first", "second", "third"]
+        wait_for(lambda: "third" in observed, "the third event to be watched")
+    assert observed[:3] == ["first", "second", "third"]
 
 
 def test_few_databases_of_runs_stay_open(instance: dg.DagsterInstance, home: Path) -> None:

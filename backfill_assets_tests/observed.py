@@ -12,7 +12,7 @@ _WEAKER: Final = "weaker"
 
 
 @dataclass
-class Told:
+class Observed:
     """Lines of a case for the report at the end."""
 
     lines: list[tuple[str, object]]
@@ -31,9 +31,9 @@ class Told:
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest) -> Told:
+def observed(request: pytest.FixtureRequest) -> Observed:
     """What this case injected and what it found."""
-    return Told(request.node.user_properties)
+    return Observed(request.node.user_properties)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from backfill_assets_tests import nightly, skips, told
+from backfill_assets_tests import nightly, observed, skips
 from backfill_assets_tests.harness import shared
 
 # How long an example takes says more about the machine than about the code.
@@ -15,5 +15,5 @@ settings.load_profile("no deadline")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the rules plugins of this run."""
-    for plugin in (nightly, shared, skips, told):
+    for plugin in (nightly, shared, skips, observed):
         config.pluginmanager.register(plugin)

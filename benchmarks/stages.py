@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import dagster as dg
@@ -11,7 +12,7 @@ import dagster as dg
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 
 WORK: Final = ("raw", "staging", "shadow", "checks", "published")
-"""The steps of a run; of each, the time until it hands its first event to Dagster."""
+"""What steps do until they hand their first event to Dagster; the step of the shadow builds, then checks, batch by batch."""
 EVENTS: Final = "events stored"
 """The rest of the steps: materializations and check results of every day go into Dagster's database."""
 RUNS: Final = "around steps"
@@ -24,7 +25,9 @@ ORCHESTRATION: Final = (EVENTS, RUNS, STARTS, DAEMON)
 STAGES: Final = (*WORK, *ORCHESTRATION)
 
 _Type = dg.DagsterEventType
-_TOLD: Final = {_Type.ASSET_MATERIALIZATION, _Type.ASSET_CHECK_EVALUATION, _Type.STEP_OUTPUT}
+_MARKS: Final = {"shadow": ": building ", "checks": ": checking "}
+"""What a shadow's step logs when it begins to build and to check a batch."""
+_STORED: Final = {_Type.ASSET_MATERIALIZATION, _Type.ASSET_CHECK_EVALUATION, _Type.STEP_OUTPUT}
 _BEGIN, _END = {_Type.STEP_START}, {_Type.STEP_SUCCESS, _Type.STEP_FAILURE}
 
 
@@ -44,12 +47,16 @@ class Span:
 
 @dataclass(frozen=True)
 class RunTimes:
-    """A run: when it was ordered, its first event to its last, and its steps' events as (kind, step, time), in order."""
+    """A run: when it was ordered, its first event to its last, and its steps' events as (kind, step, time), in order.
+
+    `marks` are the times at which a step began to build or to check a batch, as (stage, step, time), in order.
+    """
 
     ordered: float
     begin: float
     end: float
     events: Sequence[tuple[dg.DagsterEventType, str, float]]
+    marks: Sequence[tuple[str, str, float]] = ()
 
 
 def runs_of(instance: dg.DagsterInstance, backfill_id: str) -> tuple[RunTimes, ...]:
@@ -72,12 +79,22 @@ def spans_of(runs: Sequence[RunTimes], launched: float, ended: float) -> tuple[S
 
 
 def _run(instance: dg.DagsterInstance, record: dg.RunRecord) -> RunTimes:
-    found = instance.all_logs(record.dagster_run.run_id, of_type={_Type.RUN_STARTING, *_TOLD, *_BEGIN, *_END})
+    found = instance.all_logs(record.dagster_run.run_id)
     logged = [(entry.dagster_event, entry.timestamp) for entry in found if entry.dagster_event is not None]
-    events = [(event.event_type, event.step_key, time) for event, time in logged if event.step_key is not None]
+    events = [
+        (event.event_type, event.step_key, time)
+        for event, time in logged
+        if event.step_key is not None and event.event_type in {*_STORED, *_BEGIN, *_END}
+    ]
+    marks = [
+        (stage, entry.step_key, entry.timestamp)
+        for entry in found
+        for stage, mark in _MARKS.items()
+        if entry.dagster_event is None and entry.step_key is not None and mark in entry.user_message
+    ]
     begin = record.start_time or 0.0
     ordered = min((time for event, time in logged if event.event_type is _Type.RUN_STARTING), default=begin)
-    return RunTimes(ordered, begin, record.end_time or 0.0, sorted(events, key=lambda e: e[2]))
+    return RunTimes(ordered, begin, record.end_time or 0.0, sorted(events, key=lambda e: e[2]), marks)
 
 
 def _steps(run: RunTimes) -> list[Span]:
@@ -87,9 +104,11 @@ def _steps(run: RunTimes) -> list[Span]:
         begins = [time for kind, time in own if kind in _BEGIN]
         ends = [time for kind, time in own if kind in _END]
         if begins and ends:
-            observed = min((time for kind, time in own if kind in _TOLD), default=ends[-1])
+            observed = min((time for kind, time in own if kind in _STORED), default=ends[-1])
+            marks = [(stage, time) for stage, name, time in run.marks if name == step and time < observed]
             layer = step.partition("__")[0]
-            spans += [Span(layer, begins[0], observed), Span(EVENTS, observed, ends[-1])]
+            cuts = [(layer, begins[0]), *marks, (EVENTS, observed), ("", ends[-1])]
+            spans += [Span(stage, begin, end) for (stage, begin), (_, end) in pairwise(cuts)]
     return spans
 
 

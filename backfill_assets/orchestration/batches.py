@@ -131,6 +131,7 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
             context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
             with _at_work(context, application, attempt, Layer.shadow, gate.execution) as spark:
                 application.pipeline.build(spark, unit, attempt)
+                context.log.info(f"unit {unit.id}: checking {format_days(attempt.days)}")
                 evidence = application.pipeline.validate(spark, unit, attempt)
                 work = Work(sum(e.measured.shadow.rows for e in evidence), attempt.bytes_read, gate.waited)
                 application.ledger.end_attempt(attempt.number, AttemptState.done, work)

@@ -269,7 +269,9 @@ def test_of_a_fault(told, case):
 
 @pytest.mark.slow  # a pytest of its own
 def test_what_a_machine_shows_in_a_weaker_way_is_printed_after_every_run(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from backfill_assets_tests.observed import observed, pytest_terminal_summary\n")
+    (tmp_path / "conftest.py").write_text(
+        "from backfill_assets_tests.observed import observed, pytest_terminal_summary\n"
+    )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_sample.py").write_text(WEAKER)
     result = subprocess.run(

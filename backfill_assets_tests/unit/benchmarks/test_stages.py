@@ -63,6 +63,20 @@ def test_a_step_that_stores_nothing_is_all_work() -> None:
     assert totals(spans_of([run], launched=1.0, ended=5.0)) == {"published": 1.0, EVENTS: 0.0, RUNS: 2.0, STARTS: 1.0}
 
 
+def test_the_step_of_the_shadow_is_cut_where_it_begins_to_build_and_to_check_each_batch() -> None:
+    step = "shadow__orders"
+    events = ((Type.STEP_START, step, 2.0), (Type.ASSET_MATERIALIZATION, step, 10.0), (Type.STEP_SUCCESS, step, 11.0))
+    marks = [("shadow", step, 3.0), ("checks", step, 5.0), ("shadow", step, 6.0), ("checks", step, 9.0)]
+    elsewhere = [("checks", "shadow__other", 7.0), ("checks", step, 10.5)]
+    run = RunTimes(ordered=1.0, begin=2.0, end=11.0, events=events, marks=[*marks, *elsewhere])
+    assert totals(spans_of([run], launched=1.0, ended=11.0)) == {
+        "shadow": 1.0 + 2.0 + 3.0,
+        "checks": 1.0 + 1.0,
+        EVENTS: 1.0,
+        STARTS: 1.0,
+    }
+
+
 def test_a_step_that_never_ended_is_no_stage() -> None:
     run = RunTimes(ordered=1.0, begin=2.0, end=5.0, events=((Type.STEP_START, "raw__orders", 3.0),))
     assert totals(spans_of([run], launched=1.0, ended=5.0)) == {RUNS: 3.0, STARTS: 1.0}

@@ -42,8 +42,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "kill -9": (
         Fault(
             "a publication, after each of: manifest, intent, Delta commit, finalized, sealed",
-            "Readers see all of it or none; the next `backfill publish` or `backfill reconcile` finishes what is in the Delta log "
-            "and gives up what is not.",
+            "Readers see all of it or nothing; the next `backfill publish` or `backfill reconcile` finishes what is in the "
+            "Delta log and gives up what is not.",
             _of(
                 _CRASHES,
                 "a_publication_is_true_exactly_when_it_is_in_the_delta_log",
@@ -53,12 +53,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "a rollback, after each of: intent, Delta commit, finalized",
-            "The same; its days are on hold exactly if it is in the log.",
+            "The same; its days are on hold if, and only if, it is in the log.",
             _of(_CRASHES, "a_rollback_is_true_exactly_when_it_is_in_the_delta_log"),
         ),
         Fault(
             "a publication of several tables between two of their commits, and again while they are taken back",
-            "What was committed is taken back, downstream first; the unit stays open and is published by the next command.",
+            "What was committed is taken back, downstream first; the unit stays open, and the next command publishes it.",
             _of(
                 _CRASHES,
                 "half_a_unit_is_taken_back",
@@ -68,7 +68,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "launch, resume, pause, approve, publish, rollback and the conductor of a campaign, before each of their changes",
-            "Said again, the command comes to the same end; every day is launched, built and told of once.",
+            "The repeated command reaches the same end; every day is launched, built and reported once.",
             _of(
                 _CAMPAIGN,
                 "a_launch_that_dies_claims_and_launches_its_days_once",
@@ -82,8 +82,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "the command line and a run worker of a campaign at work",
-            "Nobody has to do anything: the lease of the worker runs out, its run is retried, only its batch is built again.",
+            "the command line and a run worker of a campaign that is running",
+            "Nothing has to be done: the lease of the worker runs out, its run is retried, only its batch is built again.",
             (
                 *_of(_LIVES, "a_killed_command_and_a_killed_run_worker_need_nobody"),
                 *_of(
@@ -96,17 +96,19 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "a run worker between any two of: raw, staging, shadow, checks, evidence, manifest, intent, Delta commit, finalized, "
             "sealed",
-            "Its run is retried and released without anybody; only a shadow without evidence is built again.",
+            "Its run is retried and released automatically; only a shadow without evidence is built again.",
             _of(_DEATHS, "a_run_worker_dies_between_two_steps_of_the_pipeline"),
         ),
         Fault(
-            "the daemon and the Spark server of a campaign at work",
-            "The daemon's runs go on without it; a batch without Spark fails by name, `backfill resume` builds that one again.",
+            "the daemon and the Spark server of a campaign that is running",
+            "The daemon's runs continue without it; a batch without Spark fails by name, and `backfill resume` builds that "
+            "batch again.",
             _of(_LIVES, "after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built"),
         ),
         Fault(
-            "the Spark server in mid-write, when some files of a shadow are written and nothing is committed, and in mid-check",
-            "The run fails by name, `backfill resume` builds only its days again; what was written by half is in no release.",
+            "the Spark server while it writes, when some files of a shadow are written and nothing is committed, and while it "
+            "checks",
+            "The run fails by name, `backfill resume` builds only its days again; half-written files are in no release.",
             _of(
                 _SERVERS,
                 "the_server_is_killed_while_it_writes_a_shadow",
@@ -114,9 +116,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "the webserver before and after it has written down a launch, while another backfill is at work",
-            "The daemon goes on without it; a webserver that is started again shows what was written down. Whoever got no answer "
-            "launches again: each day is built and released once in either case.",
+            "the webserver before and after it has stored a launch, while another backfill is running",
+            "The daemon continues without it; a restarted webserver shows what was stored. A user who got no answer launches "
+            "again: each day is built and released once in either case.",
             _of(_TWICE, "the_webserver_dies_with_a_launch_in_it_while_another_is_at_work"),
         ),
         Fault(
@@ -129,8 +131,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "the client of a query that Spark goes on with, or a run that is cancelled while Spark plans its query",
-            "A server that works although nobody is connected is stopped within half a minute; the next use starts another.",
+            "the client of a query that Spark continues, or a run that is cancelled while Spark plans its query",
+            "A server that works without any connection is stopped within half a minute; the next use starts another.",
             (
                 *_of(
                     "spark/test_server_lifecycle",
@@ -149,14 +151,15 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of("dagster/test_postgres_deaths", "postgres_is_killed_under_a_worker_that_commits"),
         ),
         Fault(
-            "Postgres for longer than anybody tries again, so that the worker ends unheard: before its evidence, its commit",
-            "Once Postgres is back, the run is ended by `dead_workers` and tried again, or its backfill has failed: `backfill "
-            "resume` goes on then, or `backfill publish` finishes what was committed; each day is released once.",
+            "Postgres for longer than any process retries, so that the worker ends without reporting: before its evidence, its "
+            "commit",
+            "Once Postgres is back, `dead_workers` ends the run and it is retried, or its backfill has failed: then `backfill "
+            "resume` continues, or `backfill publish` finishes what was committed; each day is released once.",
             _of("dagster/test_postgres_deaths", "postgres_is_away_for_longer_than_anybody_tries_again"),
         ),
         Fault(
             "a run worker while it writes a batch of events",
-            "Dagster's storage is usable; no event stands there twice.",
+            "Dagster's storage is usable; no event is stored twice.",
             _of(
                 "../packages/dagster-batched-events/tests/test_broken_batches",
                 "a_worker_killed_in_mid_batch_leaves_a_usable_storage",
@@ -164,34 +167,34 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "Postgres before each step of a publication and of a rollback",
-            "The command says that the ledger is away; once it is back the same command goes on.",
+            "The command says that the ledger is away; once it is back, the same command continues.",
             _of(_HOSTS, "postgres_is_killed_before_a_step_of_a_release"),
         ),
     ),
     "Power cut": (
         Fault(
-            "before each step of a publication and of a rollback; files that were not brought to the disk are gone, empty, half, "
+            "before each step of a publication and of a rollback; files that were not flushed to disk are gone, empty, half, "
             "zeros, or their first two lines",
-            "Nothing that the ledger says is lost: data files are on the disk before evidence speaks of them, the commit is before "
-            "its release counts.",
+            "Nothing that the ledger says is lost: data files are on disk before evidence names them, the commit is on disk "
+            "before its release counts.",
             _of(_POWER, "the_power_goes_before_a_step_of_a_release"),
         ),
         Fault(
             "while the Delta commit is written, with the same five losses",
-            "The commit counts as never made: it is moved to `_set_aside/` by the next publication, rollback or "
-            "`backfill reconcile`; until then a table whose log no engine can read says so.",
+            "The commit counts as never made: the next publication, rollback or `backfill reconcile` moves it to `_set_aside/`;"
+            " until then, a table whose log no engine can read fails with an error that says so.",
             _of(
                 _POWER, "the_power_goes_while_the_commit_is_written", "a_commit_that_was_cut_needs_no_command_of_its_own"
             ),
         ),
         Fault(
             "temporary files left in every folder of a table",
-            "Nobody takes them for anything.",
+            "They are ignored.",
             _of(_POWER, "files_that_nobody_knows_of_change_nothing"),
         ),
         Fault(
             "a data file or the log of a shadow that had passed is damaged",
-            "The release is refused and names the day; that day alone is built again.",
+            "The release is refused and names the day; only that day is built again.",
             _of(
                 _POWER,
                 "a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again",
@@ -200,12 +203,13 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "a manifest beside the table is truncated",
-            "Publishing and rolling back go on (the ledger has it); `backfill reconcile` and `backfill doctor` name the file.",
+            "Publishing and rolling back continue (the ledger has the manifest); `backfill reconcile` and `backfill doctor` "
+            "name the file.",
             _of(_POWER, "a_damaged_manifest_keeps_nobody_from_publishing_and_is_named"),
         ),
         Fault(
-            "after a kill between a commit and the disk; of a commit with its checkpoint; of what was landed and staged",
-            "Nothing counts before it is on the disk: a commit with its checkpoint, raw, staging, and what reconcile finds.",
+            "after a kill before the flush to disk: of a commit, of a commit with its checkpoint, of what was landed and staged",
+            "Nothing counts before it is on disk: a commit with its checkpoint, raw, staging, and what reconcile finds.",
             _of(
                 _BETWEEN,
                 "what_reconcile_finalizes_is_on_the_disk_before",
@@ -218,15 +222,15 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     ),
     "Disk and permissions": (
         Fault(
-            "the disk is full from each step of a publication and of a rollback on (a small tmpfs; a file size limit of nothing "
+            "the disk is full from each step of a publication and of a rollback on (a small tmpfs; a file size limit of zero "
             "where none can be mounted)",
-            "The command says what it could not write; with room again the same command goes on.",
+            "The command says what it could not write; with space again, the same command continues.",
             _of(_DISK, "the_disk_is_full_from_a_step_of_a_release_on"),
         ),
         Fault(
-            "the disk is full before Spark writes raw, staging or a shadow, or has room for the data files and none for their "
+            "the disk is full before Spark writes raw, staging or a shadow, or has space for the data files and none for their "
             "commit (the same)",
-            "The error names the table and what to make room for; the table is what it was, and with room again the same call "
+            "The error names the table and what to free space for; the table is unchanged, and with space again the same call "
             "writes each row once.",
             _of(
                 "spark/pipeline/test_full_disk",
@@ -236,23 +240,23 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "the disk is full while Spark does anything else (the same)",
-            "The error names the work and what to make room for.",
+            "The error names the work and what to free space for.",
             _of("spark/pipeline/test_full_disk", "the_disk_is_full_while_spark_is_busy_with_anything_else"),
         ),
         Fault(
-            "the manifests, the Delta log, the shadow or the ledger may not be written to (as another user where this one is root)",
+            "the manifests, the Delta log, the shadow or the ledger are not writable (as another user where this one is root)",
             "The same.",
             _of(_DISK, "a_folder_is_closed_to_whoever_publishes_or_rolls_back"),
         ),
         Fault(
-            "an input/output error when a commit is brought to the disk",
-            "The command says that it is committed and not confirmed; said again, it finishes.",
+            "an input/output error when a commit is flushed to disk",
+            "The command says that the commit is made and not confirmed; repeated, the command finishes.",
             _of(_DISK, "the_disk_does_not_confirm_a_commit"),
         ),
         Fault(
-            "an input/output error when raw, staging, a shadow or a new table is brought to the disk",
-            "The error names the table; nothing counts of it before the same call has brought it there. (What a disk loses that "
-            "confirms it the second time, the doctor finds.)",
+            "an input/output error when raw, staging, a shadow or a new table is flushed to disk",
+            "The error names the table; nothing in it counts before the same call has flushed it. (If a disk loses data that it"
+            " confirms the second time, the doctor finds the loss.)",
             (
                 *_of(_DISK, "the_disk_does_not_confirm_a_shadow", "the_disk_does_not_confirm_a_new_table"),
                 *_of(
@@ -262,9 +266,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "any other error after the commit of a publication or a rollback, too many open files say; a release that is in the "
-            "log is given up in the ledger",
-            "Nothing is given up that readers see: `backfill reconcile` finalizes it, and the doctor says so.",
+            "any other error after the commit of a publication or a rollback, such as too many open files; a release that is in"
+            " the log is given up in the ledger",
+            "Nothing that readers see is given up: `backfill reconcile` finalizes it, and the doctor reports it.",
             _of(
                 _BETWEEN,
                 "an_error_after_the_commit_never_gives_up_what_readers_see",
@@ -279,9 +283,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of(_CLOCKS, "a_clock_set_back_confuses_no_release", "a_clock_set_back_shortens_no_window"),
         ),
         Fault(
-            "a clock is ten years ahead during one release, or while somebody holds a lock, an attempt or a day",
-            "No other release is dated by it, later launches find their work, it can be rolled back, and its window ends. The "
-            "doctor names it.",
+            "a clock is ten years ahead during one release, or while a process holds a lock, an attempt or a day",
+            "It dates no other release, later launches find their work, the release can be rolled back, and its window ends. "
+            "The doctor names it.",
             _of(
                 _CLOCKS,
                 "one_release_by_a_clock_that_was_ahead_dates_no_other",
@@ -292,7 +296,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "the clock is set back while the holder of a lock is dead, or alive",
-            "A dead holder is noticed after a lease of watching, a living one keeps its lock.",
+            "A dead holder is noticed after one lease of watching; a living holder keeps its lock.",
             _of(
                 _CLOCKS,
                 "a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back",
@@ -318,9 +322,10 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     ),
     "Others at the same table": (
         Fault(
-            "a release between the doctor's look and its repair; another's death after its commit while one waits for its lock; a "
-            "release of two tables at work while reconcile looks for lost ones; two rollbacks of one unit at once",
-            "Each looks again once it holds the lock: what has come whole stays, and what is at work is left alone.",
+            "a release between the doctor's check and its repair; the death of another process after its commit while one waits"
+            " for its lock; a running release of two tables while reconcile looks for lost ones; two rollbacks of one unit at "
+            "the same time",
+            "Each checks again once it holds the lock: a commit that is now complete stays, and running work is left alone.",
             _of(
                 _BETWEEN,
                 "a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked",
@@ -330,9 +335,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "OPTIMIZE, VACUUM, DELETE, RESTORE or an INSERT of somebody else between the checks of a publication and its commit",
-            "Outside of the range, and where the content is equal, it goes through and loses nothing of theirs; otherwise it is "
-            "refused and names the rewritten days, which are checked again.",
+            "OPTIMIZE, VACUUM, DELETE, RESTORE or an INSERT by another user between the checks of a publication and its commit",
+            "Outside of the range, and where the content is equal, the publication goes through and loses nothing of the other "
+            "user; otherwise it is refused and names the rewritten days, which are checked again.",
             _of(
                 _OTHERS,
                 "a_stranger_works_on_the_table_while_a_unit_is_published",
@@ -340,13 +345,13 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "the same between the plan of a rollback and its commit",
-            "Days that somebody has rewritten stay and are listed for consent; all others go back.",
+            "Days that another user has rewritten stay and are listed for consent; all others go back.",
             _of(_OTHERS, "a_stranger_works_on_the_table_while_a_release_is_rolled_back"),
         ),
         Fault(
             "a publisher against a publisher, a rollback, a live writer",
-            "One at a time under the table's lock; whoever waits in vain is told who holds it. A writer past the lock is seen by "
-            "the version of the table.",
+            "One at a time under the table's lock; a process that waits without success gets an error that says who holds the "
+            "lock. The version of the table shows a writer that bypassed the lock.",
             (
                 *_of(
                     _OTHERS,
@@ -362,8 +367,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "two operators launch, approve or roll back the same at once",
-            "One wins, the other is told who did what.",
+            "two operators launch, approve or roll back the same at the same time",
+            "One wins; the other gets a message that says who did what.",
             _of(
                 _TWO,
                 "of_two_launches_one_wins_and_the_campaign_is_announced_once",
@@ -372,9 +377,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "the same days from the UI and by `dagster asset materialize` at once: both before the first claim, both before the "
-            "first build; one held until the other has published",
-            "Both end well, and each day is built and released once: the later one waits for what is being built, and finds "
+            "the same days from the UI and by `dagster asset materialize` at the same time: both before the first claim, both "
+            "before the first build; one held until the other has published",
+            "Both end well, and each day is built and released once: the later launch waits for what is being built, and finds "
             "done what was released since it was launched, unless something has moved.",
             (
                 *_of(
@@ -392,7 +397,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "the days of a campaign from the UI as well: before `backfill launch`, and after it",
-            "One of them has the days: the other is refused, names whose they are and the command that goes on.",
+            "One of them has the days: the other is refused, and names the owner of the days and the command that continues.",
             _of(
                 _TWICE,
                 "a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves_its_days_alone",
@@ -407,7 +412,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "a second host on a SQLite ledger",
-            "Refused, naming both hosts and the way out.",
+            "Refused; the error names both hosts and the way out.",
             _of("unit/ledger/test_opening", "a_second_host_is_refused_a_sqlite_ledger_until_it_adopts_it"),
         ),
     ),
@@ -435,12 +440,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "the Spark server is replaced by one of another configuration (memory, shuffle, ANSI mode, time zone, file formats) "
             "while a unit is open and its checks run",
-            "What had passed stays good, `backfill resume` builds the rest, and the result is the model's.",
+            "What had passed stays valid, `backfill resume` builds the rest, and the result is the model's.",
             _of(_SERVERS, "the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of_a_unit"),
         ),
         Fault(
             "the Spark server is started again at the same address under an open session, with other settings",
-            "The session does no more work, and its error says why and how to go on.",
+            "The session does no more work, and its error says why and how to continue.",
             _of(
                 "spark/test_server_restart",
                 "no_session_goes_on_in_an_embedded_server_that_was_started_again",
@@ -448,7 +453,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
-            "an upstream is published again, or somebody writes into it",
+            "an upstream is published again, or another user writes into it",
             "Days built from other content are stale or outdated; equal content in other files is neither.",
             _of(
                 "unit/evidence/test_upstream",
@@ -459,7 +464,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "a ledger of each earlier revision, with data",
-            "It goes up when it is opened, keeps what it held, and works on, on SQLite and Postgres.",
+            "It is migrated when it is opened, keeps its content, and continues to work, on SQLite and Postgres.",
             _of(
                 "unit/ledger/test_migration",
                 "an_old_ledger_goes_up_and_keeps_what_it_held",
@@ -471,7 +476,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "the ledger is lost; a manifest is forged",
-            "`backfill reconcile` brings the releases back from the manifests, and believes none that was not committed.",
+            "`backfill reconcile` brings the releases back from the manifests, and accepts no manifest that was not committed.",
             (
                 *_of(_CRASHES, "a_lost_ledger_is_rebuilt_from_the_manifests", "a_forged_manifest_is_not_believed"),
                 *_of(_POWER, "every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk"),
@@ -482,11 +487,11 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
 
 
 _HEAD: Final = (
-    "Written by `python -m backfill_assets_tests.faults` from the tests that inject them; `make test-faults` prints for",
-    "each case what was injected and what was found. `make test-all`, each night, runs all of them; the last column says",
-    "what `make test` runs. After each fault readers see the last good state whole, the doctor finds nothing that it cannot",
-    "explain, and one command goes on without doing again what had passed. What a machine lets be shown in a weaker form",
-    "only is named after every run of tests.",
+    "`python -m backfill_assets_tests.faults` writes this page from the tests that inject the faults. `make test-faults` prints",
+    "what each case injected and found. `make test-all`, each night, runs all of them; the last column says",
+    "what `make test` runs. After each fault readers see the complete last good state, the doctor finds nothing that it cannot",
+    "explain, and one command continues without repeating what had passed. If a machine can show a fault only in a weaker",
+    "form, the end of every test run names that fault.",
 )
 
 

@@ -49,7 +49,7 @@ def test_a_good_soak_says_so_with_all_its_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "observed"),
     [
         ({"lost": ("2024-01-01 is gone",)}, "rows lost: 2024-01-01 is gone"),
         ({"trends": (replace(FLAT, rss_per_minute=50e6),)}, "processes that grow: Dagster daemon"),

@@ -65,7 +65,7 @@ def test_a_day_that_was_delivered_and_never_came_is_lost_but_not_one_that_was_ro
 
 
 @pytest.mark.parametrize(
-    ("record", "told"),
+    ("record", "observed"),
     [
         (seen(2, ONE, DayRows(ROWS, 1, 2)), "deliveries 1 and 2"),
         (seen(4, ONE, DayRows(ROWS, 2, 2)), "version 4 (r4) changed 2024-01-01, which is none of its days"),

@@ -138,7 +138,7 @@ def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_
     shop.world.close()
 
 
-@pytest.mark.blockers
+@pytest.mark.faults
 def test_no_upstream_can_be_released_between_the_verification_and_the_commit(observed: Observed, shop: Shop) -> None:
     observed.injected("an upstream is published between the verification of its downstream and the commit")
     shop.released({D1: [1]})
@@ -284,7 +284,7 @@ def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
     write_deltalake(shop.world.homes[name], rows_of(data), mode="overwrite")
 
 
-@pytest.mark.blockers
+@pytest.mark.faults
 def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(observed: Observed, shop: Shop) -> None:
     observed.injected("somebody writes an upstream anew with the same rows")
     shop.released({D1: [1, 2], D2: [3]})
@@ -303,7 +303,7 @@ def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(observed:
     observed.found("no day is stale or outdated, and the content was asked for once")
 
 
-@pytest.mark.blockers
+@pytest.mark.faults
 def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(observed: Observed, shop: Shop) -> None:
     observed.injected("somebody writes other rows into an upstream")
     shop.released({D1: [1], D2: [2]})

@@ -47,6 +47,6 @@ def test_every_test_of_the_table_is_run_by_make_test_faults(test: str) -> None:
 def test_every_test_of_the_table_tells_what_it_injects_and_finds(test: str) -> None:
     file, name = test.split("::")
     function = functions_in(TESTS / file)[name]
-    assert "told" in {argument.arg for argument in function.args.args}
+    assert "observed" in {argument.arg for argument in function.args.args}
     # By itself, or by a helper that gets it.
-    assert "told" in {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    assert "observed" in {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}

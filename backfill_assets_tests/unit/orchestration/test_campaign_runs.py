@@ -66,7 +66,7 @@ class Runs:
         monkeypatch.setattr(batches, "time", looks)
         monkeypatch.setattr(batches, "_LOOK_SECONDS", 60.0)
         services = SimpleNamespace(gatekeeper=world.gatekeeper, conductor=world.conductor)
-        monkeypatch.setattr(batches, "desk_of", lambda *_: services)
+        monkeypatch.setattr(batches, "services_of", lambda *_: services)
         monkeypatch.setattr(batches, "_report", lambda *_: None)
         self.world, self.pipeline, self.count = world, Paving(world), 0
         settings = SimpleNamespace(lease=HOUR, gate_wait=dt.timedelta(minutes=1), query_timeout=HOUR)

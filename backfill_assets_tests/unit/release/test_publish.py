@@ -89,7 +89,7 @@ def test_changed_inputs_make_only_their_day_stale(world: World) -> None:
     assert (blocker.day, blocker.reason) == (day(1), Blocker.inputs_moved)
 
 
-@pytest.mark.blockers
+@pytest.mark.faults
 def test_changed_code_makes_all_days_stale(observed: Observed, world: World) -> None:
     observed.injected("the code of a model moves after its days have passed")
     unit = world.open_unit({"sales": DAYS})
@@ -197,7 +197,7 @@ def test_a_live_day_published_meanwhile_is_kept(world: World) -> None:
     assert world.content() == {day(0): [1], day(1): [1], day(2): [1], day(3): [9]}
 
 
-@pytest.mark.blockers
+@pytest.mark.faults
 def test_a_live_day_published_between_checks_and_commit_is_kept(observed: Observed, world: World) -> None:
     observed.injected("a live day is appended between the checks of a publication and its commit")
     unit = world.open_unit({"sales": DAYS})

@@ -1,1 +1,1 @@
-"""Measures the whole pipeline on TPC-H: `make bench`."""
+"""Measures the complete pipeline on TPC-H: `make bench`."""

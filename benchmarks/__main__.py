@@ -44,7 +44,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "benchmarks",
-        description="Measure the whole pipeline on order lines of TPC-H, beside a bare Spark job and a run per day.",
+        description="Measure the complete pipeline on order lines of TPC-H, beside a bare Spark job and a run per day.",
     )
     parser.add_argument("--scale", type=float, default=1.0, help="scale factor of TPC-H (1)")
     parser.add_argument("--days", type=int, default=550, help="days of the pipeline, from 1995-01-01 on (550)")

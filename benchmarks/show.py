@@ -35,7 +35,7 @@ def _of_size(size: Growth) -> dict[str, str]:
     bytes_written = sum(b.data for b in size.written.values()), sum(b.logs for b in size.written.values())
     return {
         "runs": str(pipeline.runs),
-        "whole pipeline, s": f"{pipeline.wall:.1f}",
+        "complete pipeline, s": f"{pipeline.wall:.1f}",
         "ms per day": f"{pipeline.wall / pipeline.days * 1000:.0f}",
         **stages,
         "orchestration, s": f"{pipeline.seconds(ORCHESTRATION):.1f}",
@@ -73,9 +73,9 @@ def _figures(results: Results) -> list[tuple[str, str]]:
         for layer, b in results.written.items()
     ]
     return [
-        ("whole pipeline", f"{pipeline.wall:.1f} s, {pipeline.wall / pipeline.days * 1000:.0f} ms per day"),
+        ("complete pipeline", f"{pipeline.wall:.1f} s, {pipeline.wall / pipeline.days * 1000:.0f} ms per day"),
         ("floor (mean of before and after)", f"{results.floor_seconds:.1f} s"),
-        ("pipeline in times the floor", f"{results.times_floor:.2f}"),
+        ("complete pipeline in times the floor", f"{results.times_floor:.2f}"),
         ("correction of the published days", f"{results.correction.wall:.1f} s"),
         (
             f"a run per day (extrapolated from {results.sampled} of {pipeline.days} days)",

@@ -18,7 +18,7 @@ def figures(found: Found, minutes: float, seed: int) -> str:
     """Everything that was done, what was injected, what was found, and whether the promises were kept."""
     tables = (
         _table(("figure", "value"), _work(found, minutes, seed)),
-        _table(("process that lives long", "looked at", "memory", "open files", ""), map(_row, found.trends)),
+        _table(("long-lived process", "samples", "memory", "open files", ""), map(_row, found.trends)),
         # What was not judged must not look as if nothing had been found.
         _table(("promise: none of these", "found"), [(name, len(bad)) for name, bad in found.promises.items()])
         if found.ended
@@ -57,7 +57,7 @@ def _judged(found: Found) -> Iterator[tuple[str, object]]:
     if found.away.total():
         yield "looks that found the Spark server killed", found.away.total()
     yield "lost rows, mixed reads", f"{len(found.lost)}, {len(found.mixed)}"
-    yield "findings of the doctor: mended, left", f"{len(found.mended)}, {len(found.disagreements)}"
+    yield "findings of the doctor: repaired, left", f"{len(found.repaired)}, {len(found.disagreements)}"
 
 
 def _times(found: Found, acts: Iterable[Act]) -> str:

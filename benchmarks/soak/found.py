@@ -15,7 +15,7 @@ class Found:
     """What a soak has found; every list of broken promises is empty in a good one.
 
     `acts`, `refused` and `faults` count by what was done or killed, `polls` and `away` the looks of each reader that saw
-    something and those that found no Spark server; `mended` is what the doctor has found and mended.
+    something and those that found no Spark server; `repaired` is what the doctor has found and repaired.
     """
 
     acts: Counter[str] = field(default_factory=Counter)
@@ -28,7 +28,7 @@ class Found:
     reader_errors: list[str] = field(default_factory=list)
     lost: Sequence[str] = ()
     mixed: Sequence[str] = ()
-    mended: Sequence[str] = ()
+    repaired: Sequence[str] = ()
     disagreements: Sequence[str] = ()
     left_over: Sequence[str] = ()
     trends: Sequence[Trend] = ()

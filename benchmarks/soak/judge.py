@@ -61,11 +61,11 @@ def _examine(site: Site, found: Found) -> None:
     reconciled = site.command("reconcile")
     if reconciled.code:
         found.crashed.append(f"reconcile: {reconciled.last}")
-    found.mended = left_by_doctor(site.command("doctor", "--json"))
-    if found.mended:
+    found.repaired = left_by_doctor(site.command("doctor", "--json"))
+    if found.repaired:
         site.command("doctor", "--repair")
         found.disagreements = left_by_doctor(site.command("doctor", "--json"))
-        found.mended = [one for one in found.mended if one not in found.disagreements]
+        found.repaired = [one for one in found.repaired if one not in found.disagreements]
 
 
 def _releases(site: Site) -> Sequence[ReleaseRecord]:

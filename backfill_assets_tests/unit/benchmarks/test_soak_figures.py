@@ -83,7 +83,7 @@ def test_a_short_life_is_neither_flat_nor_growing() -> None:
 def test_of_the_doctor_only_what_he_merely_mentions_is_left_out() -> None:
     findings = [{"severity": "info", "what": "a lock"}, {"severity": "warning", "what": "no manifest"}]
     assert left_by_doctor(Said(0, json.dumps(findings))) == ("warning: no manifest",)
-    assert left_by_doctor(Said(0, json.dumps({"mended": [], "findings": findings}))) == ("warning: no manifest",)
+    assert left_by_doctor(Said(0, json.dumps({"repaired": [], "findings": findings}))) == ("warning: no manifest",)
     assert left_by_doctor(Said(0, "[]")) == ()
     (observed,) = left_by_doctor(Said(1, "", "the ledger is away"))
     assert "the ledger is away" in observed

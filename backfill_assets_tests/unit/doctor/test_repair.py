@@ -1,4 +1,4 @@
-"""The doctor's findings about files, work and events: each is planted, found, mended where that is safe, and then gone."""
+"""The doctor's findings about files, work and events: each is planted, found, repaired where that is safe, and then gone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def the(world: World, text: str) -> Finding:
 
 
 def healed(world: World) -> tuple[RepairResult, ...]:
-    """What a repair mended; afterwards there is nothing left to mend."""
+    """What a repair repaired; afterwards there is nothing left to repair."""
     done = world.repairer().repair()
     assert [one.problem for one in done] == [""] * len(done)
     assert world.repairer().repair() == ()
@@ -237,7 +237,7 @@ def test_a_release_that_comes_while_the_doctor_looks_is_no_fault(world: World) -
     assert world.content() == NEW
 
 
-def test_a_table_that_cannot_be_examined_keeps_no_other_from_being_mended(two: World) -> None:
+def test_a_table_that_cannot_be_examined_keeps_no_other_from_being_repaired(two: World) -> None:
     two.released(OLD, "orders")
     two.released(OLD, "sales")
     two.released(NEW, "sales")
@@ -535,7 +535,7 @@ def test_a_lock_of_a_dead_holder_is_freed_and_one_that_is_held_is_not(world: Wor
     left.__exit__(None, None, None)
 
 
-def test_what_a_full_disk_keeps_from_being_mended_is_said_and_the_rest_is_mended(world: World) -> None:
+def test_what_a_full_disk_keeps_from_being_repaired_is_said_and_the_rest_is_repaired(world: World) -> None:
     world.released(OLD)
     write_deltalake(world.homes["sales"], rows_of({day(0): [9]}), mode="append", partition_by=["day"])
     cut(commit_file(world.homes["sales"], 2))

@@ -110,10 +110,10 @@ def test_a_change_is_stored_with_its_entry_and_a_new_revision(ledger: Ledger, un
 
 def test_a_plan_made_again_is_stored_with_the_change(ledger: Ledger) -> None:
     stopped = ledger.add_campaign(a_campaign(), PLANNED)
-    results = replace(stopped, phase=Phase.running, plan=a_plan(stopped.specification, code="mended"))
-    changed = ledger.change_campaign(results, {Phase.planned}, an_entry(Action.resumed))
+    resumed = replace(stopped, phase=Phase.running, plan=a_plan(stopped.specification, code="mended"))
+    changed = ledger.change_campaign(resumed, {Phase.planned}, an_entry(Action.resumed))
     assert ledger.campaign("fix-1") == changed
-    assert changed.plan == results.plan != stopped.plan
+    assert changed.plan == resumed.plan != stopped.plan
 
 
 def test_a_change_in_the_wrong_phase_says_who_brought_the_campaign_there(ledger: Ledger) -> None:

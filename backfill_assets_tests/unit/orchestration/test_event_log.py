@@ -142,9 +142,9 @@ def test_the_command_tells_dagster_of_a_release_that_it_never_heard_of(
     known = {r.manifest.release for r in house.world.ledger.releases(unit=unit.id)}
     assert {d: set(said.split(", ")) for d, said in reported.items()} == {D1: known, D2: known}
     again = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
-    assert "there was nothing that could be mended" in again.output
+    assert "nothing to repair automatically" in again.output
     assert json.loads(CliRunner().invoke(app, ["doctor", "--repair", "--json"]).stdout) == {
-        "mended": [], "findings": json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout),
+        "repaired": [], "findings": json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout),
     }  # fmt: skip
 
 

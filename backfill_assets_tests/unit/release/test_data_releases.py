@@ -105,7 +105,7 @@ def test_the_doctor_notices_a_table_that_is_behind_or_gone(campaigns: World) -> 
     assert campaigns.doctor().examine() == ()
 
 
-def test_a_row_that_somebody_altered_is_found_and_mended(campaigns: World) -> None:
+def test_a_row_that_somebody_altered_is_found_and_repaired(campaigns: World) -> None:
     release = publish(campaigns, 1)
     DeltaTable(home(campaigns)).update(updates={"reason": "'nothing of the kind'"})
     assert campaigns.data_releases.refresh() is False

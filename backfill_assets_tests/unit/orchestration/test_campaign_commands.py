@@ -274,7 +274,7 @@ def test_a_command_turns_only_the_knob_that_it_names(house: House, monkeypatch: 
             services.control.set(NAME, "somebody else", max_concurrency=4)
             yield services
 
-    monkeypatch.setattr(output, "opened_desk", meanwhile)
+    monkeypatch.setattr(output, "opened_services", meanwhile)
     assert "max_concurrency=4, partitions_per_batch=14" in run("set", NAME, "partitions_per_batch=14")
 
 

@@ -14,13 +14,13 @@ __all__ = ["build_definitions"]
 def build_definitions(folder: Path | str | None = None) -> dg.Definitions:
     """Dagster definitions of every dataset in a folder of dataset folders, also outside this project.
 
-    Without a folder the one that BACKFILL_ASSETS_DATASETS names is used. A faulty dataset folder is left out with a
-    warning that says what to mend; the others load.
+    By default, this is the folder in BACKFILL_ASSETS_DATASETS. A dataset folder with problems is left out with a warning
+    that says what to fix; the others load.
 
     Raises:
         SettingsError: an environment variable cannot be used.
     """
-    # Here, not above: the Spark server's watcher imports this package and must stay small.
+    # Imported here: the Spark server's watcher imports this package and must stay small.
     from backfill_assets.orchestration.definitions import definitions_from  # noqa: PLC0415
 
     return definitions_from(folder)

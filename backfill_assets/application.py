@@ -73,12 +73,12 @@ def identity_of(settings: Settings) -> Identity:
 
 
 def campaign_session(settings: Settings, tag: str, execution: Execution | None) -> AbstractContextManager[SparkSession]:
-    """A session of its own, see `open_session`; `execution` is what a campaign wants of it.
+    """A separate session, see `open_session`; `execution` holds what a campaign asks of it.
 
     Raises:
-        SettingsError: the campaign names a compute that this process has no URL of.
+        SettingsError: the campaign names a compute that this process has no URL for.
     """
-    # Here, not above: Spark's client takes longer to import than most commands to run, and few need it.
+    # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
     from backfill_assets.spark.session import open_session  # noqa: PLC0415
 
     conf: Mapping[str, str] | None = None
@@ -88,15 +88,15 @@ def campaign_session(settings: Settings, tag: str, execution: Execution | None) 
     return open_session(settings, tag, conf)
 
 
-_ALL_DAYS = 1_000_000  # a chunk that no history fills
+_ALL_DAYS = 1_000_000  # a chunk longer than any history
 
 
 class Application:
-    """Everything that the Dagster shell and the CLI need; the ledger and Spark are opened on first use.
+    """All use cases that Dagster and the CLI need; the ledger and Spark are opened on first use.
 
     Attributes:
-        settings: where things live and how the engine behaves.
-        catalog: the datasets that could be loaded, and the faults of those that could not.
+        settings: locations and engine settings.
+        catalog: the datasets that could be loaded, and the problems of those that could not.
     """
 
     def __init__(self, settings: Settings, catalog: Catalog | None = None) -> None:
@@ -109,7 +109,7 @@ class Application:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Application:
-        """The application that the environment describes.
+        """The application with the settings of the environment.
 
         Raises:
             SettingsError: a variable cannot be used.
@@ -125,7 +125,7 @@ class Application:
         """One dataset.
 
         Raises:
-            DatasetError: there is none of that name, or its folder is faulty.
+            DatasetError: there is no dataset of that name, or its folder has problems.
         """
         return self.catalog.dataset(name).dataset
 
@@ -145,37 +145,37 @@ class Application:
 
     @cached_property
     def warehouse(self) -> Warehouse:
-        """What every act takes; opens the ledger."""
+        """What every use case works on; opens the ledger."""
         return Warehouse(self.catalog, self.layout, self.tables, self.ledger, self.clock, self.ids, self.identity)
 
     @cached_property
     def basis(self) -> CurrentBasis:
-        """What evidence would rest on now."""
+        """The current basis of evidence."""
         return CurrentBasis(self.warehouse, self._fingerprints)
 
     @cached_property
     def outdated(self) -> OutdatedDays:
-        """Finds published days that their upstreams have left behind."""
+        """Finds published days whose upstreams have changed since."""
         return OutdatedDays(self.warehouse, self.basis)
 
     @cached_property
     def relaunches(self) -> Relaunches:
-        """Plans what is to be launched again."""
+        """Plans which days to launch again."""
         return Relaunches(self.warehouse)
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Looks for source files that published days were not built from, and for gaps."""
+        """Finds source files that published days were not built from, and gaps."""
         return LateDeliveries(self.warehouse)
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """Landing, staging, building and validating."""
+        """Lands, stages, builds and validates."""
         return Pipeline(self.warehouse, self.basis)
 
     @cached_property
     def delivery_commands(self) -> DeliveryCommands:
-        """Shows deliveries, takes them out and back, reads them again."""
+        """Shows deliveries, excludes and includes them, reads them again."""
         return DeliveryCommands(self.pipeline)
 
     @cached_property
@@ -185,7 +185,7 @@ class Application:
 
     @cached_property
     def guard(self) -> CampaignGuard:
-        """Refuses every release of a campaign without its approval or outside of its publish window."""
+        """Refuses a release of a campaign without approval or outside its publish window."""
         approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
         return CampaignGuard(self.warehouse, frozenset(approval), self.settings.roles)
 
@@ -201,7 +201,7 @@ class Application:
 
     @cached_property
     def after_release(self) -> AfterRelease:
-        """What follows a release: journal, notice, table of releases."""
+        """The follow-up of a release: journal, notice, table of releases."""
         return AfterRelease(self.warehouse, self.data_releases, self.notifier.notify, self.preview.tidy)
 
     @cached_property
@@ -216,7 +216,7 @@ class Application:
 
     @cached_property
     def prover(self) -> Prover:
-        """Certifies that the same inputs give the same rows."""
+        """Issues certificates that the same inputs give the same rows."""
         return Prover(self.warehouse, self.basis, self._recomputing)
 
     @cached_property
@@ -234,17 +234,17 @@ class Application:
 
     @cached_property
     def history(self) -> History:
-        """Tells who changed a day, when, why, from what to what."""
+        """Shows who changed a day, when, why, from what to what."""
         return History(self.ledger)
 
     @cached_property
     def metrics(self) -> MetricsNow:
-        """Takes the metrics of datasets and campaigns."""
+        """Collects the metrics of datasets and campaigns."""
         return MetricsNow(self.warehouse)
 
     @cached_property
     def reviews(self) -> Reviews:
-        """Tells all that speaks for and against a unit."""
+        """Shows everything that speaks for and against a unit."""
         return Reviews(self.warehouse, self.publisher, self.settings.cost_per_hour, self.guard.obstacles)
 
     @cached_property
@@ -255,7 +255,7 @@ class Application:
 
     @cached_property
     def preview(self) -> Preview:
-        """Shows datasets as they will be."""
+        """Shows datasets as they would be after a release."""
         return Preview(self.ledger, SparkPreviews(self.session, self.datasets, self.layout))
 
     @cached_property
@@ -264,11 +264,11 @@ class Application:
         return Rollback(self.warehouse, after=self.after_release)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
-        """Removes files that nobody needs and that are older than `grace`."""
+        """Removes files that are no longer needed and are older than `grace`."""
         return Sweep(self.warehouse, grace)
 
     def vacuum_staging(self) -> Mapping[str, int]:
-        """Remove old files of staging, which the sweep leaves to Spark; by dataset how many."""
+        """Remove old files of staging, which the sweep leaves to Spark; returns the number of files by dataset."""
         opened = partial(self.session, self.ids.new("vacuum"))
         sourced = {name: loaded for name, loaded in self.datasets.items() if loaded.dataset.source is not None}
         return {name: vacuum_staging(opened, loaded, self.layout) for name, loaded in sourced.items()}
@@ -302,11 +302,11 @@ class Application:
         return Workload(self.warehouse)
 
     def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
-        """A Spark session as `campaign_session` opens it; raises like that."""
+        """A Spark session, see `campaign_session`; raises the same errors."""
         return campaign_session(self.settings, tag, execution)
 
     def refresh_views(self) -> None:
-        """Recreate the published views in the Spark catalog, and drop previews of units that are over."""
+        """Recreate the published views in the Spark catalog, and drop previews of finished units."""
         with self.session(self.ids.new("views")) as spark:
             ensure_views(spark, tuple(self.datasets.values()), self.layout)
         self.preview.tidy()
@@ -314,7 +314,7 @@ class Application:
 
 @dataclass(frozen=True)
 class UnitReport:
-    """What is said of a unit: the sentence of its verdict, the path of its page, and its address if somebody serves it."""
+    """The report of a unit: the sentence of its verdict, the path of its page, and its address if the reports are served."""
 
     sentence: str = ""
     page: str = ""
@@ -324,9 +324,9 @@ class UnitReport:
 def report_unit(
     application: Application, unit: Unit, warn: Callable[[str], object], *, again: bool = False
 ) -> UnitReport:
-    """Write the report of a unit, and say where it is; of a live unit of one day only the sentence, there are too many.
+    """Write the report of a unit, and say where it is; a live unit of one day gets only the sentence: there are too many.
 
-    Where a release is told `again`, the page that was written after it stays.
+    If a release is reported `again`, the page that was written after it stays.
     """
     sentence = page = address = ""
     with never_in_the_way(unit, warn):
@@ -340,8 +340,8 @@ def report_unit(
 
 
 def reports_of(application: Application) -> Reports:
-    """The folder of reports that the settings name."""
-    # Altair and the scripts of the charts take longer to load than most steps to run.
+    """The reports folder of the settings."""
+    # Imported here: Altair and the chart scripts take longer to load than most steps take to run.
     from backfill_assets.report.page import Reports  # noqa: PLC0415
 
     return Reports(application.settings.reports, application.settings.reports_url)
@@ -349,7 +349,7 @@ def reports_of(application: Application) -> Reports:
 
 @contextmanager
 def never_in_the_way(unit: Unit, warn: Callable[[str], object]) -> Iterator[None]:
-    """Whatever goes wrong within is a warning: no run, release or command fails because nobody can read about it."""
+    """Turn every error within into a warning: no run, release or command fails because its report cannot be written."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # see above

@@ -1,4 +1,4 @@
-"""What Dagster loads: the definitions of all datasets, and the report that reads one of them."""
+"""The definitions that Dagster loads: those of all datasets, and a report that reads one of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What people do to campaigns and releases, each once: its text, its parameters, what it does, and what is said of it.
+"""The operations on campaigns and releases, each defined once: help text, parameters, action and report.
 
-An operation is a function: its docstring is its text, and `PARAMETERS` describes what it takes. The console takes what stands
-before the `*` by its place and the rest as options, a job of Dagster takes all of it as config.
+An operation is a function: its docstring is its help text, and `PARAMETERS` describes its parameters. The console takes
+parameters before the `*` by position and the rest as options; a Dagster job takes all of them as config.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Shell:
     """What the console or a job hands to an operation.
 
     Attributes:
-        application: the use cases, with models as they are now.
-        control: opens what steers campaigns through Dagster.
-        report: tells Dagster of a release or a rollback.
-        warn: shows what does not keep the operation from being done.
+        application: the use cases, with the current models.
+        control: opens the control of campaigns through Dagster.
+        report: reports a release or a rollback to Dagster.
+        warn: shows a warning that does not stop the operation.
     """
 
     application: Application
@@ -46,7 +46,7 @@ class Shell:
 
 @dataclass(frozen=True)
 class Result:
-    """What is said of an operation, some of it empty, and what came of it; `failed` if somebody has to look at it."""
+    """The outcome of an operation: the lines to show (some may be empty), its value, and whether a user must check it."""
 
     said: Iterable[str]
     value: Any = None
@@ -54,25 +54,25 @@ class Result:
 
 
 PARAMETERS: Final[Mapping[str, str]] = {
-    "by": "The name of the specification's list in which you approve.",
+    "by": "The name or role, from approval.by of the specification, that you approve as.",
     "campaign": "The campaign: the backfill_id of its specification.",
     "canary_only": "Stop after the canaries have passed.",
-    "dry_run": "Say what would be done, and do nothing.",
-    "evidence": "The hash of the evidence that you mean, as `backfill status` shows it; no other will do.",
+    "dry_run": "Show what would be done, and change nothing.",
+    "evidence": "The hash of the evidence, as `backfill status` shows it; if the evidence has another hash now, this fails.",
     "file": "The specification, a YAML file under backfills/.",
-    "first": "First day to put back; without it, the first of the release.",
-    "include_rewritten": "Also put back days that somebody has rewritten past the releases; their newer rows go.",
-    "last": "Last day to put back; without it, the last of the release.",
-    "max_concurrency": "Batches at work at once; 0 leaves it as it is.",
-    "outside_window": "Publish a campaign outside of its publish window, and why.",
+    "first": "First day to put back; by default, the first of the release.",
+    "include_rewritten": "Also put back days that were rewritten without a release; their newer rows are removed.",
+    "last": "Last day to put back; by default, the last of the release.",
+    "max_concurrency": "Batches that run at the same time; 0 leaves it unchanged.",
+    "outside_window": "Publish a campaign outside its publish window, for this reason.",
     "partitions": "The days, such as 2013-03-01,2013-03-05 or 2013-03-01..2013-03-03.",
-    "partitions_per_batch": "Days in a batch from now on; 0 leaves it as it is.",
-    "reason": "Why; kept in the journal and the history, and shown beside a hold.",
+    "partitions_per_batch": "Days per batch from now on; 0 leaves it unchanged.",
+    "reason": "The reason; kept in the journal and the history, and shown with a hold.",
     "release": "The release, as `backfill releases` lists it.",
     "target": "A campaign, a unit or a dataset.",
     "unit": "The unit, as `backfill status` lists it.",
 }
-"""What each parameter is, in whatever operation."""
+"""The description of each parameter, the same in all operations."""
 
 
 def plan(shell: Shell, file: Path) -> Result:
@@ -100,33 +100,33 @@ def launch(shell: Shell, campaign: str, *, canary_only: bool = False) -> Result:
 
 
 def moved_since(application: Application, planned: Plan) -> str:
-    """Which days would be built from something else now than when they were planned, in words, or nothing."""
+    """A sentence on the days whose inputs have changed since they were planned; empty if there are none."""
     days = application.planner.moved(planned)
-    return f"moved since the plan, and built from what is there now: {shown_days(days)}" if days else ""
+    return f"inputs changed since the plan; built from the current inputs: {shown_days(days)}" if days else ""
 
 
 def pause(shell: Shell, campaign: str, *, reason: str) -> Result:
-    """Let no further batch start; what is at work ends, what has passed stays, no run slot is held."""
+    """Start no further batch; running batches finish, passed days stay, and no run slot is held."""
     shell.control().pause(campaign, reason)
     return Result([f"campaign {campaign} is paused; go on with: backfill resume {campaign}"])
 
 
 def resume(shell: Shell, campaign: str, *, reason: str = "") -> Result:
-    """Go on with what is missing, failed or stale, and only that."""
+    """Continue with what is missing, failed or stale, and only that."""
     shell.control().resume(campaign, reason)
     return Result([f"campaign {campaign} goes on with what is missing, failed or stale"])
 
 
 def stop(shell: Shell, campaign: str, *, reason: str) -> Result:
-    """Stop a campaign for a cause that has to be mended; what has passed stays."""
+    """Stop a campaign because something has to be fixed; passed days stay."""
     shell.control().stop(campaign, reason)
-    return Result([f"campaign {campaign} is stopped; after the cause is mended: backfill resume {campaign}"])
+    return Result([f"campaign {campaign} is stopped; fix the cause, then: backfill resume {campaign}"])
 
 
 def set_knobs(
     shell: Shell, campaign: str, *, max_concurrency: int = 0, partitions_per_batch: int = 0, reason: str = ""
 ) -> Result:
-    """Turn the knobs of a campaign; batches that start from now on go by them."""
+    """Change the knobs of a campaign; they apply to batches that start from now on."""
     asked = {"max_concurrency": max_concurrency, "partitions_per_batch": partitions_per_batch}
     given = {name: value for name, value in asked.items() if value}
     knobs = shell.control().set(campaign, reason, **given).knobs
@@ -135,12 +135,12 @@ def set_knobs(
 
 
 def discard(shell: Shell, campaign: str, *, reason: str = "") -> Result:
-    """Give a campaign up: its days are free again."""
+    """Give up a campaign: its days are free again."""
     return discarded(shell.control().discard(campaign, reason))
 
 
 def discarded(unit: Unit) -> Result:
-    """What is said of a unit that was given up."""
+    """The result for a unit that was given up."""
     return Result([f"discarded {unit.id}; free again: {shown_days(unit.days)}"])
 
 
@@ -155,14 +155,14 @@ def approve(shell: Shell, campaign: str, *, evidence: str, by: str = "", reason:
 
 
 def sign_off(shell: Shell, campaign: str, *, reason: str = "") -> Result:
-    """Close a published campaign: somebody has looked at what readers see, and it is right."""
+    """Close a published campaign: you have checked what readers see, and it is right."""
     shell.application.sign_off.sign_off(campaign, reason)
     by = shell.application.identity.name()
     return Result([f"campaign {campaign} is signed off by {by}; its files stay until the window ends"])
 
 
 def cleanup(shell: Shell, campaign: str, *, reason: str = "", dry_run: bool = False) -> Result:
-    """Let go of what only a rollback of the campaign needed, after its window has ended and it is signed off."""
+    """Delete files that only a rollback of the campaign needs, after its rollback window has ended and it is signed off."""
     done = shell.application.sign_off.cleanup(campaign, reason, dry_run=dry_run)
     window = f"the rollback window ends at {done.window_until:%Y-%m-%d %H:%M} UTC" if done.window_until else ""
     refusal = f"would be refused: {done.refusal}" if done.refusal else ""
@@ -181,7 +181,7 @@ def publish_campaign(
 
 
 def publish_unit(shell: Shell, unit: str, *, evidence: str | None, reason: str = "") -> Result:
-    """Release a complete unit after its evidence has been approved; refused without it."""
+    """Release a complete unit after its evidence has been approved; refused without approval."""
     outcome = shell.application.publisher.release(unit, evidence_hash=evidence, reason=reason)
     return _released(shell, outcome, f"unit {outcome.unit} is released as {outcome.release}")
 
@@ -205,7 +205,7 @@ def rollback(
     include_rewritten: bool = False,
     dry_run: bool = False,
 ) -> Result:
-    """Put the days of a release back to what they were; days written since stay, and later releases have to go first."""
+    """Put the days of a release back to what they were before; days written since stay. Roll back later releases first."""
     rollbacks = shell.application.rollback
     days = _days(shell.application.ledger.release(release), first, last)
     said, consent = list[str](), frozenset[date]()
@@ -214,7 +214,7 @@ def rollback(
     except RollbackError:
         if dry_run or include_rewritten:
             raise
-        # Executed all the same: that first finishes a release that died half-way, or refuses by itself.
+        # Execute anyway: it first finishes a release that crashed half-way, or raises the refusal itself.
         proposal = None
     if proposal is not None:
         consent = frozenset(proposal.rewritten) if include_rewritten else consent
@@ -232,7 +232,7 @@ def rollback(
     lift = f"backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}"
     said += [
         f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}",
-        f"live runs leave these days alone until they are published again, or: {lift}",
+        f"live runs skip these days until they are published again, or until you run: {lift}",
     ]
     return Result(chain(said, _left_behind(shell.application, (done.dataset,))))
 
@@ -247,11 +247,11 @@ def _days(record: ReleaseRecord, first: date | None, last: date | None) -> froze
 
 
 def _left_behind(application: Application, changed: Iterable[str]) -> Iterator[str]:
-    """How to bring up to date what was built from datasets that have changed; looked up once all else is said."""
+    """Say how to refresh the days that were built from the changed datasets; computed after the other lines are shown."""
     for name in application.catalog.downstream_of(changed):
         if days := application.outdated.of(name).days:
             yield (
-                f"{name} {format_days(days)} was built from what has changed now; bring it up to date: "
+                f"{name} {format_days(days)} was built from data that has changed now; bring it up to date with: "
                 f"backfill refresh {name}, with --expected-change if its figures must change"
             )
 
@@ -263,7 +263,7 @@ def watch_release(shell: Shell, release: str) -> Result:
 
 
 def prove(shell: Shell, target: str, *, partitions: str = "") -> Result:
-    """Compute days again, in several ways, and compare; three days are chosen unless some are named. Fails if rows differ."""
+    """Compute days again in several ways and compare the rows; fails if they differ. By default, three days are chosen."""
     days = parse_days(partitions, "partitions") if partitions else ()
     certificates = shell.application.prover.prove(target, days)
     said = [f"certificate {one}" for one in certificates]
@@ -273,26 +273,26 @@ def prove(shell: Shell, target: str, *, partitions: str = "") -> Result:
 
 
 def warn_uncompared(shell: Shell, campaign: Campaign) -> None:
-    """Warn where nobody would notice that the specification has moved."""
+    """Warn if a change of the specification would go unnoticed."""
     if attention := uncompared(campaign):
         shell.warn(attention)
 
 
 def _report_written(shell: Shell, unit: str) -> tuple[str, str]:
-    """Write the report of a unit after a step that has changed what it says; its sentence, and where it is."""
-    told = report_unit(shell.application, shell.application.ledger.unit(unit), shell.warn)
-    return told.sentence, told.address or told.page
+    """Write the report of a unit after a step that changed its content; returns its sentence and its address or path."""
+    unit_report = report_unit(shell.application, shell.application.ledger.unit(unit), shell.warn)
+    return unit_report.sentence, unit_report.address or unit_report.page
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation by the names that it has in the shells.
+    """An operation and its names in the console and in Dagster.
 
     Attributes:
-        job: Dagster's job.
-        act: does it.
-        command: the console's command; none where the console has one of its own, that takes more or shows more.
-        conducts: whether it takes a campaign's next step, through a webserver if the console is told of one.
+        job: the name of the Dagster job.
+        act: the function that does it.
+        command: the console command; empty where the console defines its own command, which takes or shows more.
+        conducts: whether it takes a campaign's next step, through a webserver if the console is given one.
     """
 
     job: str
@@ -302,12 +302,12 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """What it is for."""
+        """The help text."""
         return inspect.getdoc(self.act) or ""
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What it takes besides the shell, by name."""
+        """The parameters by name, without the shell."""
         _, *own = inspect.signature(self.act, eval_str=True).parameters.values()
         return {parameter.name: parameter for parameter in own}
 

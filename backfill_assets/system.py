@@ -1,4 +1,4 @@
-"""Time, ids and identity: as ports, and as the machine has them. Nothing else asks the operating system for them."""
+"""Time, ids and identity: ports and their implementations. No other module asks the operating system for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ids(Protocol):
 
 
 class Identity(Protocol):
-    """Who is at work."""
+    """The current user as a port."""
 
     def name(self) -> str:
         """The user's name as the configured source gives it."""
@@ -44,7 +44,7 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class TimedIds:
-    """Identifiers that sort by the time of their making."""
+    """Identifiers that sort by creation time."""
 
     clock: Clock
 
@@ -58,7 +58,7 @@ class SystemUser:
 
     def name(self) -> str:
         """The login name of the user that this process runs as."""
-        # Not getpass: it believes $LOGNAME, and nobody who approves may choose who they are.
+        # Not getpass: it trusts $LOGNAME, and an approver must not be able to choose their name.
         try:
             return pwd.getpwuid(os.geteuid()).pw_name
         except KeyError:

@@ -1,4 +1,4 @@
-"""A warehouse with all that works on it: what every act takes."""
+"""A warehouse and its services: what every use case works on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backfill_assets.system import Clock, Identity, Ids
 
 @dataclass(frozen=True)
 class Warehouse:
-    """The datasets of a warehouse, where they lie, their published tables and the ledger; with time, ids and the user at work."""
+    """The datasets of a warehouse, their location, published tables and ledger; also clock, ids and the current user."""
 
     catalog: Catalog
     layout: Layout
@@ -26,7 +26,7 @@ class Warehouse:
     identity: Identity
 
     def of(self, catalog: Catalog) -> Warehouse:
-        """The same with other datasets, such as those of another checkout."""
+        """The same warehouse with other datasets, such as those of another checkout."""
         return replace(self, catalog=catalog, tables=tables_of(catalog, self.layout, self.clock))
 
 
@@ -37,13 +37,13 @@ def tables_of(catalog: Catalog, layout: Layout, clock: Clock) -> Mapping[str, Pu
 
 @dataclass(frozen=True)
 class OnWarehouse:
-    """Works on a warehouse, and calls its parts by their names."""
+    """Works on a warehouse and names its parts."""
 
     warehouse: Warehouse
 
     @property
     def catalog(self) -> Catalog:
-        """The datasets that could be loaded, and the faults of the others."""
+        """The datasets that could be loaded, and the problems of the others."""
         return self.warehouse.catalog
 
     @property
@@ -53,12 +53,12 @@ class OnWarehouse:
 
     @property
     def definitions(self) -> Mapping[str, Dataset]:
-        """What `dataset.yaml` says of each of them."""
+        """The definition of each of them in `dataset.yaml`."""
         return self.catalog.definitions
 
     @property
     def layout(self) -> Layout:
-        """Where tables and sources lie."""
+        """The location of tables and sources."""
         return self.warehouse.layout
 
     @property
@@ -73,15 +73,15 @@ class OnWarehouse:
 
     @property
     def clock(self) -> Clock:
-        """What time it is."""
+        """The source of the current time."""
         return self.warehouse.clock
 
     @property
     def ids(self) -> Ids:
-        """Where new names come from."""
+        """The source of new ids."""
         return self.warehouse.ids
 
     @property
     def identity(self) -> Identity:
-        """Who is at work."""
+        """The source of the current user."""
         return self.warehouse.identity

@@ -142,7 +142,7 @@ def test_days_that_moved_since_the_plan_are_named_at_the_launch(house: House, ta
     said = run("launch", NAME, "--explain")
     assert "steps" in said
     # The plans of this world were made of no inputs at all.
-    assert "built from what is there now: sales 2026-01-01..2026-01-03; totals 2026-01-01..2026-01-03" in said
+    assert "built from the current inputs: sales 2026-01-01..2026-01-03; totals 2026-01-01..2026-01-03" in said
     assert house.world.ledger.campaign(NAME).phase is Phase.planned
     assert taken == []
 

@@ -1,1 +1,1 @@
-"""From launch to sign-off: plans, batches, approvals, publication."""
+"""Plans, batches, approvals and publication of campaigns, from launch to sign-off."""

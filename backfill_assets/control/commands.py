@@ -1,4 +1,4 @@
-"""Control: what operators do to a campaign while it runs. Everything is recorded, and acts within one batch."""
+"""What operators do to a running campaign. Every action is recorded, and takes effect within one batch."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _OVER = {
     ),
     UnitState.discarded: (Action.discarded, "Plan its days under another backfill_id"),
 }  # fmt: skip
-"""How a unit that is over got there, and what can be done about it."""
+"""For each final state of a unit: the action that led to it, and what the user can do."""
 
 
 @dataclass(frozen=True)
 class Control(OnWarehouse):
-    """Launch, pause, resume, stop, and the knobs; of two operators at once one wins, the other is told who did what."""
+    """Launch, pause, resume, stop and set; if two operators act at the same time, one fails and learns who did what."""
 
     conductor: Conductor
     make_plan: Callable[[Specification, Days | None], Plan]
     notify: Notification
 
     def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
-        """Announce the campaign, open its unit, which claims its days, and launch its canaries or all of it.
+        """Announce the campaign, open its unit, which claims the days, and launch the canaries or all days.
 
         Raises:
-            CampaignError: there is no such campaign, it was launched before, or its code or specification has moved.
-            ClaimedDaysError: days of it belong to another open unit, which is named.
+            CampaignError: there is no such campaign, it was launched before, or its code or specification has changed.
+            ClaimedDaysError: some of its days belong to another open unit, which is named.
             LedgerError: another launch of it takes too long.
         """
-        # Of two at once only the first may announce it.
+        # If two launch at the same time, only the first may announce the campaign.
         with self.ledger.lock(f"launch:{campaign_id}", LOCK_WAIT):
             campaign = self.ledger.campaign(campaign_id)
             require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
@@ -63,35 +63,35 @@ class Control(OnWarehouse):
         return self.ledger.campaign(campaign_id)
 
     def pause(self, campaign_id: str, reason: str) -> Campaign:
-        """Let no further batch start; the batches at work end, queued runs go.
+        """Start no further batch; running batches finish, queued runs are cancelled.
 
         Raises:
-            CampaignError: the campaign is not at work, or its unit is over.
+            CampaignError: the campaign is not running, or its unit is finished.
         """
         return self._turn_to(campaign_id, Phase.paused, WORKING, (Action.paused, reason))
 
     def stop(self, campaign_id: str, reason: str) -> Campaign:
-        """Stop a campaign for a cause that has to be mended; like a pause, what has passed stays.
+        """Stop a campaign because something has to be fixed; as with a pause, passed days stay.
 
         Raises:
-            CampaignError: the campaign is neither at work nor paused, or its unit is over.
+            CampaignError: the campaign is neither running nor paused, or its unit is finished.
         """
         changed = self._turn_to(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
         self.notify(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
         return changed
 
     def resume(self, campaign_id: str, reason: str = "") -> Campaign:
-        """Go on with what is missing, failed or stale and nothing else; code and specification as they are now.
+        """Continue with only what is missing, failed or stale, by the current code and specification.
 
-        Where they have moved a new plan is frozen, over the same days of the same datasets.
+        If they have changed, a new plan is frozen, over the same days of the same datasets.
 
         Raises:
-            CampaignError: it was never launched, it is over, its backfill is still at work, or its range was changed.
-            SpecificationError: the specification's file cannot be read any more.
+            CampaignError: it was never launched, it is finished, its backfill still runs, or its range was changed.
+            SpecificationError: the specification's file can no longer be read.
         """
         campaign = self._found(campaign_id, _RESUMABLE, "resume")
         if campaign.phase in WORKING and self.conductor.backfills.active(campaign_id):
-            raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is at work")
+            raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is still running")
         changed = self._replanned(campaign)
         changed = replace(changed, phase=Phase.running, canary_only=False)
         missing = {blocker.day for blocker in self.conductor.blockers(changed)}
@@ -110,10 +110,10 @@ class Control(OnWarehouse):
         max_concurrency: int | None = None,
         partitions_per_batch: int | None = None,
     ) -> Campaign:
-        """Turn the knobs that are named, the other stays as it is; batches that start from now on go by them.
+        """Change the given knobs and leave the other; the change applies to batches that start from now on.
 
         Raises:
-            CampaignError: the campaign is over, a knob is out of its bounds, or somebody else changed the campaign at once.
+            CampaignError: the campaign is finished, a knob is out of bounds, or another user changed the campaign meanwhile.
         """
         allowed = _RESUMABLE | {Phase.planned}
         campaign = self._found(campaign_id, allowed, "set")
@@ -124,15 +124,15 @@ class Control(OnWarehouse):
         return self.ledger.change_campaign(turned, allowed, entry)
 
     def discard(self, campaign_id: str, reason: str = "") -> Unit:
-        """Give the campaign's open unit up: nothing of it is published, its days are free, its backfills are cancelled.
+        """Give up the campaign's open unit: nothing of it is published, its days are free, its backfills are cancelled.
 
-        May be repeated after a crash. A campaign whose launch was not completed can be launched again.
+        Safe to repeat after a crash. A campaign whose launch was not completed can be launched again.
 
         Raises:
-            CampaignError: there is no such campaign, or it has no open unit (any more); says who brought it there.
+            CampaignError: there is no such campaign, or it has no open unit (any more); names who closed it.
         """
         campaign = self.ledger.campaign(campaign_id)
-        # Not while the conductor takes a step: it might launch another backfill right after these were cancelled.
+        # Wait for the conductor's step: it might launch another backfill right after these were cancelled.
         with self.ledger.lock(f"conduct:{campaign_id}", LOCK_WAIT):
             unit = self._to_discard(campaign)
             if unit.state is UnitState.open:
@@ -143,13 +143,13 @@ class Control(OnWarehouse):
         return unit
 
     def _to_discard(self, campaign: Campaign) -> Unit:
-        told = [entry for entry in self.ledger.journal(campaign.id) if entry.action is Action.discarded]
-        known = {str(entry.detail.get("unit")) for entry in told}
+        noted = [entry for entry in self.ledger.journal(campaign.id) if entry.action is Action.discarded]
+        known = {str(entry.detail.get("unit")) for entry in noted}
         wanted = {UnitState.open, UnitState.discarded}
         for unit in self.ledger.units(states=wanted):
             if unit.campaign == campaign.id and unit.id not in known:
                 return unit
-        done = f" ({told[-1]})" if told else ""
+        done = f" ({noted[-1]})" if noted else ""
         raise CampaignError(
             f"campaign {campaign.id} has no open unit{done}: there is nothing to give up. See: backfill status {campaign.id}"
         )
@@ -163,26 +163,26 @@ class Control(OnWarehouse):
         return changed
 
     def _found(self, campaign_id: str, allowed: Collection[Phase], action: str) -> Campaign:
-        """The campaign, in a phase in which the action is possible, and with something left to act upon."""
+        """The campaign, if its phase and its unit allow the action."""
         campaign, last = self.ledger.campaign(campaign_id), self._last(campaign_id)
         require_phase(campaign, allowed, action, last)
         unit = self.ledger.unit(campaign.unit) if campaign.unit else None
         if unit is not None and unit.state is not UnitState.open:
             done, remedy = _OVER[unit.state]
-            told = [entry for entry in self.ledger.journal(campaign_id) if entry.action is done]
-            by = f" ({told[-1]})" if told else ""
+            noted = [entry for entry in self.ledger.journal(campaign_id) if entry.action is done]
+            by = f" ({noted[-1]})" if noted else ""
             raise CampaignError(
-                f"campaign {campaign_id} is {done.value}{by}: nothing is left to build, and {action} is not possible any more. "
+                f"campaign {campaign_id} is {done.value}{by}: nothing is left to build, so {action} is no longer possible. "
                 f"{remedy.format(id=campaign_id)}; see: backfill status {campaign_id}"
             )
         return campaign
 
     def _begun(self, campaign: Campaign) -> Campaign:
-        """The campaign once the steps of its plan are taken up to the first that builds, which is the conductor's."""
+        """The campaign after the steps before its first build; the conductor takes the builds."""
         for step in campaign.plan.steps:
             match step.kind:
                 case StepKind.announce:
-                    # Before the claim: from there on the live pipeline meets it.
+                    # Before the claim: from the claim on, it affects the live pipeline.
                     self._say(campaign, Notice.announced)
                 case StepKind.open_unit:
                     campaign = replace(campaign, unit=self._open(campaign).id)
@@ -197,7 +197,7 @@ class Control(OnWarehouse):
     def _open(self, campaign: Campaign) -> Unit:
         targets = campaign.plan.targets
         given_up = [u for u in self.ledger.units(states={UnitState.discarded}) if u.campaign == campaign.id]
-        # A launch that died finds its unit again; after that was given up, the next launch has one of its own.
+        # Repeating a crashed launch finds its unit again; if that unit was given up, the next launch opens a new one.
         opened_by = f"{OPENED_BY}{campaign.id}" + (f"/{len(given_up) + 1}" if given_up else "")
         launch = Launch({name: frozenset(days) for name, days in targets.items()}, opened_by)
         proposal = Unit(
@@ -228,7 +228,7 @@ class Control(OnWarehouse):
         if not self._drift(campaign):
             return campaign
         specification = self._specification(campaign)
-        # The canaries stay: those that have passed are no reason to build others.
+        # Keep the canaries: those that have passed need no others.
         plan = self.make_plan(specification, campaign.plan.canaries)
         if plan.targets != campaign.plan.targets:
             file = shown_path(Path(campaign.file))
@@ -262,7 +262,7 @@ class Control(OnWarehouse):
 
 
 def _moved(before: Campaign, after: Campaign) -> dict[str, object]:
-    """What of the plan and of the specification is another one now: who may approve what is no detail."""
+    """What of plan, specification and knobs has changed, for the journal; changed rules for approvals are part of it."""
     one, other = before.specification.to_plain(), after.specification.to_plain()
     keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
     plan = {"plan": after.plan.fingerprint} if after.plan != before.plan else {}

@@ -1,4 +1,4 @@
-"""The conductor takes a launched campaign its next step; the gatekeeper lets its batches in."""
+"""The conductor takes the next step of launched campaigns; the gatekeeper decides whether a batch may start."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from backfill_assets.system import Clock
 
 
 class LiveRuns(Protocol):
-    """The live pipeline, seen from a backfill that yields to it."""
+    """The live runs, which a backfill may have to wait for."""
 
     def active(self) -> tuple[str, ...]:
-        """Ids of the live runs that are at work or in the queue."""
+        """Ids of the live runs that are running or queued."""
         ...
 
 
 REFUSED: Final = "refused"
-"""Key of the detail of an entry `waits`: the batch that a run was told to halt the campaign over."""
+"""Key in the detail of a `waits` entry: the batch for which the gate would have stopped the campaign."""
 _BEGINNINGS = frozenset({Action.launched, Action.resumed})
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Days of one layer of a dataset that are worked on in one go."""
+    """Days of one layer of a dataset that are built together."""
 
     dataset: str
     days: tuple[dt.date, ...]
@@ -62,7 +62,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Gatekeeper:
-    """Asks the gate with what is true now; knobs, phase and budget are read anew each time."""
+    """Asks the gate with the current state; knobs, phase and budget are read again each time."""
 
     ledger: Ledger
     catalog: Catalog
@@ -80,9 +80,9 @@ class Gatekeeper:
         return admit(campaign, self.traffic(campaign, batch))
 
     def begin(self, campaign_id: str, batch: Batch, run: str, lease: dt.timedelta) -> Attempt | Decision:
-        """Start a batch if the gate is open; of two that ask at once the second sees the first at work.
+        """Start a batch if the gate is open; if two ask at the same time, the second sees the first as running.
 
-        What it will read is charged at once, so that it counts even if its worker dies.
+        The bytes that it will read are charged immediately, so that they count even if its worker dies.
 
         Raises:
             CampaignError: there is no such campaign.
@@ -99,7 +99,7 @@ class Gatekeeper:
             return replace(attempt, **vars(work))
 
     def traffic(self, campaign: Campaign, batch: Batch | None = None) -> Traffic:
-        """What goes on around the campaign now."""
+        """What is running now, and what the campaign has used up."""
         now = self.clock.now()
         attempts = self.ledger.attempts(campaign.unit) if campaign.unit else ()
         begun = [entry.at for entry in self.ledger.journal(campaign.id) if entry.action in _BEGINNINGS]
@@ -122,7 +122,7 @@ class Gatekeeper:
 
 @dataclass(frozen=True)
 class BackfillRequest:
-    """A native backfill to be launched: layers by dataset over some days, with title, description and run tags."""
+    """A native backfill to launch: layers by dataset, days, title, description and run tags."""
 
     layers: Mapping[str, tuple[Layer, ...]]
     days: tuple[dt.date, ...]
@@ -132,42 +132,42 @@ class BackfillRequest:
 
 
 class Backfills(Protocol):
-    """The scheduler's native backfills, of one campaign at a time."""
+    """The scheduler's native backfills of a campaign."""
 
     def launch(self, request: BackfillRequest) -> str:
-        """Launch a backfill; its id."""
+        """Launch a backfill; returns its id."""
         ...
 
     def active(self, campaign: str) -> tuple[str, ...]:
-        """Ids of the campaign's backfills that are not over."""
+        """Ids of the campaign's unfinished backfills."""
         ...
 
     def cancel(self, campaign: str) -> int:
-        """Cancel what is left of the campaign's backfills, queued runs included; how many backfills that were."""
+        """Cancel the campaign's unfinished backfills and their queued runs; returns the number of backfills."""
         ...
 
     def failure(self, campaign: str, but: Collection[str] = ()) -> str:
-        """What the newest backfill of the campaign failed of, in words; empty unless it is over and a run of it failed.
+        """Why the newest backfill of the campaign failed; empty unless it is finished and one of its runs failed.
 
-        Runs in `but` are left out: they gave up before a shut gate.
+        Runs in `but` are ignored: they ended because the gate was closed.
         """
         ...
 
 
 Notification = Callable[[Campaign, Notice, str], None]
-"""Sends a notice, if the specification asks for it; never fails."""
+"""Sends a notice if the specification asks for it; never fails."""
 
 _RESTS = frozenset({Action.validated, Action.stale})
-"""After these nothing is launched until somebody resumes."""
+"""After these actions nothing is launched until a user resumes."""
 STEPS = _RESTS | {Action.launched, Action.resumed, Action.canaries_passed, Action.backfill, Action.waits}
 CONDUCTOR = "the conductor"
 
 
 @dataclass(frozen=True)
 class _Since:
-    """The last step of a campaign, whether that is a backfill, and the runs of it that gave up before a shut gate.
+    """The last step of a campaign, whether that is a backfill, and its runs that ended because the gate was closed.
 
-    `refused` is the newest batch of theirs over which the gate would have halted the campaign.
+    `refused` is the newest of their batches for which the gate would have stopped the campaign.
     """
 
     last: Action | None
@@ -178,7 +178,7 @@ class _Since:
 
 @dataclass(frozen=True)
 class Conductor:
-    """Launches what is due, notices what has passed, stops what has failed; every step may be repeated."""
+    """Launches what is due, records what has passed, stops what has failed; every step is safe to repeat."""
 
     ledger: Ledger
     clock: Clock
@@ -188,17 +188,17 @@ class Conductor:
     notify: Notification
 
     def waiting(self) -> tuple[str, ...]:
-        """The campaigns that are launched and whose unit is open: the ones that may have a step to take."""
+        """The launched campaigns with an open unit: those that may have a next step."""
         units = {unit.id for unit in self.ledger.units(states={UnitState.open})}
         return tuple(campaign.id for campaign in self.ledger.campaigns() if campaign.unit in units)
 
     def conduct(self, campaign_id: str) -> str:
-        """Take one campaign its next step; what was done, in words, or nothing.
+        """Take the next step of a campaign; returns a sentence on what was done, or nothing.
 
         Raises:
             CampaignError: there is no such campaign.
         """
-        # One at a time, or two would launch the same days.
+        # One process at a time: two would launch the same days.
         with self.ledger.lock(f"conduct:{campaign_id}", LOCK_WAIT):
             campaign = self.ledger.campaign(campaign_id)
             if not campaign.unit or self.ledger.unit(campaign.unit).state is not UnitState.open:
@@ -208,13 +208,13 @@ class Conductor:
             return self._clear(campaign)
 
     def halt(self, campaign_id: str, reason: str, entries: int) -> None:
-        """Stop a campaign for what a batch has found; its journal had so many `entries` when the batch began.
+        """Stop a campaign because of what a batch found; `entries` is the length of its journal when the batch began.
 
-        One that is paused, stopped or over already stays as it is. So does one that was resumed since: whoever resumed it has
-        mended the cause, and the batch has not seen that yet.
+        A campaign that is already paused, stopped or finished stays as it is. So does one that was resumed since: the user
+        who resumed it has fixed the cause, which the batch has not seen yet.
 
         Raises:
-            CampaignError: there is no such campaign, or somebody else changes it at this moment.
+            CampaignError: there is no such campaign, or another process is changing it.
         """
         campaign = self.ledger.campaign(campaign_id)
         resumed = any(entry.action is Action.resumed for entry in self.ledger.journal(campaign_id)[entries:])
@@ -222,7 +222,7 @@ class Conductor:
             self._stop(campaign, reason)
 
     def blockers(self, campaign: Campaign) -> tuple[DayBlocker, ...]:
-        """What the campaign's present step still lacks: of the canaries only, or of all days."""
+        """What blocks the campaign's current step: of the canaries only, or of all days."""
         blockers, step = self.publisher.blockers(campaign.unit), campaign.step
         if step.kind is not StepKind.canary:
             return blockers
@@ -231,15 +231,15 @@ class Conductor:
 
     def _go_on(self, campaign: Campaign) -> str:
         since = self._since(campaign)
-        # With the batch that a run was refused: only with its bytes a budget may be spent, and a next run would fare no better.
+        # Ask with the refused batch: the budget may be spent only with its bytes, and the next run would end the same way.
         decision = self.gatekeeper.ask(campaign.id, since.refused)
         if self.backfills.active(campaign.id):
             if isinstance(decision, Halts):
                 return self._stop(campaign, decision.reason)
-            # A run has given up before the shut gate: those behind it in the queue would only do the same.
+            # A run has ended because the gate was closed: the queued runs would do the same.
             return self._clear(campaign) if since.waits else ""
         if since.last in _RESTS:
-            # What goes stale from here on is for somebody to look at, and to resume.
+            # A user has to look at what goes stale from here on, and to resume.
             return ""
         blockers = self.blockers(campaign)
         missing = [blocker for blocker in blockers if blocker.reason not in MOVED]
@@ -258,11 +258,11 @@ class Conductor:
             case StepKind.canary:
                 return self._canaries_passed(campaign)
             case StepKind.rest | StepKind.approve | StepKind.publish | StepKind.sign_off | StepKind.cleanup:
-                # With the rest the last step has passed that is the conductor's: all others wait for people.
+                # The rest is the conductor's last step: all later ones wait for people.
                 return self._validated(campaign)
             case StepKind.announce | StepKind.open_unit:
                 raise CampaignError(
-                    f"campaign {campaign.id} was never launched; do that with: backfill launch {campaign.id}"
+                    f"campaign {campaign.id} was never launched; launch it with: backfill launch {campaign.id}"
                 )
             case _:
                 assert_never(campaign.step.kind)
@@ -280,7 +280,7 @@ class Conductor:
     def _validated(self, campaign: Campaign) -> str:
         evidence = self.publisher.evidence_hash(campaign.unit)
         noted = [e.detail.get("evidence") for e in self.ledger.journal(campaign.id) if e.action is Action.validated]
-        # Noted again after a `resume` that found nothing to do: what goes stale from here on is left alone as before.
+        # Also after a `resume` that found nothing to do: what goes stale from here on is left to the users again.
         self.ledger.note(self._entry(campaign, Action.validated, evidence=evidence))
         if noted[-1:] == [evidence]:
             return ""
@@ -292,7 +292,7 @@ class Conductor:
         missing = {(blocker.dataset, blocker.day) for blocker in blockers}
         planned = {dataset.name: dataset.layers for dataset in campaign.plan.datasets}
         wanted = {name for name, _ in missing}
-        # What is built from a dataset that is built anew is stale then: it comes along.
+        # Datasets that are built from a rebuilt one become stale: they are built as well.
         wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
         days = self._with_followers({day for _, day in missing}, campaign, names)
@@ -310,7 +310,7 @@ class Conductor:
         return f"{campaign.id}: launched backfill {backfill} over {', '.join(names)} {format_days(days)}"
 
     def _with_followers(self, days: set[dt.date], campaign: Campaign, names: Sequence[str]) -> tuple[dt.date, ...]:
-        """The days, and those of the campaign that look back at them."""
+        """The days, and the days of the campaign that look back at them."""
         datasets = [self.gatekeeper.catalog.dataset(name).dataset for name in names]
         reach = max((u.lookback_days for d in datasets for above, u in d.upstream.items() if above in names), default=0)
         behind = {day + i * ONE_DAY for day in days for i in range(1, reach + 1)}
@@ -324,7 +324,7 @@ class Conductor:
         return f"{campaign.id} is stopped: {reason}"
 
     def _clear(self, campaign: Campaign) -> str:
-        """Take what is left of the campaign out of the run queue, once the batches at work have ended."""
+        """Remove the campaign's remaining runs from the run queue once its running batches have ended."""
         if self.gatekeeper.traffic(campaign).in_flight or not self.backfills.active(campaign.id):
             return ""
         cancelled = self.backfills.cancel(campaign.id)
@@ -335,7 +335,7 @@ class Conductor:
         )
 
     def _why_ended(self, campaign: Campaign, missing: Sequence[DayBlocker], since: _Since) -> str:
-        """Why the backfill that has ended must not be launched again; nothing if only the gate was shut."""
+        """Why the ended backfill must not be launched again; empty if only the gate was closed."""
         failed = [blocker for blocker in missing if blocker.reason is Blocker.failed]
         if failed:
             days = {(blocker.dataset, blocker.day) for blocker in failed}
@@ -344,16 +344,16 @@ class Conductor:
         if reason or since.waits or not missing:
             return reason
         days = {(blocker.dataset, blocker.day) for blocker in missing}
-        return f"its backfill ended, but {shown_days(days)} still lack evidence (was it cancelled in Dagster?)"
+        return f"its backfill ended, but {shown_days(days)} still have no evidence (was it cancelled in Dagster?)"
 
     def _stale(self, campaign: Campaign, blockers: Sequence[DayBlocker]) -> str:
         days = shown_days({(blocker.dataset, blocker.day) for blocker in blockers})
-        reason = f"all days have passed, and since then something behind {days} has moved"
+        reason = f"all days have passed, but inputs, upstreams or published rows of {days} have changed since then"
         self.ledger.note(self._entry(campaign, Action.stale, reason))
         return f"{campaign.id}: {reason}; go on with: backfill resume {campaign.id}"
 
     def _since(self, campaign: Campaign) -> _Since:
-        """What has happened since the newest backfill was launched, or since it became due."""
+        """What has happened since the newest backfill was launched or became due."""
         steps = [e for e in self.ledger.journal(campaign.id) if e.action in STEPS]
         last = next((e.action for e in reversed(steps) if e.action is not Action.waits), None)
         waits = list(takewhile(lambda entry: entry.action is Action.waits, reversed(steps)))

@@ -23,13 +23,13 @@ from backfill_assets.warehouse import OnWarehouse
 
 @dataclass(frozen=True)
 class Amount:
-    """Rows and bytes of something."""
+    """A number of rows and bytes."""
 
     rows: int
     bytes: int
 
     def plus(self, other: Amount) -> Amount:
-        """Both together."""
+        """The sum of both."""
         return Amount(self.rows + other.rows, self.bytes + other.bytes)
 
 
@@ -39,10 +39,10 @@ Amounts = Mapping[dt.date, Amount]
 
 @dataclass(frozen=True)
 class Figures:
-    """What is known of a dataset's days: what is published, delivered (by delivery day), and published of its upstreams.
+    """Sizes of a dataset's days: published, delivered (by delivery day), and published by its upstreams.
 
-    `expected` is what a day will about hold: what it holds as published; otherwise what was delivered on that day, or
-    what its upstreams hold of it.
+    `expected` is the approximate size of each day after the build: its published size, or else what was delivered on that
+    day, or what its upstreams hold for it.
     """
 
     dataset: Dataset
@@ -52,7 +52,7 @@ class Figures:
     expected: Amounts
 
     def bytes_read(self, batch: Days) -> int:
-        """Bytes of the files behind one batch, counted as the budget of a campaign counts them (`Workload`)."""
+        """Bytes of the files that one batch reads, counted like a campaign's budget (`Workload`)."""
         window = self.dataset.fact_delivery_days(batch)
         above = ((self.upstream[name], self.dataset.upstream_days(name, batch)) for name in self.dataset.upstream)
         parts = ((self.delivered, window), (self.published, batch), *above)
@@ -61,12 +61,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class FigureReader(OnWarehouse):
-    """Reads figures; each source is asked once, whatever the number of days."""
+    """Reads figures; each source is read once, for any number of days."""
 
     def read(self, name: str, days: Days, above: Mapping[str, Figures], *, landing: bool) -> Figures:
-        """Figures of one dataset; `above` holds those of its upstreams that are planned as well.
+        """Figures of one dataset; `above` holds those of its upstreams that are also planned.
 
-        With `landing`, source files count that nobody has landed yet: their rows are guessed from their sizes.
+        With `landing`, source files that are not landed yet count as well: their rows are estimated from their sizes.
         """
         loaded = self.datasets[name]
         dataset = loaded.dataset
@@ -112,14 +112,14 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 @dataclass(frozen=True)
 class Workload(OnWarehouse):
-    """Sizes of what days are built from and compared with."""
+    """Sizes of the files that days are built from and compared with."""
 
     def bytes_read(self, name: str, days: Collection[dt.date], layer: Layer = Layer.shadow) -> int:
-        """Bytes of the files behind one batch of a layer, compressed as they lie there.
+        """Bytes (compressed, on disk) of the files that one batch of a layer reads.
 
-        What was delivered for the days and for those they look back at, the published files that they are compared with,
-        and the published files of the upstream days; raw and staging read only what was delivered. The small references
-        are left out.
+        These are the deliveries of the days and of those that they look back at, the published files that they are compared
+        with, and the published files of the upstream days; raw and staging read only deliveries. The small references are
+        left out.
         """
         dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
         window = dataset.fact_delivery_days(asked)
@@ -137,9 +137,9 @@ class Workload(OnWarehouse):
 
 @dataclass(frozen=True)
 class PlanBasis:
-    """All that warnings are made from; datasets in the order of the plan.
+    """The input of the warnings; datasets in the order of the plan.
 
-    `slots` is the number of runs that the run queue lets backfills have at once; none where nobody knows.
+    `slots` is the number of backfill runs that the run queue allows at the same time; None if unknown.
     """
 
     specification: Specification
@@ -152,7 +152,7 @@ class PlanBasis:
 
 
 def warnings_of(survey: PlanBasis) -> tuple[str, ...]:
-    """All warnings, each a sentence that names what and which days."""
+    """All warnings, each a sentence that names the problem and the days."""
     of_dataset: tuple[Callable[[PlanBasis, PlannedDataset], Iterator[str]], ...] = (
         _without_source, _without_upstream, _unpublished, _on_hold,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def _without_source(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]
     missing = [day for day in planned.days if day not in figures.delivered]
     if missing:
         fails = source.on_missing is OnMissing.fail
-        empty = "they will have only what later files hold of them" if source.late_days else "they will come out empty"
+        empty = "they will have only rows from later files" if source.late_days else "they will be empty"
         then = "they will fail their check source_present" if fails else empty
         yield f"{planned.name}, {counted(missing)}: no source data; {then}"
 
@@ -192,7 +192,7 @@ def _unpublished(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     published = survey.figures[planned.name].published
     days = [day for day in planned.days if day not in published]
     if days:
-        yield f"{planned.name}, {counted(days)}: nothing is published yet, so that there is nothing to compare with"
+        yield f"{planned.name}, {counted(days)}: nothing is published yet, so there is nothing to compare with"
 
 
 def _on_hold(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _on_hold(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
         by_reason.setdefault(hold.reason, []).append(hold.target[1])
     for reason, days in by_reason.items():
         yield (
-            f"{planned.name}, {counted(days)}: on hold ({reason}); live runs leave them alone until: "
+            f"{planned.name}, {counted(days)}: on hold ({reason}); live runs skip them until you run: "
             f"backfill hold lift {planned.name} {min(days)} {max(days)}"
         )
 
@@ -211,15 +211,15 @@ def _left_behind(survey: PlanBasis) -> Iterator[str]:
     for name in survey.catalog.downstream_of(names):
         above = [u for u in survey.catalog.dataset(name).dataset.upstream if u in names]
         if name not in names and above:
-            yield f"{name} is built from {', '.join(above)} and not in the scope: what is published of it becomes outdated"
+            yield f"{name} is built from {', '.join(above)} and not in the scope: its published days become outdated"
 
 
 def _more_than_the_queue_gives(survey: PlanBasis) -> Iterator[str]:
     wanted = survey.specification.execution.max_concurrency
     if survey.slots is not None and wanted > survey.slots:
         yield (
-            f"execution.max_concurrency: {wanted}, but the run queue lets backfills have {survey.slots} at once; raise the "
-            "limit of dagster/backfill in dagster.yaml, and max_concurrent_runs above it"
+            f"execution.max_concurrency: {wanted}, but the run queue allows {survey.slots} backfill runs at the same time; raise "
+            "the limit of dagster/backfill in dagster.yaml, and max_concurrent_runs above it"
         )
 
 
@@ -227,4 +227,4 @@ def _longer_than_allowed(survey: PlanBasis) -> Iterator[str]:
     allowed = survey.specification.execution.budget.wall_time
     if allowed is not None and survey.estimate.seconds > allowed.total_seconds():
         time = dt.timedelta(seconds=round(survey.estimate.seconds))
-        yield f"execution.budget.wall_time: {format_duration(allowed)} is less than the estimate, {time}: it will stop on the way"
+        yield f"execution.budget.wall_time: {format_duration(allowed)} is less than the estimate, {time}: it will stop half-way"

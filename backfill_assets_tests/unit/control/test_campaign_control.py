@@ -400,8 +400,8 @@ def test_a_campaign_whose_release_stands_is_neither_paused_nor_stopped_nor_resum
     planned.release().publish(NAME)
     before = planned.campaign(), planned.actions()
     for command in (planned.control.pause, planned.control.stop, planned.control.resume):
-        with pytest.raises(CampaignError, match=r"is published .*is not possible any more"):
+        with pytest.raises(CampaignError, match=r"is published .*is no longer possible"):
             command(NAME, "too late")
-    with pytest.raises(CampaignError, match="set is not possible any more"):
+    with pytest.raises(CampaignError, match="set is no longer possible"):
         planned.control.set(NAME, "too late", max_concurrency=2)
     assert (planned.campaign(), planned.actions()) == before

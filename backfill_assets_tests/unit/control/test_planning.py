@@ -236,9 +236,9 @@ def test_days_without_source_data_are_warned_of_whatever_was_delivered_for_later
     (warning,) = warned(office.planner.plan(spec()), "no source data")
     assert warning == f"sales, 4 days {RANGE[5]}..{RANGE[8]}: no source data; they will fail their check source_present"
     office.source(late_days=2, on_missing=OnMissing.pass_)
-    assert warned(office.planner.plan(spec()), "they will have only what later files hold of them")
+    assert warned(office.planner.plan(spec()), "they will have only rows from later files")
     office.source(late_days=0)
-    assert warned(office.planner.plan(spec()), "they will come out empty")
+    assert warned(office.planner.plan(spec()), "they will be empty")
     (staged,) = warned(office.planner.plan(spec(scope={"from": "staging"})), "no source data")
     assert f"{RANGE[5]}..{RANGE[9]}" in staged
 
@@ -284,7 +284,7 @@ def test_days_that_were_never_published_are_warned_of(office: Office) -> None:
 def test_more_concurrency_than_the_run_queue_gives_is_warned_of(office: Office) -> None:
     wide = spec(execution={"max_concurrency": 3})
     planner = replace(office.planner, slots=2)
-    assert warned(planner.plan(wide), "execution.max_concurrency: 3, but the run queue lets backfills have 2 at once")
+    assert warned(planner.plan(wide), "execution.max_concurrency: 3, but the run queue allows 2 backfill runs at the same time")
     assert not warned(replace(planner, slots=3).plan(wide), "run queue")
     assert not warned(office.planner.plan(wide), "run queue")
 

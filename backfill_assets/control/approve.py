@@ -29,46 +29,46 @@ from backfill_assets.warehouse import OnWarehouse
 
 
 def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:
-    """By dataset the certificate that counts for this evidence of a unit, passed or not."""
+    """The certificate that counts for this evidence of a unit, by dataset, passed or not."""
     return standing_certificates(ledger.certificates(unit=unit), evidence)
 
 
 def passed_of(certificates: Mapping[str, Certificate]) -> Mapping[str, str]:
-    """By dataset the id of its certificate, where that has passed."""
+    """The ids of the passed certificates by dataset."""
     return {name: one.id for name, one in certificates.items() if one.passed}
 
 
 def uncertified(campaign: Campaign, unit: Unit, certificates: Mapping[str, Certificate]) -> str:
-    """Which certificate that the specification requires is lacking or has not passed, and what to do; or nothing."""
+    """Which required certificate is missing or has not passed, and what to do; empty if none."""
     if campaign.specification.validation.certificate is Certification.none:
         return ""
     missing = [name for name in sorted(unit.targets) if name not in certificates]
     failed = [str(one) for one in certificates.values() if not one.passed]
     if missing:
         return (
-            f"its specification requires a certificate (validation.certificate), and there is none of the evidence of "
-            f"{', '.join(missing)} as it is now; get it with: backfill prove {campaign.id} (of days that have rows: others "
+            f"its specification requires a certificate (validation.certificate), and the current evidence of "
+            f"{', '.join(missing)} has none; get it with: backfill prove {campaign.id} (of days that have rows: others "
             "prove nothing)"
         )
     if failed:
         return (
-            f"its specification requires a certificate (validation.certificate), but {'; '.join(failed)}. Mend the model, "
+            f"its specification requires a certificate (validation.certificate), but {'; '.join(failed)}. Fix the model, "
             f"go on with: backfill resume {campaign.id}, then: backfill prove {campaign.id}"
         )
     return ""
 
 
 _RULES = frozenset({"approval", "validation"})
-"""Keys of a specification that an approval is given under."""
+"""Keys of a specification whose change voids approvals."""
 _RELEASABLE = frozenset({UnitState.open, UnitState.rolled_back})
 
 
 @dataclass(frozen=True)
 class Approved:
-    """The days whose present evidence nobody has approved, who approved the rest, and whose approvals do not count.
+    """The days whose current evidence is not approved, who approved the rest, and whose approvals do not count.
 
-    `pending` is the hash that an approver names for the unapproved days, which after a recomputation are only the new
-    ones; empty where all is approved.
+    `pending` is the hash that an approver names for the unapproved days; after a recomputation these are only the new
+    ones. Empty if everything is approved.
     """
 
     unapproved: tuple[DatasetDay, ...]
@@ -84,19 +84,19 @@ def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvide
 
 
 def own_people(campaign: Campaign, unit: Unit) -> Mapping[str, str]:
-    """The campaign's own people, and what each of them is to it."""
+    """The campaign's own people, and what each of them did for it."""
     return {campaign.specification.owner: "owns this campaign", unit.by: "launched this campaign"}
 
 
 def approved(
     ledger: Ledger, unit: Unit, evidence: Mapping[DatasetDay, DayEvidence], roles: Roles | None = None
 ) -> Approved:
-    """What is approved of this evidence; with `roles`, only by those who may approve by them and the specification.
+    """What of this evidence is approved; with `roles`, only by users who may approve by these and the specification.
 
-    Of what is released the approvals of then stand, whoever has left a role since.
+    The approvals of released days stay valid, even if the approver has left the role since.
 
-    A rollback withdraws the approvals of its days, and a specification that expects another change, or wants others to
-    approve, those of all days: they have to be given again.
+    A rollback withdraws the approvals of its days. A changed expected change or changed approval rules in the specification
+    withdraw those of all days. They have to be given again.
     """
     edges, campaign = withdrawn(ledger.releases(unit=unit.id)), ledger.campaign_of(unit.id)
     every = given = ledger.approvals(unit.id)
@@ -114,7 +114,7 @@ def approved(
 
 
 def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, int]:
-    """The newest rollback of each day that somebody has rolled back, by its number."""
+    """The number of the newest rollback of each day that was rolled back."""
     edges: dict[DatasetDay, int] = {}
     for record in filter(is_rollback, records):
         for swap in record.manifest.days:
@@ -124,7 +124,7 @@ def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, int]:
 
 
 def _rules_changed(journal: Iterable[JournalEntry]) -> int:
-    """The entry of the resume that has last brought other rules for approvals, by its number; 0 if the first ones still hold."""
+    """The number of the last resume entry that changed the rules for approvals; 0 if the first ones still apply."""
     return max((e.number for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=0)
 
 
@@ -146,14 +146,14 @@ class Approving(OnWarehouse):
     roles: Roles
 
     def approve(self, campaign_id: str, evidence: str, *, by: str = "", reason: str = "") -> Approval:
-        """Approve what waits for approval; `evidence` is its hash, `by` the name or role in which the user approves.
+        """Approve what waits for approval; `evidence` is its hash, `by` the name or role that the user approves as.
 
         Raises:
-            CampaignError: there is no such campaign, or it is not at the point of an approval.
+            CampaignError: there is no such campaign, or it is in no phase to be approved.
             EvidenceError: evidence is missing, failed or stale; names days and remedy.
-            ApprovalError: the user may not approve it, its code or specification has moved since the plan, it lacks the
-                certificate that the specification requires, the hash is another one, or nothing waits for approval (any
-                more: of two who approve at once the second is told of the first).
+            ApprovalError: the user may not approve it, its code or specification has changed since the plan, the certificate
+                that the specification requires is missing, the hash differs, or nothing waits for approval (any more: if two
+                approve at the same time, the error for the second names the first).
             LedgerError: another approval of it takes too long.
         """
         campaign = self.ledger.campaign(campaign_id)
@@ -161,10 +161,10 @@ class Approving(OnWarehouse):
         name = self._approver(campaign, unit, by)
         if blockers := self.publisher.blockers(unit.id):
             raise EvidenceError(refusal(unit, blockers, self.definitions))
-        # What was rolled back cannot be planned anew: it comes again as what it was.
+        # A rolled-back unit cannot be planned again: it is published again unchanged.
         if unit.state is UnitState.open and (moved := drift_of(campaign, self.catalog.code)):
             raise ApprovalError(f"campaign {campaign.id}: {moved}")
-        # From looking to writing nobody else approves: the second of two would approve what is approved already.
+        # One approval at a time: the second of two would approve what is already approved.
         with self.ledger.lock(f"approve:{unit.id}", LOCK_WAIT):
             found = current_evidence(self.ledger, unit)
             if missing := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
@@ -184,8 +184,8 @@ class Approving(OnWarehouse):
         unit = self.ledger.unit(campaign.unit)
         if unit.state not in {UnitState.open, UnitState.rolled_back}:
             raise CampaignError(
-                f"campaign {campaign.id} is {unit.state.value}{f' ({last})' if last else ''}: there is nothing to approve "
-                f"any more. See: backfill status {campaign.id}"
+                f"campaign {campaign.id} is {unit.state.value}{f' ({last})' if last else ''}: there is nothing left to "
+                f"approve. See: backfill status {campaign.id}"
             )
         return unit
 
@@ -199,10 +199,10 @@ class Approving(OnWarehouse):
         if not waiting.unapproved:
             last = [e for e in self.ledger.journal(campaign.id) if e.action is Action.approved]
             done = f" ({last[-1]})" if last else ""
-            raise ApprovalError(f"campaign {campaign.id}: all of its evidence is approved already{done}")
+            raise ApprovalError(f"campaign {campaign.id}: all of its evidence is already approved{done}")
         if named != waiting.pending:
             raise ApprovalError(
                 f"campaign {campaign.id}: {named[:16]!r} is not the hash of the evidence that waits for approval "
-                f"({shown_days(waiting.unapproved)}); look at it again and name the hash that is shown: "
+                f"({shown_days(waiting.unapproved)}); review it again and use the hash shown by: "
                 f"backfill status {campaign.id}"
             )

@@ -1,4 +1,4 @@
-"""A specification becomes a frozen plan; nothing but the plan is written."""
+"""Turns a specification into a frozen plan; writes nothing but the plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 
 def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collection[dt.date]]) -> None:
-    """Refuse days, by dataset, that belong to an open unit which is not the campaign's own.
+    """Refuse days, by dataset, that belong to an open unit of another launch.
 
     Raises:
         ClaimedDaysError: names the first such unit, its days and the remedy.
@@ -49,7 +49,7 @@ def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collecti
         claims = ledger.claims(name, days)
         for owner in sorted(set(claims.values())):
             unit = ledger.unit(owner)
-            # Planned again after its launch, a campaign meets the claims of its own unit.
+            # A campaign that is planned again after its launch finds the claims of its own unit.
             if unit.campaign != campaign:
                 own = format_days(day for day, holder in claims.items() if holder == owner)
                 of = f" of campaign {unit.campaign}" if unit.campaign else ""
@@ -61,10 +61,10 @@ def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collecti
 
 @dataclass(frozen=True)
 class Planner(OnWarehouse):
-    """Makes plans; reads the catalog, the ledger, the logs of the tables and the sizes of source files.
+    """Makes plans from the catalog, the ledger, the table logs and the sizes of source files.
 
-    `price` is what an hour of batch time costs, if anybody has said; `slots` the number of runs that the run queue lets
-    backfills have at once, if it is known; `chunk_days` replaces the days per run that the datasets name.
+    `price` is the cost of an hour of batch time, if configured; `slots` is the number of backfill runs that the run queue
+    allows at the same time, if known; `chunk_days` replaces the days per run that the datasets name.
     """
 
     basis: BasisNow
@@ -73,14 +73,14 @@ class Planner(OnWarehouse):
     chunk_days: int | None = None
 
     def plan(self, specification: Specification, canaries: Days | None = None) -> Plan:
-        """The plan of a specification that fits the catalog, as things are now; `canaries` are chosen unless given.
+        """The plan of a specification that fits the catalog, by the current state; `canaries` are chosen unless given.
 
-        Rows are those that are published, otherwise delivered; bytes are those of the files that the batches will read.
-        The time comes from the newest finished attempts in the ledger (`rate_of`), each dataset by its own, or from
-        `ASSUMED` while nothing was measured.
+        Rows are the published ones, otherwise the delivered ones; bytes are those of the files that the batches will read.
+        The time comes from each dataset's newest finished attempts in the ledger (`rate_of`), or from `ASSUMED` if nothing
+        was measured yet.
 
         Raises:
-            ClaimedDaysError: an open unit that is not this campaign's has claimed some of the days.
+            ClaimedDaysError: another open unit has claimed some of the days.
             InvalidDayError: days are outside a dataset's history.
             SourceError: the file of a reference is missing.
             SpecificationError: it wants canaries of a dataset that looks back at another one of the campaign.
@@ -109,7 +109,7 @@ class Planner(OnWarehouse):
         )
 
     def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """What each day would be built from now, as plans record it: deliveries and references, and published upstreams.
+        """The current inputs of each day as plans record them: deliveries, references and published upstreams.
 
         Raises:
             SourceError: the file of a reference is missing.
@@ -121,7 +121,7 @@ class Planner(OnWarehouse):
         return {day: digest([own[day], upstream[day]]) for day in own}
 
     def moved(self, plan: Plan) -> tuple[DatasetDay, ...]:
-        """The days that would be built from something else now than when the plan was made; no reason to refuse them.
+        """The days whose inputs have changed since the plan was made; they are not refused for that.
 
         Raises:
             SourceError: the file of a reference is missing.
@@ -133,10 +133,10 @@ class Planner(OnWarehouse):
         return tuple(found)
 
     def corrected(self, plan: Plan, attempts: Sequence[Attempt], batch_days: int) -> Estimate:
-        """What is left of a plan, by what its own attempts (the canary's, and all that followed) have measured.
+        """The estimate of what is left of a plan, by the measurements of its own attempts (canary and later ones).
 
         `batch_days` is the number of days in a batch from now on. A dataset without a finished attempt of this campaign
-        keeps the rate that the ledger knows of earlier ones.
+        keeps the rate of earlier attempts in the ledger.
         """
         names = [dataset.name for dataset in plan.datasets]
         rates = rates_of(names, attempts, self._rates(names))
@@ -183,13 +183,13 @@ class Planner(OnWarehouse):
         return replace(estimate, cost=self.price.of(estimate.seconds)) if self.price is not None else estimate
 
     def _refuse_lookback(self, names: Sequence[str]) -> None:
-        """A canary of a dataset that looks back would need days of its upstream that are no canaries."""
+        """Refuse canaries of a dataset that looks back: they would need upstream days that are no canaries."""
         for name in names:
             for above, upstream in self.catalog.dataset(name).dataset.upstream.items():
                 if above in names and upstream.lookback_days:
                     raise SpecificationError(
-                        f"execution.canary: {name} is built from the {upstream.lookback_days} days before each of {above}, "
-                        "which this campaign builds as well, so that no day of it can be tried alone; leave canary out, or "
+                        f"execution.canary: each day of {name} is also built from the {upstream.lookback_days} days before it of "
+                        f"{above}, which this campaign builds as well, so no day can be tried alone; leave canary out, or "
                         "recompute the datasets in two campaigns (scope.downstream: none)"
                     )
 
@@ -203,18 +203,18 @@ def _canaries(specification: Specification, figures: Mapping[str, Figures]) -> D
 
 
 def layers_from(first: str, dataset: Dataset) -> tuple[Layer, ...]:
-    """The layers of a dataset that a campaign builds: never the published one, and only shadow without a source."""
+    """The layers of a dataset that a campaign builds: never published, and only shadow if the dataset has no source."""
     built = dataset.built_layers
     return built[built.index(first) :] if first in built else built[-1:]
 
 
 def plan_file(state: Path, plan: Plan) -> Path:
-    """Where a frozen plan lies below the state folder; another plan of the same campaign lies beside it."""
+    """The file of a frozen plan below the state folder; each plan of a campaign has its own file."""
     return state / "campaigns" / plan.campaign / f"plan-{plan.fingerprint[:SHOWN_DIGITS]}.json"
 
 
 def write_plan(state: Path, plan: Plan) -> Path:
-    """Write the frozen plan, whole or not at all; the file."""
+    """Write the frozen plan, completely or not at all; returns its file."""
     file = plan_file(state, plan)
     write_whole(file, to_json(plan) + "\n")
     return file
@@ -224,7 +224,7 @@ def write_plan(state: Path, plan: Plan) -> Path:
 class FrozenPlans:
     """Plans campaigns and freezes their plans.
 
-    `computes` are the names of endpoints that this process knows, `state` is the folder below which plans are kept.
+    `computes` are the names of the endpoints that this process knows, `state` is the folder for plans.
     """
 
     planner: Planner
@@ -232,12 +232,12 @@ class FrozenPlans:
     state: Path
 
     def freeze(self, file: Path) -> tuple[Campaign, Path]:
-        """Plan the specification in a file and freeze the plan; the campaign, and the file of its plan.
+        """Plan the specification in a file and freeze the plan; returns the campaign and the file of its plan.
 
         Raises:
-            SpecificationError: names every fault of the specification with its line.
+            SpecificationError: names every problem of the specification with its line.
             CampaignError: the campaign was launched before.
-            ClaimedDaysError: an open unit that is not this campaign's has claimed some of the days.
+            ClaimedDaysError: another open unit has claimed some of the days.
             SourceError: the file of a reference is missing.
         """
         planner, specification = self.planner, self._checked(file)
@@ -247,7 +247,7 @@ class FrozenPlans:
             plan=plan,
             knobs=Knobs(specification.execution.max_concurrency, specification.execution.partitions_per_batch),
             created_at=now,
-            # Absolute: whoever looks for it later, such as the daemon, works in another folder.
+            # Absolute: processes that read it later, such as the daemon, run in another folder.
             file=str(file.absolute()),
         )
         detail = {"plan": plan.fingerprint, "specification": specification.hash}

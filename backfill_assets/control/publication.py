@@ -26,11 +26,11 @@ _RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
 
 @dataclass(frozen=True)
 class CampaignGuard(OnWarehouse):
-    """Asked by the publisher of every unit; those that belong to no campaign pass.
+    """Checks every unit before the publisher releases it; units without a campaign pass.
 
-    `always` are the datasets that nothing is published of without approval, whatever a specification says; `roles` says who
-    is in which role where this runs, and an approval counts only if whoever gave it may give it by that, too;
-    `outside_window` is the reason why a release may come outside the publish window; without one it may not.
+    `always` are the datasets that always need approval, whatever the specification says. `roles` are the members of each
+    role in this process: an approval counts only if the approver may also give it by these roles. `outside_window` is the
+    reason for a release outside the publish window; without a reason it is refused.
     """
 
     always: frozenset[str] = frozenset()
@@ -38,12 +38,12 @@ class CampaignGuard(OnWarehouse):
     outside_window: str = ""
 
     def __call__(self, survey: Survey) -> Sanction:
-        """What the release is to say of its campaign.
+        """What the release records about its campaign.
 
         Raises:
-            ApprovalError: the campaign is not at the point of a release, its code or specification has moved, its unit is
-                not what the specification says, it lacks the certificate that this requires, it is not approved, or the
-                window is shut.
+            ApprovalError: the campaign is in no phase to be released, its code or specification has changed, its unit is not
+                what the specification says, it has no certificate that this requires, it is not approved, or the publish
+                window is closed.
             RollbackError: the release could not be rolled back for as long as the specification asks.
         """
         campaign = self.ledger.campaign_of(survey.unit.id)
@@ -59,7 +59,7 @@ class CampaignGuard(OnWarehouse):
         return Sanction(campaign.id, ", ".join(names), f"{days.start}..{days.end}", certificates)
 
     def refusals(self, campaign: Campaign, survey: Survey) -> tuple[ApprovalError | RollbackError, ...]:
-        """Everything that keeps a campaign whose evidence is complete from being released right now."""
+        """Everything that prevents the release of a campaign with complete evidence now."""
         found = (
             *self._as_planned(campaign, survey.unit),
             self._certificate(campaign, survey),
@@ -70,7 +70,7 @@ class CampaignGuard(OnWarehouse):
         return tuple(refusal for refusal in found if refusal is not None)
 
     def obstacles(self, campaign: Campaign, survey: Survey) -> Obstacles:
-        """What keeps it from being released besides a certificate and an approval, which reviews look at themselves."""
+        """What prevents a release, except a missing certificate or approval: reviews check these themselves."""
         found, shut = (
             (*self._as_planned(campaign, survey.unit), *self._undoable(campaign, survey)),
             self._window(campaign),
@@ -78,7 +78,7 @@ class CampaignGuard(OnWarehouse):
         return Obstacles(tuple(str(one) for one in found if one is not None), str(shut or ""))
 
     def consenting(self, outside_window: str) -> CampaignGuard:
-        """The same guard that lets a release pass outside the publish window, for this reason."""
+        """The same guard, but it allows a release outside the publish window for this reason."""
         return replace(self, outside_window=outside_window)
 
     def window_open(self, campaign: Campaign) -> bool:
@@ -102,7 +102,7 @@ class CampaignGuard(OnWarehouse):
         return ApprovalError(f"campaign {campaign.id} is {campaign.phase.value}{done} and is not published; {remedy}")
 
     def _drift(self, campaign: Campaign, unit: Unit) -> ApprovalError | None:
-        # What was rolled back cannot be planned anew: it comes again as what it was.
+        # A rolled-back unit cannot be planned again: it is published again unchanged.
         moved = drift_of(campaign, self.catalog.code) if unit.state is UnitState.open else ""
         return ApprovalError(f"campaign {campaign.id}: {moved}") if moved else None
 
@@ -117,10 +117,10 @@ class CampaignGuard(OnWarehouse):
         found = approved(self.ledger, survey.unit, survey.evidence, self.roles)
         if not found.unapproved:
             return None
-        # Where evidence is missing, failed or stale, a hash of the rest would be refused.
+        # If some evidence is missing, failed or stale, the hash of the rest would be refused.
         named = "" if survey.blockers else f" --evidence {found.pending}"
         return ApprovalError(
-            f"campaign {campaign.id}: nobody has approved the evidence of {shown_days(found.unapproved)} as it is now; "
+            f"campaign {campaign.id}: the current evidence of {shown_days(found.unapproved)} is not approved; "
             f"see: backfill status {campaign.id}, then: backfill approve {campaign.id}{named}"
             + (f" (by {', '.join(rule.by)})" if rule.by else "")
             + (_void(found.void) if found.void else "")
@@ -133,7 +133,7 @@ class CampaignGuard(OnWarehouse):
         opens = min(w.begins(now, zone) for w in windows)
         return ApprovalError(
             f"campaign {campaign.id} is published only in {', '.join(map(str, windows))} ({zone.key}); it is "
-            f"{_shown(now, zone)}, the next window opens {_shown(opens, zone)}. To publish all the same, say why: "
+            f"{_shown(now, zone)}, the next window opens {_shown(opens, zone)}. To publish now, give a reason: "
             f"backfill publish {campaign.id} --outside-window '…'"
         )
 
@@ -144,25 +144,25 @@ class CampaignGuard(OnWarehouse):
             return None
         shown = ", ".join(f"{name} keeps releases for {format_duration(found)}" for name, found in short.items())
         return RollbackError(
-            f"campaign {campaign.id}: rollback.keep_for is {format_duration(wanted)}, but {shown}: a rollback would end too "
-            "early. Raise retention.keep_for in dataset.yaml, or lower the specification's"
+            f"campaign {campaign.id}: rollback.keep_for is {format_duration(wanted)}, but {shown}: its rollback window "
+            "would be too short. Raise retention.keep_for in dataset.yaml, or lower rollback.keep_for in the specification"
         )
 
     def _rehearsal(self, campaign: Campaign, survey: Survey) -> RollbackError | None:
-        """Plan the rollback as if the release had been made: every day goes back, and every file for that is there."""
+        """Rehearse the rollback of the release: every day must go back, and all files for that must exist."""
         lost = []
         for name in sorted(survey.unit.targets):
             swaps = survey.swaps(name)
-            # What readers would see after the release, and what its rollback would make of that.
+            # Start from what readers would see after the release.
             back = undoing(self._to_be(survey, name), {swap.day: swap.add for swap in swaps})
             taken = {f.path for swap in back for f in swap.remove}
             again = {swap.day for swap in back if not taken & {f.path for f in swap.add}}
             if stuck := [swap.day for swap in swaps if swap.day not in again]:
-                lost.append(f"{name} {format_days(stuck)} would not show again what it shows now")
+                lost.append(f"{name} {format_days(stuck)} would not show its current rows again")
             gone = self.tables[name].missing_files(f for swap in back for f in swap.add)
             if gone:
                 shown = f"{name} {format_days(f.day for f in gone)} ({len(gone)} files, first {gone[0].path})"
-                lost.append(f"files of what readers see now are gone or altered: {shown}")
+                lost.append(f"files that readers see now are gone or altered: {shown}")
         if not lost:
             return None
         return RollbackError(
@@ -198,14 +198,14 @@ def _contract(campaign: Campaign, unit: Unit) -> ApprovalError | None:
         return None
     return ApprovalError(
         f"campaign {campaign.id}: unit {unit.id} was checked against another expected change of {', '.join(other)} than its "
-        f"specification names; what is expected stands there (validation). Go on with: backfill resume {campaign.id}"
+        f"specification (validation) has now. Check it against that one with: backfill resume {campaign.id}"
     )
 
 
 def _void(signatures: Sequence[str]) -> str:
     return (
-        f". The approval of {', '.join(signatures)} does not count here: by BACKFILL_ASSETS_ROLES of the process that publishes "
-        "they may not give it"
+        f". The approval of {', '.join(signatures)} does not count: BACKFILL_ASSETS_ROLES of the process that publishes does not "
+        "allow it"
     )
 
 
@@ -218,9 +218,9 @@ _LAUNCHED = frozenset(Phase) - {Phase.planned}
 
 @dataclass(frozen=True)
 class DatasetChange:
-    """What a release would do to one dataset: files that leave and come, and rows of its days before and after.
+    """What a release would do to one dataset: files removed and added, and rows of its days before and after.
 
-    Rows are none where the statistics of a file do not give them.
+    Rows are None if the statistics of a file do not give them.
     """
 
     dataset: str
@@ -234,7 +234,7 @@ class DatasetChange:
 
 @dataclass(frozen=True)
 class ReleasePlan:
-    """A release as it would be now, upstream first, and everything that refuses it; nothing means that it would pass."""
+    """A release as it would be now, upstream first, with all refusals; without refusals it would pass."""
 
     campaign: str
     unit: str
@@ -245,7 +245,7 @@ class ReleasePlan:
 
 @dataclass(frozen=True)
 class PublishedCampaign:
-    """A campaign that readers see: its release, and who made it, when; `already` if that was somebody else before."""
+    """A published campaign: its release, and who made it, when; `already` if an earlier call made it."""
 
     outcome: Released | AlreadyReleased
     by: str
@@ -264,13 +264,13 @@ class PublishedCampaign:
 
 @dataclass(frozen=True)
 class CampaignRelease(OnWarehouse):
-    """Publishes campaigns. The publisher's guard is asked on every way to a release; here a reason may be given, too."""
+    """Publishes campaigns. The publisher asks its guard before every release; here the user may also give a reason."""
 
     publisher: Publisher
     guard: CampaignGuard
 
     def plan(self, campaign_id: str, *, outside_window: str = "", evidence_hash: str = "") -> ReleasePlan:
-        """What publishing the campaign would do now, and what would refuse it; changes nothing (`--dry-run`).
+        """What publishing the campaign would do now, and what it would be refused for; changes nothing (`--dry-run`).
 
         Raises:
             CampaignError: there is no such campaign, or it was never launched.
@@ -284,7 +284,7 @@ class CampaignRelease(OnWarehouse):
             refusals.insert(0, refusal(unit, survey.blockers, self.publisher.definitions))
         if unit.state in {UnitState.published, UnitState.discarded}:
             refusals.insert(
-                0, f"campaign {campaign_id} is {unit.state.value}{_told(last_step(self.ledger, campaign_id))}"
+                0, f"campaign {campaign_id} is {unit.state.value}{_in_brackets(last_step(self.ledger, campaign_id))}"
             )
         changes = tuple(_change(survey, name) for name in self.publisher.catalog.upstream_first(unit.targets))
         return ReleasePlan(campaign.id, unit.id, survey.hash, changes, tuple(refusals))
@@ -292,28 +292,28 @@ class CampaignRelease(OnWarehouse):
     def publish(
         self, campaign_id: str, *, reason: str = "", outside_window: str = "", evidence_hash: str = ""
     ) -> PublishedCampaign:
-        """Publish the whole campaign, one commit per dataset; of two at once one wins, and the other is told of it.
+        """Publish the complete campaign, one commit per dataset; a second call returns the first one's release.
 
-        `outside_window` is the reason for a release outside the publish window; it goes into the release's own.
-        `evidence_hash` is the hash of all of the evidence, as `plan` shows it, where no other is to be released.
+        `outside_window` is the reason for a release outside the publish window; it becomes part of the release's reason.
+        `evidence_hash` is the hash of all the evidence, as `plan` shows it; if given, no other evidence is released.
 
         Raises:
             CampaignError: there is no such campaign, it was never launched, or it was given up.
-            ApprovalError: it is not approved, stopped, over, or the publish window is shut.
+            ApprovalError: it is not approved, stopped, finished, or the publish window is closed.
             RollbackError: it could not be rolled back for as long as its specification asks.
             EvidenceError: evidence is missing, failed or stale.
             PreconditionError: a table or shadow is not what the release needs.
-            TableMovedError: somebody kept committing to a table all the while.
+            TableMovedError: another writer kept committing to a table all the time.
             LedgerError: another release of one of the tables takes too long.
         """
         campaign, unit = self._launched(campaign_id)
         publisher = replace(self.publisher, guard=self.guard.consenting(outside_window))
         shut = outside_window and not self.guard.window_open(campaign)
         outside = f"outside the publish window: {outside_window}" if shut else ""
-        # The fix is what readers of the history look for; what else was said stands behind it.
+        # The fix first: it is what readers of the history look for.
         reasons = (campaign.specification.reason.issue, campaign.specification.reason.change, reason, outside)
-        told = "; ".join(filter(None, reasons))
-        outcome = publisher.release(unit.id, evidence_hash=evidence_hash or None, reason=told)
+        stated = "; ".join(filter(None, reasons))
+        outcome = publisher.release(unit.id, evidence_hash=evidence_hash or None, reason=stated)
         made = self.ledger.release(_any(outcome.releases.values())).manifest
         return PublishedCampaign(outcome, made.by, made.created_at)
 
@@ -336,7 +336,7 @@ def _rows(files: Sequence[DataFile]) -> int | None:
     return None if None in rows else sum(r for r in rows if r is not None)
 
 
-def _told(entry: JournalEntry | None) -> str:
+def _in_brackets(entry: JournalEntry | None) -> str:
     return f" ({entry})" if entry else ""
 
 

@@ -1,4 +1,4 @@
-"""The end of a campaign: its sign-off, and the clean-up of what only its rollback needed."""
+"""The end of a campaign: its sign-off, and the clean-up of the files that only its rollback needed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CLOSABLE = frozenset(Phase) - {Phase.planned, *SIGNED_OFF}
 
 @dataclass(frozen=True)
 class Cleanup:
-    """A clean-up as it would be, or as it was: the files that go at a moment (`at`), by dataset.
+    """A clean-up, planned or done: the files that are deleted at the time `at`, by dataset.
 
-    The window of rollbacks is over at `window_until` (none where nothing was published). Files that are still read by
-    time travel are `later`: they go with any sweep after `files_until`.
+    The rollback window ends at `window_until` (None if nothing was published). Files that time travel still reads are
+    `later`: any sweep after `files_until` deletes them.
     """
 
     campaign: str
@@ -33,7 +33,7 @@ class Cleanup:
     refusal: str = ""
 
     def listed(self, *, dry_run: bool) -> str:
-        """For people: which files go, or are gone, and which follow when."""
+        """For people: which files are or would be deleted, and which later."""
         what = f"would go at {self.at:%Y-%m-%d %H:%M} UTC" if dry_run else "are gone"
         then = f"go with any sweep after {self.files_until:%Y-%m-%d %H:%M} UTC" if self.files_until else ""
         later = [swept.listed(then) for swept in self.later if swept.paths]
@@ -42,13 +42,13 @@ class Cleanup:
 
 @dataclass(frozen=True)
 class SignOff(OnWarehouse):
-    """Closes published campaigns, and cleans up after those that are closed or undone."""
+    """Closes published campaigns, and cleans up after closed or undone ones."""
 
     def sign_off(self, campaign_id: str, reason: str = "") -> Campaign:
-        """Close a published campaign: somebody has looked at what readers see, and it is right.
+        """Close a published campaign: a user has checked what readers see, and it is right.
 
         Raises:
-            CampaignError: there is no such campaign, it is not published, or it is signed off already (by whom, when).
+            CampaignError: there is no such campaign, it is not published, or it is already signed off (by whom, when).
         """
         campaign = self.ledger.campaign(campaign_id)
         require_phase(campaign, _CLOSABLE, "sign-off", last_step(self.ledger, campaign_id))
@@ -61,14 +61,14 @@ class SignOff(OnWarehouse):
         return self._turn_to(campaign, Phase.closed, (Action.signed_off, reason))
 
     def cleanup(self, campaign_id: str, reason: str = "", *, dry_run: bool = False) -> Cleanup:
-        """Let go of the files that only a rollback of the campaign needed, once its window and the sign-off are over.
+        """Delete the files that only a rollback of the campaign needed, after its rollback window and its sign-off.
 
         A campaign that was rolled back or discarded needs no sign-off: nothing of it is in effect. With `dry_run`
-        nothing changes, `refusal` says what a clean-up would be refused for, and `at` is the end of the window if that
-        is still to come: the files are those that go then.
+        nothing changes; `refusal` says why a clean-up would be refused, and `at` is the end of the window if that is in
+        the future: the listed files are those deleted then.
 
         Raises:
-            CampaignError: there is no such campaign, it is not signed off, its window is not over, or it is cleaned.
+            CampaignError: there is no such campaign, it is not signed off, its window has not ended, or it is cleaned up.
             LedgerError: a release of one of its datasets takes too long.
         """
         campaign = self.ledger.campaign(campaign_id)
@@ -84,7 +84,7 @@ class SignOff(OnWarehouse):
             return Cleanup(campaign_id, window, files, at, swept, _later(sweep, swept, files), refusal)
         if refusal:
             raise CampaignError(refusal)
-        # The campaign first: if the sweep dies, any later one goes on with it.
+        # The campaign first: if the sweep crashes, any later sweep deletes the rest.
         self._turn_to(campaign, Phase.cleaned, (Action.cleaned, reason))
         swept = sweep.execute()
         return Cleanup(campaign_id, window, files, at, swept, _later(sweep, swept, files))
@@ -98,11 +98,11 @@ class SignOff(OnWarehouse):
         if campaign.phase is not Phase.closed and state not in {UnitState.rolled_back, UnitState.discarded}:
             if state is UnitState.open:
                 return (
-                    f"campaign {campaign.id} is {campaign.phase.value}{done} and not over: publish it, or give it up with: "
+                    f"campaign {campaign.id} is {campaign.phase.value}{done} and not finished: publish it, or give it up with: "
                     f"backfill discard {campaign.unit}"
                 )
             return (
-                f"campaign {campaign.id} is published{done} and not signed off; its files stay until it is: "
+                f"campaign {campaign.id} is published{done} and not signed off; its files stay until you sign it off: "
                 f"backfill sign-off {campaign.id}"
             )
         if window is not None and self.clock.now() < window:
@@ -113,7 +113,7 @@ class SignOff(OnWarehouse):
         return ""
 
     def _ends(self, campaign: Campaign) -> tuple[dt.datetime | None, dt.datetime | None]:
-        """When the last of the campaign's releases cannot be rolled back any more, and when all their files may go."""
+        """When the rollback window of the campaign's last release ends, and when all their files may be deleted."""
         asked, window, files = campaign.specification.rollback.keep_for, [], []
         for record in self.ledger.releases(unit=campaign.unit) if campaign.unit else ():
             name, at = record.manifest.dataset, record.since
@@ -131,9 +131,9 @@ class SignOff(OnWarehouse):
 
 
 def _later(sweep: Sweep, swept: tuple[Swept, ...], files: dt.datetime | None) -> tuple[Swept, ...]:
-    """What goes after `files` and has not gone before."""
+    """The files that are deleted after `files` and were not deleted before."""
     if files is None or files + sweep.grace <= sweep.clock.now():
         return ()
     gone = frozenset(path for one in swept for path in one.paths)
-    # Not at the very moment: what left the table then still counts as read.
+    # Add the grace period: files that left the table at that moment still count as read.
     return sweep.plan(files + sweep.grace, gone)

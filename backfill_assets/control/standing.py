@@ -1,4 +1,4 @@
-"""Standing: where a campaign is, what it lacks, what it has used up, and what it waits for."""
+"""The standing of a campaign: its state, what is missing, what it has used up, and what it waits for."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from backfill_assets.warehouse import OnWarehouse
 class CampaignStanding:
     """A campaign at one moment.
 
-    `evidence` is the hash that waits for an approval, empty if nothing does; `drift` says what of code or specification has
-    moved since the plan, `uncompared` that the specification's file is not there to be compared, both for as long as
-    something can still be planned. `certificates` are by dataset those that speak of the evidence as it is now, `uncertified`
-    says what lacks of those that the specification requires, both until it is published.
+    `evidence` is the hash that waits for an approval, empty if there is none. `drift` says what code or specification has
+    changed since the plan, `uncompared` that the specification's file is not there to compare; both only while the campaign
+    can still be planned again. `certificates` are those of the current evidence by dataset, `uncertified` says which required
+    ones are missing; both until it is published.
     """
 
     campaign: Campaign
@@ -55,7 +55,7 @@ class CampaignStanding:
 
     @property
     def good(self) -> int:
-        """How many (dataset, day) have complete, passing, fresh evidence, or are over."""
+        """How many (dataset, day) have complete, passing, current evidence, or are finished."""
         total = sum(len(days) for days in self.campaign.plan.targets.values())
         if self.unit is None:
             return 0
@@ -74,12 +74,12 @@ class CampaignStanding:
 
     @property
     def waits(self) -> tuple[JournalEntry, ...]:
-        """When a run ended before a shut gate, and why."""
+        """When a run ended because the gate was closed, and why."""
         return tuple(entry for entry in self.journal if entry.action is Action.waits)
 
     @property
     def spent(self) -> dt.timedelta:
-        """The time of its batches, added up."""
+        """The total time of its batches."""
         return sum((batch.spent(self.traffic.now) for batch in self.batches), dt.timedelta(0))
 
 
@@ -88,7 +88,7 @@ _RANK = {"stale": 1, "failed": 2, "missing": 3}
 
 @dataclass(frozen=True)
 class Standings(OnWarehouse):
-    """Takes standings; reads only. `roles` say whose approvals count, if this process knows of any."""
+    """Reads the standing of campaigns. `roles` say whose approvals count, if this process knows any."""
 
     publisher: Publisher
     gatekeeper: Gatekeeper
@@ -102,7 +102,7 @@ class Standings(OnWarehouse):
         """
         campaign = self.ledger.campaign(campaign_id)
         unit = self.ledger.unit(campaign.unit) if campaign.unit else None
-        # What was rolled back can be published again, after an approval of its own.
+        # A rolled-back unit can be published again, after a new approval.
         waits = unit is not None and unit.state in {UnitState.open, UnitState.rolled_back}
         blockers = self.publisher.blockers(campaign.unit) if waits else ()
         evidence = self.ledger.evidence(campaign.unit) if waits else {}

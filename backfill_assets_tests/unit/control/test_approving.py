@@ -60,7 +60,7 @@ def test_under_other_rules_all_days_have_to_be_approved_again(campaigns: World, 
         entry = JournalEntry(NAME, campaigns.clock.now(), "dora", Action.resumed, "", {CHANGED: changed})
         campaigns.ledger.note(entry)
         assert campaigns.approval_of(unit.id).unapproved == pending
-    with pytest.raises(ApprovalError, match="nobody has approved"):
+    with pytest.raises(ApprovalError, match="is not approved"):
         campaigns.release().publish(NAME)
     campaigns.clock.advance(dt.timedelta(minutes=1))
     campaigns.approve(campaign, "ben")
@@ -107,7 +107,7 @@ def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaig
 
 def test_what_is_approved_already_says_by_whom(campaigns: World) -> None:
     campaigns.approved()
-    with pytest.raises(ApprovalError, match=r"all of its evidence is approved already \(approved by anna at"):
+    with pytest.raises(ApprovalError, match=r"all of its evidence is already approved \(approved by anna at"):
         campaigns.approving("ben").approve(NAME, "")
 
 
@@ -143,7 +143,7 @@ def test_an_approval_by_a_clock_that_is_ahead_does_not_survive_the_rollback(
     release = campaigns.release().publish(NAME).outcome.release
     campaigns.campaign_rollback().execute(release, "wrong")
     assert campaigns.approval_of(unit.id).unapproved == TARGETS
-    with pytest.raises(ApprovalError, match="nobody has approved"):
+    with pytest.raises(ApprovalError, match="is not approved"):
         campaigns.release().publish(NAME)
     # One by a clock that is behind counts, for it came after the rollback.
     slow = _approving(campaigns, "ben", campaigns.clock.now() - ahead)

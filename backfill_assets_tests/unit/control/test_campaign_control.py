@@ -252,7 +252,7 @@ def test_a_passed_day_that_goes_stale_while_the_others_run_stops_nothing(planned
     assert planned.scheduler.requests[-1].days == tuple(sorted((CANARIES[0], *REST)))
     planned.run()
     planned.basis.changed["sales", REST[1]] = "delivered again"
-    assert "something behind sales" in planned.conduct()
+    assert "published rows of sales" in planned.conduct()
     assert planned.conduct() == ""
     assert planned.phase() is Phase.running
     assert planned.standings.of(NAME).state is CampaignState.stale

@@ -264,7 +264,7 @@ def said_once_more(observed: Observed, world: World, order: Order) -> None:
     try:
         COMMANDS[order.command](world, order.target)
     except ApprovalError as error:
-        assert "is approved already" in str(error)  # noqa: PT017  # only some of the deaths end so
+        assert "is already approved" in str(error)  # noqa: PT017  # only some of the deaths end so
     except RollbackError as error:
         assert "are as they were before it already" in str(error)  # noqa: PT017  # the same
     repaired(world)

@@ -111,7 +111,7 @@ def test_other_approvers_hold_from_the_resume_on_that_brought_them(world: World)
     world.clock.advance(dt.timedelta(minutes=1))
     assert world.standings.of(NAME).state is CampaignState.validated
     for way in ways(world):
-        with pytest.raises(ApprovalError, match=r"nobody has approved .*by boss"):
+        with pytest.raises(ApprovalError, match=r"is not approved; .*by boss"):
             way()
     approve(world, "boss")
     assert not world.release().publish(NAME).already

@@ -205,7 +205,7 @@ def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: W
     (winner,) = [given.identity for given in campaigns.ledger.approvals(unit.id)]
     (refused,) = observed
     assert not refused.startswith(winner)
-    assert f"all of its evidence is approved already (approved by {winner} at" in refused
+    assert f"all of its evidence is already approved (approved by {winner} at" in refused
 
 
 def test_whoever_rolls_back_second_is_told_who_was_first(campaigns: World) -> None:

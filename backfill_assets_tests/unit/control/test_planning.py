@@ -259,7 +259,8 @@ def test_days_without_a_published_upstream_are_warned_of_unless_they_are_built_a
 def test_canaries_are_refused_where_a_dataset_looks_back_at_another_one_of_the_campaign(tmp_path: Path) -> None:
     office = Office(tmp_path, lookback=2)
     with pytest.raises(
-        SpecificationError, match=r"execution.canary: totals is built from the 2 days before each of sales"
+        SpecificationError,
+        match=r"execution.canary: each day of totals is also built from the 2 days before it of sales",
     ):
         office.planner.plan(spec())
     assert office.planner.plan(spec(scope={"downstream": "none"})).canaries
@@ -284,7 +285,9 @@ def test_days_that_were_never_published_are_warned_of(office: Office) -> None:
 def test_more_concurrency_than_the_run_queue_gives_is_warned_of(office: Office) -> None:
     wide = spec(execution={"max_concurrency": 3})
     planner = replace(office.planner, slots=2)
-    assert warned(planner.plan(wide), "execution.max_concurrency: 3, but the run queue allows 2 backfill runs at the same time")
+    assert warned(
+        planner.plan(wide), "execution.max_concurrency: 3, but the run queue allows 2 backfill runs at the same time"
+    )
     assert not warned(replace(planner, slots=3).plan(wide), "run queue")
     assert not warned(office.planner.plan(wide), "run queue")
 

@@ -168,7 +168,9 @@ def test_a_campaign_that_was_rolled_back_is_cleaned_up_without_a_sign_off(campai
 
 def test_a_campaign_with_an_open_unit_is_not_over(campaigns: World) -> None:
     _, unit = campaigns.validated()
-    with pytest.raises(CampaignError, match=f"not over: publish it, or give it up with: backfill discard {unit.id}"):
+    with pytest.raises(
+        CampaignError, match=f"not finished: publish it, or give it up with: backfill discard {unit.id}"
+    ):
         campaigns.sign_off().cleanup(NAME)
     campaigns.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     date_all(campaigns)

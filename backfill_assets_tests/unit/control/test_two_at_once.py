@@ -114,7 +114,7 @@ def test_of_two_approvals_one_counts_and_the_other_is_told(
     found = at_once(approve)
     winner, loser = winner_and_loser(found)
     assert isinstance(found[loser], ApprovalError)
-    assert f"approved already (approved by {winner} at" in str(found[loser])
+    assert f"already approved (approved by {winner} at" in str(found[loser])
     assert [given.identity for given in campaigns.ledger.approvals(unit.id)] == [winner]
     assert campaigns.actions(campaign).count(Action.approved) == 1
     campaigns.release().publish(NAME)

@@ -139,7 +139,7 @@ def test_roles_of_ones_own_environment_do_not_publish(
     monkeypatch.setenv("BACKFILL_ASSETS_ROLES", "finance-controller=anna,ben")
     assert failed("campaign_publish", {"campaign": NAME}, {}) == ApprovalError.__name__
     said = run("publish", NAME)
-    assert f"The approval of {ME} as finance-controller does not count here: by BACKFILL_ASSETS_ROLES" in said.err
+    assert f"The approval of {ME} as finance-controller does not count: BACKFILL_ASSETS_ROLES" in said.err
     assert house.world.ledger.releases() == ()
     assert f"backfill approve {NAME} --evidence {evidence(unit)}" in run("status", NAME).out.replace("\n", "")
     # Whoever may approve is asked for the same evidence, and the release names nobody else.

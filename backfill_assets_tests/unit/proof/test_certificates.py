@@ -211,7 +211,7 @@ def test_a_campaign_that_requires_a_certificate_is_neither_approved_nor_publishe
     campaigns: World,
 ) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
-    missing = rf"requires a certificate .* of sales as it is now; get it with: backfill prove {NAME}"
+    missing = rf"requires a certificate .* of sales has none; get it with: backfill prove {NAME}"
     with pytest.raises(ApprovalError, match=missing):
         campaigns.approve(campaign)
     with pytest.raises(ApprovalError, match=missing):

@@ -1,1 +1,1 @@
-"""What does not agree, and what can be fixed."""
+"""Finds what does not agree in a warehouse, and repairs what is safe to repair."""

@@ -1,4 +1,4 @@
-"""The examination whole, and the repairs that are safe."""
+"""The complete examination, and the safe repairs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.warehouse import OnWarehouse
 
 SETTLED = dt.timedelta(days=1)
-"""How old a file or a run must be before the doctor takes it for left over: nothing works that long between two commits."""
+"""The age from which the doctor counts a file or a run as left over: no work takes that long between two commits."""
 
 _LOOKS = 3
-"""How often a dataset is looked at that somebody releases meanwhile."""
+"""How often a dataset is examined if it is released meanwhile."""
 
 
 @dataclass(frozen=True)
 class Doctor(OnWarehouse):
-    """Compares; changes nothing. Without `events` the scheduler is not asked."""
+    """Compares ledger, logs and files; changes nothing. Without `events` the scheduler is not asked."""
 
     stored: StoredTables
     reports: ReportFolder
@@ -53,7 +53,7 @@ class Doctor(OnWarehouse):
     settled: dt.timedelta = SETTLED
 
     def examine(self) -> tuple[Finding, ...]:
-        """All findings, the worst first."""
+        """All findings, most severe first."""
         stored = self.stored.look()
         found = [*self._work(), *_examined("the table data_releases", self._projection(stored))]
         found += _examined("files", self._files(stored))
@@ -93,7 +93,7 @@ class Doctor(OnWarehouse):
     def _published(self, name: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now, place = self.clock.now(), f"published/{name}"
         table = next((t for t in stored if t.place == place), StoredTable(place, Layer.published, name))
-        # What a broken log says of releases is not worth comparing: its own findings come first.
+        # Do not compare releases with a broken log: its own findings come first.
         if table.readable:
             yield from self._standing_still(name, table)
         if self.events is not None:
@@ -101,7 +101,7 @@ class Doctor(OnWarehouse):
             yield from exam.of_published(name, busy=self._lock(name) is not None)
 
     def _standing_still(self, name: str, stored: StoredTable) -> Sequence[Finding]:
-        """What is found while nobody releases; who begins or ends in the middle is looked at again."""
+        """The findings of a time without a release; examines again if one begins or ends meanwhile."""
         published, found = self.tables[name], list[Finding]()
         for _ in range(_LOOKS):
             lock, version = self._lock(name), published.version()
@@ -112,20 +112,20 @@ class Doctor(OnWarehouse):
         return found
 
     def _lock(self, name: str) -> Lock | None:
-        """The lock of whoever is releasing a dataset at this moment."""
+        """The lock of the process that is releasing a dataset now."""
         now = self.clock.now()
-        # Nobody renews one that lies in the future: it was taken before the clock was set right.
+        # A lock far in the future is not renewed by anyone: it was taken before the clock was corrected.
         held = (lock for lock in self.ledger.locks() if lock.name == f"publish:{name}")
         return next((lock for lock in held if lock.until >= now and not is_ahead(lock.until, now)), None)
 
 
 def _examined(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The findings; what cannot be looked at is one itself, and must not hide the others."""
+    """The findings; what cannot be examined is a finding itself, and must not hide the others."""
     try:
         yield from findings
     except (BackfillError, OSError) as error:
         yield Finding(
-            FindingSeverity.error, f"{what} cannot be examined to the end: {error}", "mend that, and look again"
+            FindingSeverity.error, f"{what} cannot be examined completely: {error}", "fix that, and run doctor again"
         )
 
 
@@ -134,34 +134,34 @@ _LOCK: Final = "doctor"
 _NO_WAIT: Final = dt.timedelta(0)
 _RECONCILE: Final = Repair(RepairKind.reconcile)
 _ROUNDS: Final = 4
-"""A log that can be read again may have more to tell."""
+"""A log that can be read again may show more."""
 
 
 @dataclass(frozen=True)
 class Repairer:
-    """Mends what is safe. Each repair may be done again, so that one that dies is finished by the next."""
+    """Repairs what is safe. Each repair is safe to repeat: the next call finishes what a crash interrupted."""
 
     doctor: Doctor
     reconcile: Reconcile
 
     def repair(self) -> tuple[RepairResult, ...]:
-        """Mend what may be mended, and what shows only after that; what could not be mended says why.
+        """Make all safe repairs, also of what shows only after the first ones; a failed one says why.
 
         Raises:
-            LedgerError: somebody else is repairing at this moment.
+            LedgerError: another repair is running.
         """
         done: list[RepairResult] = []
         tried: set[Repair] = set()
         with self.doctor.ledger.lock(_LOCK, _NO_WAIT):
             for _ in range(_ROUNDS):
                 found = self._found(tried)
-                # In this order: a commit that was set aside decides what else is to be mended.
+                # In this order: a commit that was set aside decides what else needs repair.
                 for repair in sorted(found, key=lambda c: list(RepairKind).index(c.kind)):
                     done += self._repaired(repair, found[repair])
                 tried |= found.keys()
                 if not any(repair.kind is not RepairKind.reconcile for repair in found):
                     break
-                # What else was mended may have more to be reconciled.
+                # The other repairs may have left more to reconcile.
                 tried.discard(_RECONCILE)
         return tuple(done)
 
@@ -174,7 +174,7 @@ class Repairer:
 
     def _repaired(self, repair: Repair, findings: Sequence[Finding]) -> Iterator[RepairResult]:
         try:
-            # Recorded first: there must be no repair that nobody can read about, even if this one dies.
+            # Recorded first: every repair must be on record, even if this process dies.
             for finding in findings:
                 self._record(repair, finding)
             problem = self._carry_out(repair)
@@ -193,7 +193,7 @@ class Repairer:
             doctor.events.note(repair.dataset, f"repaired by {self.doctor.identity.name()}: {text}")
 
     def _carry_out(self, repair: Repair) -> str:
-        """Do it; why it could not be done, or nothing."""
+        """Make the repair; returns why it failed, or nothing."""
         doctor = self.doctor
         with publish_locks(doctor.ledger, repair.locked, _NO_WAIT):
             match repair.kind:
@@ -206,7 +206,7 @@ class Repairer:
                 case RepairKind.attempt | RepairKind.run:
                     self._end(repair)
                 case RepairKind.lock:
-                    # Whoever takes a lock over and lets go of it has freed it; one that is held again stays so.
+                    # Taking over and releasing a lock frees it; a lock that is held again stays held.
                     with doctor.ledger.lock(repair.subject, _NO_WAIT):
                         pass
                 case RepairKind.stage:
@@ -219,7 +219,7 @@ class Repairer:
         return ""
 
     def _reconcile(self) -> str:
-        # A table that cannot be read must not keep the others from being mended.
+        # A table that cannot be read must not prevent repairs of the others.
         broken = {table.dataset for table in self.doctor.stored.look() if not table.readable}
         done = self.reconcile.run([name for name in self.doctor.tables if name not in broken])
         return "; ".join(str(settled) for settled in done if settled.kind.left)
@@ -251,14 +251,14 @@ class Repairer:
             table.commit(record.manifest, record.version - 1)
 
     def _forget_staged(self, dataset: str) -> None:
-        """Days that were staged from nothing known are staged again; nobody else's work is touched."""
+        """Mark all staged days of a dataset as staged from nothing known, so that they are staged again when needed."""
         ledger, days = self.doctor.ledger, days_of(self.doctor.definitions.get(dataset), self.doctor.clock.now())
         ledger.add_staged(replace(day, inputs="", code="") for day in ledger.staged(dataset, days).values())
 
     def _end(self, repair: Repair) -> None:
         ledger, now = self.doctor.ledger, self.doctor.clock.now()
         if repair.kind is RepairKind.attempt:
-            # Looked at again: a worker that was only slow has renewed its lease meanwhile.
+            # Check again: a worker that was only slow has renewed its lease meanwhile.
             running = ledger.attempts(state=AttemptState.running)
             over = [a for a in running if a.number == int(repair.subject) and a.lease_until < now]
             if not over:
@@ -270,4 +270,4 @@ class Repairer:
         for attempt in over:
             ledger.end_attempt(attempt.number, AttemptState.lost)
         if self.doctor.events is not None:
-            self.doctor.events.fail(run, "the doctor found its worker dead; nothing that it had not finished counts")
+            self.doctor.events.fail(run, "the doctor found its worker dead; its unfinished work does not count")

@@ -1,4 +1,4 @@
-"""Files: do the logs and the data of all tables lie on disk as they were written, and is anything left over?"""
+"""Examines files: whether logs and data of all tables are on disk as written, and what is left over."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.layout import ReportFolder
 
 REPORTS = "reports"
-"""Stands for the folder of reports where a table's folder is named otherwise."""
+"""The name of the reports folder where otherwise a table's folder is named."""
 _SCRATCH = ("p_", "d_")
-"""What the ids of certificates and of comparisons with history begin with."""
+"""The prefixes of ids of certificates and of comparisons with history."""
 
 
 @dataclass(frozen=True)
 class FilesExam:
-    """All tables at one moment; `settled` is when a file must have been written at the latest for nobody to be at work on it."""
+    """Examines all tables at one moment; a file written before `settled` is no longer being worked on."""
 
     ledger: Ledger
     datasets: Mapping[str, Dataset]
@@ -37,7 +37,7 @@ class FilesExam:
     settled: dt.datetime
 
     def of_table(self, table: StoredTable) -> Iterator[Finding]:
-        """What is wrong with the files of one table."""
+        """Problems with the files of one table."""
         yield from self._log(table)
         yield from self._lost(table)
         yield from self._left(table, table.temporary, "unfinished files")
@@ -46,16 +46,16 @@ class FilesExam:
             yield from self._landed(table)
 
     def of_staging(self, tables: Sequence[StoredTable]) -> Iterator[Finding]:
-        """Staged tables of columns that the staging model had before."""
+        """Staged tables with columns of an earlier staging model."""
         for table in tables:
             newest = current_staging(tables, table.dataset)
             if table.layer == Layer.staging and newest is not None and table.place != newest.place:
-                what = f"{table.place} holds rows of {table.dataset} with columns that nothing was staged with since"
-                remedy = f"nobody reads it unless the staging model goes back to them; remove the folder {table.place}"
+                what = f"{table.place} holds rows of {table.dataset} with columns of an earlier staging model"
+                remedy = f"it is read only if the staging model gets them again; remove the folder {table.place}"
                 yield Finding(FindingSeverity.info, what, remedy)
 
     def of_shadows(self, name: str, table: PublishedTable) -> Iterator[Finding]:
-        """Folders of shadows that belong to no unit: scratch of a command that was killed, or of a unit that got lost."""
+        """Shadow folders without a unit: scratch of a killed command, or of a unit that the ledger has lost."""
         units = {unit.id for unit in self.ledger.units(name)}
         folders: dict[str, list[StoredFile]] = {}
         for file in table.stored_files():
@@ -76,7 +76,7 @@ class FilesExam:
                 )
 
     def of_evidence(self, tables: Mapping[str, PublishedTable]) -> Iterator[Finding]:
-        """Files that the evidence of open units rests on, and the logs of their shadows."""
+        """The shadow files behind the evidence of open units, and the logs of their shadows."""
         for unit in self.ledger.units(states={UnitState.open}):
             for name in sorted(unit.targets.keys() & tables.keys()):
                 evidence = self.ledger.evidence(unit.id, name).values()
@@ -89,7 +89,7 @@ class FilesExam:
                     )
 
     def of_reports(self, reports: ReportFolder) -> Iterator[Finding]:
-        """Reports of units that do not exist, and pages that were not finished."""
+        """Reports of units that do not exist, and unfinished pages."""
         units = {unit.id for unit in self.ledger.units()}
         for unit in reports.units():
             if unit not in units:
@@ -114,10 +114,10 @@ class FilesExam:
                 FindingSeverity.error, what, RESTORE_FOLDER, repair if newest and self._may_go(table) else None
             )
         if table.gaps:
-            what = f"{table.place}: its log lacks the commits {', '.join(map(str, table.gaps[:5]))}"
+            what = f"{table.place}: its log is missing the commits {', '.join(map(str, table.gaps[:5]))}"
             yield Finding(FindingSeverity.error, what, RESTORE_FOLDER)
         for version in table.torn_checkpoints:
-            what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have all that was in it"
+            what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have everything that was in it"
             repair = Repair(RepairKind.checkpoint, table.place, table.dataset, paths=(str(version),))
             yield Finding(FindingSeverity.error, what, RESTORE_FOLDER, repair)
         if table.problem and not table.damaged and not table.gaps and not table.torn_checkpoints:
@@ -126,10 +126,10 @@ class FilesExam:
             )
 
     def _may_go(self, table: StoredTable) -> bool:
-        """Nothing else knows what raw holds: its version before has to have all that the ledger says was landed."""
+        """Whether the newest commit may be set aside; of raw, only if the version before has all landed rows of the ledger."""
         if table.layer != Layer.raw:
             return True
-        # Of a dataset that is not loaded nobody knows on which days something may have been landed.
+        # The days of a dataset that is not loaded are unknown.
         return table.dataset in self.datasets and not lost_days(self._deliveries(table), table.rows)
 
     def _lost(self, table: StoredTable) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ class FilesExam:
             yield Finding(FindingSeverity.warning if known else FindingSeverity.info, what, remedy, repair)
         elif table.layer == Layer.raw:
             yield Finding(
-                FindingSeverity.error, what, "restore them from a backup: raw is the only copy of what was delivered"
+                FindingSeverity.error, what, "restore them from a backup: raw is the only copy of the deliveries"
             )
         else:
             yield Finding(FindingSeverity.error, what, RESTORE_FOLDER)
@@ -158,7 +158,7 @@ class FilesExam:
             size = shown_bytes(sum(file.size for file in left))
             found = f"{table.place}: {len(left)} {what} ({size}) of a writer that was killed, first {left[0].path}"
             if files is table.orphans and table.set_aside:
-                remedy = f"a commit in _set_aside/{table.place} may name them; remove that folder once nobody needs it"
+                remedy = f"a commit in _set_aside/{table.place} may name them; remove that folder when it is no longer needed"
                 yield Finding(FindingSeverity.info, found, remedy)
             else:
                 yield Finding(FindingSeverity.info, found, "remove them by hand", repair)
@@ -182,7 +182,7 @@ class FilesExam:
         return self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows})
 
     def days(self, name: str) -> tuple[dt.date, ...]:
-        """The days that a dataset has had until now; none where it is not loaded."""
+        """The days that a dataset has had until now; none if it is not loaded."""
         return days_of(self.datasets.get(name), self.now)
 
 

@@ -1,4 +1,4 @@
-"""What does not agree with what, how bad that is, and what may be done about it without asking."""
+"""Findings: what does not agree, how bad it is, and which repairs are safe without asking."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class FindingSeverity(StrEnum):
 
 
 class RepairKind(StrEnum):
-    """What a repair may do, in the order in which it does it; each may be done twice, and nothing is lost by any."""
+    """What a repair may do, in the order of execution; each is safe to repeat and loses nothing."""
 
     set_aside = "sets the commit aside below _set_aside/, so that the version before it is read again"
-    checkpoint = "sets the checkpoint aside below _set_aside/: the commits have all that was in it"
+    checkpoint = "sets the checkpoint aside below _set_aside/: the commits have everything that was in it"
     manifest = "writes the manifest again, as the ledger has it"
     commit = "commits the release again, as its manifest says"
     reconcile = "does what backfill reconcile does"
@@ -31,7 +31,7 @@ class RepairKind(StrEnum):
     seal = "seals the shadow"
     files = "removes the files"
     stage = "has its days staged again by the next launch that needs them"
-    report = "tells Dagster of the release"
+    report = "reports the release to Dagster"
 
 
 RECONCILE: Final = "run: backfill reconcile"
@@ -43,9 +43,9 @@ LEDGER_ALTERED: Final = "the ledger was altered: restore it from a backup, or fi
 
 @dataclass(frozen=True)
 class Repair:
-    """A repair that is safe. `subject` is what it is done to: a release, an attempt's number, a run, a lock or a folder.
+    """A safe repair. `subject` is what it repairs: a release, an attempt's number, a run, a lock or a folder.
 
-    `paths` are files below that folder; `dataset` and `unit` say where it is recorded, and are empty where it concerns none.
+    `paths` are files below that folder; `dataset` and `unit` say where the repair is recorded, empty if it concerns none.
     """
 
     kind: RepairKind
@@ -60,7 +60,7 @@ class Repair:
 
     @property
     def locked(self) -> tuple[str, ...]:
-        """The dataset that nobody may release while it is done; none where it does not touch the published table."""
+        """The dataset that is locked against releases meanwhile; empty if the published table is not touched."""
         touches = self.subject.startswith("published/") or self.kind in {
             RepairKind.manifest,
             RepairKind.commit,
@@ -71,7 +71,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be: what a repair does about it, if it may, and what a person does otherwise."""
+    """One problem, its repair if a safe one exists, and what a person can do otherwise."""
 
     severity: FindingSeverity
     what: str
@@ -86,7 +86,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """What a repair did; `problem` says why it did not, and is empty where it did."""
+    """The result of a repair; `problem` says why it failed, and is empty if it succeeded."""
 
     repair: Repair
     what: str
@@ -99,9 +99,9 @@ class RepairResult:
 
 @dataclass(frozen=True)
 class RunAtWork:
-    """A run that the scheduler shows as started and not over; `unit` is what its tag names, empty without one.
+    """A run that the scheduler shows as started and not finished; `unit` is the unit in its tag, empty without one.
 
-    `ended_process` is the number of its process, if that was one of this host and is gone without a word.
+    `ended_process` is the number of its process if it ran on this host and has ended without reporting.
     """
 
     id: str
@@ -114,25 +114,25 @@ class EventLog(Protocol):
     """What the scheduler knows of launches and releases."""
 
     def at_work(self) -> tuple[RunAtWork, ...]:
-        """Runs that are started and not over, oldest first."""
+        """Runs that are started and not finished, oldest first."""
         ...
 
     def known(self, launches: Collection[str]) -> frozenset[str]:
-        """Those of the launches (ids of backfills or runs) that the scheduler still knows."""
+        """The launches (ids of backfills or runs) among these that the scheduler still knows."""
         ...
 
     def fail(self, run: str, why: str) -> bool:
-        """End a run as failed, or as canceled where that was asked for; false if it is over already, or nobody knows it."""
+        """End a run as failed, or as canceled if that was requested; false if it is finished or unknown."""
         ...
 
     def reported(self, dataset: str) -> Mapping[dt.date, str]:
-        """The release that the newest materialization of each published day names; empty text where it names none."""
+        """The release that the newest materialization of each published day names; empty if it names none."""
         ...
 
     def report(self, release: str, days: Collection[dt.date]) -> None:
-        """Tell of some days of a release, as whoever released them would have."""
+        """Report some days of a release, like the release itself does."""
         ...
 
     def note(self, dataset: str, text: str) -> None:
-        """Record a repair of a dataset's tables where its other events are."""
+        """Record a repair of a dataset's tables among its other events."""
         ...

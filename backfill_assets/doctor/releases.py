@@ -1,4 +1,4 @@
-"""Published tables: do the ledger, the Delta log, the manifests and the files say the same of every release?"""
+"""Examines published tables: whether ledger, Delta log, manifests and files agree on every release."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from backfill_assets.release.finish import taken_back, unit_or_none
 
 @dataclass(frozen=True)
 class PublishedExam:
-    """One dataset at one moment; `busy` is the lock of whoever is releasing it right now."""
+    """Examines one dataset at one moment; `busy` is the lock of the process that is releasing it now."""
 
     name: str
     ledger: Ledger
@@ -62,7 +62,7 @@ class PublishedExam:
 
     @cached_property
     def _manifests(self) -> Mapping[str, Manifest]:
-        # Where one cannot be read none are: that one comes first.
+        # If one cannot be read, none are compared: that finding comes first.
         return {} if self.stored.manifests else {m.release: m for m in self.table.manifests()}
 
     @cached_property
@@ -83,28 +83,28 @@ class PublishedExam:
             yield Finding(
                 FindingSeverity.info,
                 what,
-                f"look again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC",
+                f"run doctor again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC",
             )
         elif record.state is ReleaseState.intent:
             what = f"release {release} is intended and not finished"
             yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
-        elif self._given_up_in_vain(record):
+        elif self._wrongly_abandoned(record):
             what = f"release {release} was given up in the ledger, but is in the Delta log of its table"
             yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
         elif record.state is ReleaseState.finalized and not self._committed(release):
             what = f"release {release} is finalized in the ledger, but not in the Delta log of its table"
             remedy = "the table was replaced or restored from a backup; restore the ledger of the same time"
-            # Only what a repair itself has taken out of the log, and only where nothing came after it.
+            # Only if a repair itself took it out of the log, and nothing was committed after it.
             lost = record.version in self.stored.set_aside and self.table.version() == (record.version or 0) - 1
             yield Finding(
                 FindingSeverity.error, what, remedy, self._repair(RepairKind.commit, record) if lost else None
             )
 
-    def _given_up_in_vain(self, record: ReleaseRecord) -> bool:
+    def _wrongly_abandoned(self, record: ReleaseRecord) -> bool:
         return record.state is ReleaseState.abandoned and record.manifest.release in self._hashes
 
     def _committed(self, release: str) -> bool:
-        # Each question opens the table; what its log still tells of need not be asked.
+        # `committed` opens the table; ask it only for what is not in the hashes.
         return release in self._hashes or self.table.committed(release) is not None
 
     def _commits_findings(self) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ class PublishedExam:
                 yield Finding(
                     FindingSeverity.error,
                     what,
-                    "restore the ledger from a backup; it cannot be rolled back by this one",
+                    "restore the ledger from a backup; the release cannot be rolled back by this manifest",
                 )
             stored = self._manifests.get(commit.release)
             if stored is not None and stored.hash != commit.manifest:
@@ -160,7 +160,7 @@ class PublishedExam:
                 yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
 
     def _manifest_repair(self, record: ReleaseRecord | None) -> Repair | None:
-        """The ledger's manifest is believed where it is the one that was committed, or the log no longer says."""
+        """Write the ledger's manifest again if it is the committed one, or if the log no longer says which one was."""
         if record is None:
             return None
         own = record.manifest.hash
@@ -169,9 +169,9 @@ class PublishedExam:
         )
 
     def _contents(self) -> Iterator[Finding]:
-        """Whether readers see of each day the files that its last release brought; a foreign commit is told of already."""
+        """Whether readers see the files of each day's last release; foreign commits are findings of their own."""
         oldest = min((c.version for c in self._commits), default=0)
-        unsettled = any(r.state is ReleaseState.intent or self._given_up_in_vain(r) for r in self._records.values())
+        unsettled = any(r.state is ReleaseState.intent or self._wrongly_abandoned(r) for r in self._records.values())
         if unsettled or self.busy or any(c.kind is CommitKind.foreign for c in self._commits):
             return
         last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}
@@ -189,7 +189,7 @@ class PublishedExam:
             yield Finding(
                 FindingSeverity.error,
                 what,
-                "the log was cut or replaced: restore it from a backup, or publish these days anew",
+                "the log was cut or replaced: restore it from a backup, or publish these days again",
             )
 
     def _files(self) -> Iterator[Finding]:
@@ -198,7 +198,7 @@ class PublishedExam:
             days = format_days(f.day for f in lost)
             what = f"{self.name} {days}: {len(lost)} files that readers see are gone or have another size, first {lost[0].path}"
             yield Finding(
-                FindingSeverity.error, what, "restore them from a backup, or build these days anew and publish"
+                FindingSeverity.error, what, "restore them from a backup, or build and publish these days again"
             )
         for record in self._true:
             gone = self.table.missing_files(record.manifest.removed) if self._restorable(record) else ()
@@ -213,7 +213,7 @@ class PublishedExam:
         return self.now < restorable_until(record.since, self.table.keep_for)
 
     def _unsealed(self) -> Iterator[Finding]:
-        """Shadows whose files readers see and that an engine could still take for a table of their own."""
+        """Shadows whose files readers see and that an engine could still open as tables."""
         undone = taken_back(self._records.values())
         published = [
             r for r in self._true if r.manifest.kind is ReleaseKind.publish and r.manifest.release not in undone

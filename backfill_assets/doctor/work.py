@@ -1,4 +1,4 @@
-"""Attempts, units, locks, campaigns, clocks and the scheduler's log: what does not agree."""
+"""Examines attempts, units, locks, campaigns, clocks and the scheduler's log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from backfill_assets.release.finish import is_rollback, taken_back
 
 @dataclass(frozen=True)
 class WorkExam:
-    """The ledger alone, at one moment; a unit that was opened before `old` is mentioned."""
+    """Examines the ledger alone at one moment; units that were opened before `old` are reported."""
 
     ledger: Ledger
     now: dt.datetime
@@ -44,7 +44,7 @@ class WorkExam:
             yield from self._campaign(campaign)
 
     def forgotten(self, known: Collection[str]) -> Iterator[Finding]:
-        """Open units whose launch is not among those that the scheduler knows; see `launches`."""
+        """Open units whose launch is not among the `known` ones of the scheduler; see `launches`."""
         at_work = {attempt.unit for attempt in self.ledger.attempts(state=AttemptState.running)}
         for unit in self._open:
             if not unit.campaign and launch_of(unit) not in known and unit.id not in at_work:
@@ -53,7 +53,7 @@ class WorkExam:
 
     @property
     def launches(self) -> frozenset[str]:
-        """The launches of all open units that no campaign has opened."""
+        """The launches of all open units without a campaign."""
         return frozenset(launch_of(unit) for unit in self._open if not unit.campaign)
 
     @cached_property
@@ -80,7 +80,7 @@ class WorkExam:
         for lock in self.ledger.locks():
             if lock.until < self.now:
                 what = f"the lock {lock.name} is left by {lock.holder}, whose lease ended at {lock.until:%Y-%m-%d %H:%M:%S} UTC"
-                remedy = "nothing: whoever needs it next takes it over"
+                remedy = "nothing: the next process that needs it takes it over"
                 yield Finding(FindingSeverity.info, what, remedy, Repair(RepairKind.lock, lock.name))
 
     def _unit(self, unit: Unit) -> Iterator[Finding]:
@@ -104,10 +104,10 @@ class WorkExam:
         given = {approval.at for approval in self.ledger.approvals(campaign.unit)}
         noted = {entry.at for entry in journal if entry.action is Action.approved}
         for at in sorted(given - noted):
-            what = f"campaign {campaign.id} has an approval of {at:%Y-%m-%d %H:%M:%S} UTC that its journal does not tell of"
+            what = f"campaign {campaign.id} has an approval of {at:%Y-%m-%d %H:%M:%S} UTC that is not in its journal"
             yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
         for at in sorted(noted - given):
-            what = f"the journal of campaign {campaign.id} tells of an approval at {at:%Y-%m-%d %H:%M:%S} UTC that is not there"
+            what = f"the journal of campaign {campaign.id} names an approval at {at:%Y-%m-%d %H:%M:%S} UTC that does not exist"
             yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
 
     def _names_of(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ class WorkExam:
             what = f"release {release} is not in the journal of its campaign {campaign.id}"
             yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
         for release in sorted(noted - true - unsettled):
-            what = f"the journal of campaign {campaign.id} tells of release {release}, which the ledger does not have as true"
+            what = f"the journal of campaign {campaign.id} names release {release}, not finalized in the ledger"
             yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
 
 
@@ -129,7 +129,7 @@ def launch_of(unit: Unit) -> str:
 
 
 def _to_be_noted(records: Collection[ReleaseRecord]) -> frozenset[str]:
-    """Releases of which a journal tells: not what was taken back before anybody could notice."""
+    """Releases that belong in a journal: not those that were taken back before readers could notice."""
     undone = taken_back(records)
     return frozenset(
         r.manifest.release
@@ -145,14 +145,14 @@ def _go_on(unit: Unit) -> str:
     return f"go on with it (backfill resume {unit.id}) or give it up (backfill discard {unit.id})"
 
 
-_TELLING = dt.timedelta(minutes=1)
-"""How long whoever has released a unit may take until they have told of it."""
+_REPORT_TIME = dt.timedelta(minutes=1)
+"""How long a process may take to report its release."""
 _NO_RELEASE = "a materialization that names no release"
 
 
 @dataclass(frozen=True)
 class EventsExam:
-    """The event log beside the ledger, at one moment; runs that were started before `settled` are asked after."""
+    """Compares the event log with the ledger at one moment; runs that were started before `settled` are checked."""
 
     ledger: Ledger
     events: EventLog
@@ -178,33 +178,33 @@ class EventsExam:
 
     @cached_property
     def _at_work(self) -> frozenset[str]:
-        """Units of which a run may be about to tell."""
+        """Units whose release a run may be about to report."""
         return frozenset(run.unit for run in self._runs) | {a.unit for own in self._attempts.values() for a in own}
 
     def of_published(self, name: str, *, busy: bool) -> Iterator[Finding]:
-        """What the event log shows as published of a dataset, and what the ledger released; nothing while it is `busy`."""
+        """Compares what the event log shows as published with what the ledger released; nothing while `busy`."""
         if busy:
             return
         records = self.ledger.releases(name)
-        newest, told = _newest(records), self.events.reported(name)
+        newest, shown = _newest(records), self.events.reported(name)
         missing: dict[str, list[dt.date]] = {}
         for day, record in newest.items():
-            if record.manifest.release not in _names(told.get(day, "")) and not self._telling(record):
+            if record.manifest.release not in _names(shown.get(day, "")) and not self._reporting(record):
                 missing.setdefault(record.manifest.release, []).append(day)
         manifests = {record.manifest.release: record.manifest for record in records}
         for release, days in sorted(missing.items()):
             unit, kind = manifests[release].unit, manifests[release].kind
-            what = f"release {release} of {name}: Dagster was not told of {format_days(days)}"
+            what = f"release {release} of {name} was not reported to Dagster for {format_days(days)}"
             repair = Repair(RepairKind.report, release, name, unit, tuple(day.isoformat() for day in sorted(days)))
             # Publishing the unit of a rollback would undo the rollback.
             command = f"publish {unit}" if kind is ReleaseKind.publish else "doctor --repair"
-            yield Finding(FindingSeverity.warning, what, f"run: backfill {command}, which tells it again", repair)
-        yield from _never_released(name, {day: release for day, release in told.items() if day not in newest})
+            yield Finding(FindingSeverity.warning, what, f"run: backfill {command}, which reports it again", repair)
+        yield from _never_released(name, {day: release for day, release in shown.items() if day not in newest})
 
-    def _telling(self, record: ReleaseRecord) -> bool:
+    def _reporting(self, record: ReleaseRecord) -> bool:
         return (
             record.manifest.unit in self._at_work
-            or self.now - _TELLING < record.manifest.created_at <= self.now + AHEAD
+            or self.now - _REPORT_TIME < record.manifest.created_at <= self.now + AHEAD
         )
 
     def _run(self, run: RunAtWork, attempts: Sequence[Attempt]) -> Iterator[Finding]:
@@ -229,17 +229,17 @@ class EventsExam:
             yield Finding(FindingSeverity.warning, what, "terminate it in Dagster if its process is gone")
 
     def _overdue(self, attempts: Sequence[Attempt]) -> bool:
-        # It has a finding of its own, whose repair ends the run as well.
+        # An overdue attempt is a separate finding, whose repair also ends the run.
         return any(attempt.state is AttemptState.running and attempt.lease_until < self.now for attempt in attempts)
 
 
 def _alive(attempts: Sequence[Attempt]) -> bool:
-    # One that is past its lease is named as that.
+    # An attempt past its lease is a separate finding.
     return any(attempt.state is AttemptState.running for attempt in attempts)
 
 
 def _newest(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, ReleaseRecord]:
-    """The last release of each day, be it a rollback: it decides what readers see, and Dagster is told of either."""
+    """The last release or rollback of each day: it decides what readers see, and both are reported to Dagster."""
     undone = taken_back(records)
     newest: dict[dt.date, ReleaseRecord] = {}
     for record in sorted(records, key=lambda r: r.version or 0):
@@ -250,14 +250,14 @@ def _newest(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, ReleaseRecord]
     return newest
 
 
-def _names(told: str) -> Sequence[str]:
+def _names(shown: str) -> Sequence[str]:
     """The releases of all datasets that were released together."""
-    return told.split(", ")
+    return shown.split(", ")
 
 
-def _never_released(name: str, told: Mapping[dt.date, str]) -> Iterator[Finding]:
+def _never_released(name: str, shown: Mapping[dt.date, str]) -> Iterator[Finding]:
     by_release: dict[str, list[dt.date]] = {}
-    for day, release in told.items():
+    for day, release in shown.items():
         by_release.setdefault(release, []).append(day)
     for release, days in sorted(by_release.items()):
         said = f"release {release}" if release else _NO_RELEASE
@@ -272,7 +272,7 @@ _RIGHT: Final = "set both right"
 
 @dataclass(frozen=True)
 class _Dated:
-    """Something with a time, as people find it, and who gave the time."""
+    """A record with a time: its name for people, who wrote it, and the time."""
 
     name: str
     by: str
@@ -281,14 +281,14 @@ class _Dated:
 
 @dataclass(frozen=True)
 class ClockExam:
-    """The times of the ledger at one moment: no order is decided by them, but rollback windows and leases are."""
+    """Examines the times in the ledger at one moment: they decide rollback windows and leases, but no order."""
 
     ledger: Ledger
     datasets: Collection[str]
     now: dt.datetime
 
     def findings(self) -> Iterator[Finding]:
-        """What lies in the future."""
+        """The times that lie in the future."""
         for name in self.datasets:
             yield from self._releases(name)
         running = self.ledger.attempts(state=AttemptState.running)
@@ -297,23 +297,23 @@ class ClockExam:
             "end their runs if they still show: their leases would last until then",
         )  # fmt: skip
         locks = (_Dated(lock.name, lock.holder, lock.until) for lock in self.ledger.locks())
-        yield from self._ahead("locks", locks, "nothing else: whoever needs one takes it over")
+        yield from self._ahead("locks", locks, "nothing else: the next process that needs one takes it over")
         for kind, dated in (("units", self._units()), ("holds", self._holds()), ("journal entries", self._entries())):
-            yield from self._ahead(kind, dated, "nothing else: nothing is decided by these times")
+            yield from self._ahead(kind, dated, "nothing else: these times decide nothing")
 
     def _releases(self, name: str) -> Iterator[Finding]:
         ahead = [r for r in self.ledger.releases(name) if is_ahead(r.manifest.created_at, self.now)]
         true = [r for r in ahead if r.state is ReleaseState.finalized]
         if lasting := [r for r in true if r.corrected is None]:
-            what = f"{self._names_of(lasting)}: no release after it tells when it was made, so its rollback window does not end"
+            what = f"{self._names_of(lasting)}: no later release shows when it was made, so its rollback window does not end"
             yield Finding(
                 FindingSeverity.warning,
                 what,
-                f"{_RIGHT}; the next release, of any dataset, is dated right and ends this",
+                f"{_RIGHT}; the next release of any dataset is dated right and ends this",
             )
         if ended := [r for r in true if r.corrected is not None]:
-            what = f"{self._names_of(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, when the next release was"
-            yield Finding(FindingSeverity.info, what, "nothing: the releases after it are dated right")
+            what = f"{self._names_of(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, the time of the next release"
+            yield Finding(FindingSeverity.info, what, "nothing: later releases are dated right")
 
     def _names_of(self, releases: Collection[ReleaseRecord]) -> str:
         oldest = [*releases][-1].manifest

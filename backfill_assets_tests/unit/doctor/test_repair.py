@@ -131,7 +131,7 @@ def test_a_log_that_lacks_commits_between_others_is_for_a_person(world: World) -
     for data in (OLD, NEW, OLD):
         world.released(data)
     commit_file(world.homes["sales"], 2).unlink()
-    finding = the(world, "lacks the commits 2")
+    finding = the(world, "is missing the commits 2")
     assert (finding.severity, finding.repair) == (FindingSeverity.error, None)
     assert world.repairer().repair() == ()
 
@@ -565,10 +565,10 @@ def test_an_approval_without_its_entry_in_the_journal_is_found_and_the_other_way
     campaigns.clock.advance(dt.timedelta(minutes=1))
     later = campaigns.clock.now()
     campaigns.ledger.note(JournalEntry(campaign.id, later, "eve", Action.approved))
-    assert the(campaigns, "that is not there").severity is FindingSeverity.error
+    assert the(campaigns, "that does not exist").severity is FindingSeverity.error
     campaigns.clock.advance(dt.timedelta(minutes=1))
     campaigns.ledger.approve(type(given)(**{**vars(given), "at": campaigns.clock.now()}))
-    assert the(campaigns, "does not tell of").severity is FindingSeverity.error
+    assert the(campaigns, "is not in its journal").severity is FindingSeverity.error
     assert campaigns.repairer().repair() == ()
 
 
@@ -625,7 +625,7 @@ def test_a_release_that_dagster_was_not_told_of_is_told_and_only_the_days_that_l
     events = observed(world)
     assert clean(world)
     missing = events.said.pop(("sales", DAYS[1]))
-    assert the(world, "Dagster was not told of 2026-01-02").severity is FindingSeverity.warning
+    assert the(world, "was not reported to Dagster for 2026-01-02").severity is FindingSeverity.warning
     healed(world)
     assert events.said == {("sales", d): missing for d in DAYS}
     assert clean(world)
@@ -660,8 +660,8 @@ def test_a_rollback_that_dagster_was_not_told_of_is_told_and_nothing_is_publishe
     events.datasets[done.release] = "sales"
     assert clean(world)
     world.clock.advance(dt.timedelta(minutes=5))
-    found = the(world, "Dagster was not told of 2026-01-01")
-    assert (done.release in found.what, found.remedy) == (True, "run: backfill doctor --repair, which tells it again")
+    found = the(world, "was not reported to Dagster for 2026-01-01")
+    assert (done.release in found.what, found.remedy) == (True, "run: backfill doctor --repair, which reports it again")
     healed(world)
     assert events.said == {("sales", DAYS[0]): done.release, **{("sales", d): release for d in DAYS[1:]}}
     assert clean(world)

@@ -78,8 +78,8 @@ def test_one_release_by_a_clock_that_was_ahead_dates_no_other(world: World, obse
     assert said.severity is FindingSeverity.warning
     assert str(said) == (
         f"warning: release {ahead} of sales by ada is dated 2036-03-01 12:00 UTC, in the future: that clock was "
-        "ahead, or the one of this host is behind: no release after it tells when it was made, so its rollback window does not "
-        "end; set both right; the next release, of any dataset, is dated right and ends this"
+        "ahead, or the one of this host is behind: no later release shows when it was made, so its rollback window does not "
+        "end; set both right; the next release of any dataset is dated right and ends this"
     )
     # Nothing but that is different: it can be undone, and is not swept while its window is not known.
     world.clock.advance(60 * DAY)

@@ -134,9 +134,9 @@ def test_the_command_tells_dagster_of_a_release_that_it_never_heard_of(
     with open_instance(home, batched_sqlite(home)):
         monkeypatch.setenv("DAGSTER_HOME", str(home))
     listed = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "300"})
-    assert (listed.exit_code, "Dagster was not told" in listed.output) == (0, True), listed.output
+    assert (listed.exit_code, "was not reported to Dagster" in listed.output) == (0, True), listed.output
     results = CliRunner().invoke(app, ["doctor", "--repair"], env={"COLUMNS": "300"})
-    assert (results.exit_code, results.output.count("tells Dagster of the release")) == (0, 2), results.output
+    assert (results.exit_code, results.output.count("reports the release to Dagster")) == (0, 2), results.output
     with open_instance(home, batched_sqlite(home)) as instance:
         reported = DagsterEventLog(instance, house.application).reported("totals")
     known = {r.manifest.release for r in house.world.ledger.releases(unit=unit.id)}

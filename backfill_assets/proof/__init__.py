@@ -1,1 +1,1 @@
-"""The same inputs give the same rows."""
+"""Proves that the same inputs give the same rows."""

@@ -1,4 +1,4 @@
-"""The certificate of idempotency: sampled days are computed again in several ways, and every difference is named."""
+"""The certificate of idempotency: computes sampled days again in several ways and names every difference."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from backfill_assets.warehouse import OnWarehouse
 
 @dataclass(frozen=True)
 class Sampled:
-    """Days of a dataset that are recomputed; `upstream` says by upstream dataset and place which days are read from where.
+    """Days of a dataset to recompute; `upstream` has the days to read by upstream dataset and place.
 
-    A place is a shadow's folder below the published table, or empty for what is published. `deliveries` are those in force.
+    A place is a shadow's folder below the published table, or empty for the published rows. `deliveries` are those in force.
     """
 
     dataset: str
@@ -46,27 +46,27 @@ class Sampled:
 
 
 class Recomputations(Protocol):
-    """Computes days anew where no reader looks, and says what came out."""
+    """Computes days again in scratch shadows, and fingerprints the results."""
 
     def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
-        """Compute the days from raw and upstream, staging included, into a folder below the published table.
+        """Compute the days from raw and upstream, including staging, into a folder below the published table.
 
-        `ModelError` or `SourceError` if they cannot be.
+        Raises `ModelError` or `SourceError` if they cannot be computed.
         """
         ...
 
     def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
-        """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
+        """The prints of the days in a shadow's folder, or of the published rows if `place` is empty."""
         ...
 
     def rows(
         self, dataset: str, days: Collection[dt.date], places: tuple[str, str]
     ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
-        """Some of the rows by day in which two places differ, as in `Disagreement`; `old` is that of the first place."""
+        """Some rows in which two places differ, by day, as in `Disagreement`; `old` is the value in the first place."""
         ...
 
     def layouts(self, dataset: str) -> Mapping[str, Mapping[dt.date, str]]:
-        """Digests of the files of raw and staging, by table and then day, as their Delta logs name them now."""
+        """Digests of the current files of raw and staging in their Delta logs, by table and then day."""
         ...
 
 
@@ -75,7 +75,7 @@ _Layouts = Mapping[dt.date, str]
 
 @dataclass(frozen=True)
 class TablesAround:
-    """The layouts of a dataset's tables by day at one moment, and what the ledger knew of them."""
+    """The layouts of a dataset's tables by day at one moment, and what the ledger knew about them."""
 
     published: _Layouts
     layouts: Mapping[str, _Layouts]
@@ -86,11 +86,11 @@ class TablesAround:
 
 @dataclass(frozen=True)
 class Watch(OnWarehouse):
-    """Compares the surroundings of a recomputation; what releases, landings and stagings did meanwhile is theirs."""
+    """Finds what a recomputation has touched in other tables; concurrent releases, landings and stagings do not count."""
 
     def look(self, name: str, recomputations: Recomputations) -> TablesAround:
-        """The surroundings now."""
-        # What the ledger knows comes first: what is written between the two is known to neither, and looked up later.
+        """The current layouts and ledger entries."""
+        # The ledger first: what is written between the two reads is in neither, and is looked up later.
         releases = {n for n, head in self.ledger.heads().items() if head.state is ReleaseState.finalized}
         layouts = recomputations.layouts(name)
         days = tuple({day for table, found in layouts.items() if table != "raw" for day in found})
@@ -103,7 +103,7 @@ class Watch(OnWarehouse):
         )
 
     def touched(self, name: str, before: TablesAround, recomputations: Recomputations) -> tuple[str, ...]:
-        """Tables and days that changed since, and that no release, landing or staging of somebody else accounts for."""
+        """Tables and days that changed since, without a release, landing or staging by another process."""
         found = list(self._moved(name, before, recomputations))
         return tuple(f"{table} {format_days(days)}" for table, days in found if days)
 
@@ -147,7 +147,7 @@ AllPrints = dict[str, Mapping[dt.date, Prints]]
 
 @dataclass(frozen=True)
 class _Shown:
-    """A day as it was built before: where its rows are, and the fingerprint that was recorded of them."""
+    """A day as it was built before: the place of its rows, and their recorded fingerprint."""
 
     place: str
     fingerprint: str
@@ -155,22 +155,22 @@ class _Shown:
 
 @dataclass(frozen=True)
 class Prover(OnWarehouse):
-    """Issues certificates; writes nothing but scratch shadows, which it removes, and the certificates.
+    """Issues certificates; writes only certificates and scratch shadows, which it removes.
 
-    `recomputing` gives the engine for what a campaign wants of it.
+    `recomputing` gives the engine with the execution settings of a campaign.
     """
 
     basis: BasisNow
     recomputing: Callable[[Execution | None], Recomputations]
 
     def prove(self, target: str, days: Days = ()) -> tuple[Certificate, ...]:
-        """Certify a campaign, a unit or a dataset: one certificate for each dataset of it, passed or not.
+        """Certify a campaign, a unit or a dataset: one certificate for each of its datasets, passed or not.
 
         Raises:
             UnitError: there is no campaign, dataset or unit of that name.
-            ProofError: nothing can be recomputed, or the inputs moved meanwhile.
-            InvalidDayError: a day lies outside of a dataset's history.
-            EvidenceError: an upstream day that the unit holds has not passed its checks.
+            ProofError: nothing can be recomputed, or the inputs changed meanwhile.
+            InvalidDayError: a day is outside a dataset's history.
+            EvidenceError: an upstream day of the unit has not passed its checks.
             ModelError: a model fails.
         """
         return tuple(self._certified(subject) for subject in Subjects(self.warehouse).of(target, days))
@@ -187,7 +187,7 @@ class Prover(OnWarehouse):
             remove_scratch(self.tables[name], scratch)
         if moved := [day for day, found in self._inputs(subject).items() if found != inputs[day]]:
             raise ProofError(
-                f"{name} {format_days(moved)}: deliveries, references or upstreams moved while the days were recomputed; "
+                f"{name} {format_days(moved)}: deliveries, references or upstreams changed while the days were recomputed; "
                 "prove them again"
             )
         issued = Certificate(
@@ -238,7 +238,7 @@ class Prover(OnWarehouse):
         return {day: origin_of(inputs[day], upstream[day]) for day in days}
 
     def _as_built(self, subject: RecomputedDays, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
-        """Where the days stand as they were built before, by this very code and from these very inputs."""
+        """The places of the days as they were built before, by the same code from the same inputs."""
         name, days, unit = subject.dataset, subject.days, subject.open_unit
         code = self.basis.code(name)
         if unit is None:
@@ -269,7 +269,7 @@ def remove_scratch(table: PublishedTable, folder: str) -> None:
 
 
 def ways_for(execution: Execution | None) -> tuple[Recomputation, ...]:
-    """The ways in which days are computed: as configured, the same later, and on an engine that is set up otherwise."""
+    """The ways in which days are computed: as configured, again, and on an engine with other settings."""
     configured = dict(execution.spark) if execution is not None else {}
     partitions = "7" if configured.get(_PARTITIONS) != "7" else "11"
     other = {**configured, **_SETTINGS, _PARTITIONS: partitions, INPUT_ROWS: "in another order"}
@@ -285,7 +285,7 @@ def _shown_prints(engine: Recomputations, name: str, shown: Mapping[dt.date, _Sh
     for place in sorted({one.place for one in shown.values()}):
         own = tuple(day for day, one in shown.items() if one.place == place)
         found |= engine.prints(name, own, place)
-    # What was recorded is what must come out again, whatever has become of the files.
+    # Compare with the recorded fingerprint, even if the files have changed since.
     return {day: replace(prints, fingerprint=shown[day].fingerprint) for day, prints in found.items()}
 
 

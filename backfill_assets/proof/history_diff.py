@@ -1,4 +1,4 @@
-"""What changed models would do to published days, as Markdown."""
+"""Shows what changed models would do to published days, as Markdown."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from backfill_assets.proof.subjects import Days, Subjects
 from backfill_assets.warehouse import OnWarehouse, Warehouse
 
 TOP_ROWS: Final = 10
-"""So many changed rows are shown of each measure."""
+"""The number of changed rows shown for each measure."""
 _MOST_DAYS: Final = 31
 _PLACES: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 18
 _NOTHING: Final = "-"
 _ESCAPED: Final = str.maketrans(
     {"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "'", "@": "@\u200b"}
-    # Links and images; a backslash would take the force from what comes after it.
+    # Links and images; a backslash would undo the escape after it.
     | {"[": "&#91;", "]": "&#93;", "!": "&#33;", "\\": "&#92;"}
 )
 _LONGEST: Final = 60_000
-"""Characters that a comment may have on GitHub, and a few to spare."""
+"""The maximum length of a comment on GitHub, with some room to spare."""
 
 
 @dataclass(frozen=True)
 class DayDifference:
-    """A day as it is published and as the models would make it; `rows` lacks where rows cannot be matched."""
+    """A day as published and as the models would build it; `rows` is None if rows cannot be matched."""
 
     day: dt.date
     old: Figures
@@ -56,15 +56,15 @@ class DayDifference:
 
     @property
     def changes(self) -> bool:
-        """Whether anything of the day would be another."""
+        """Whether anything of the day would change."""
         return bool(self.moved) or (self.rows is not None and bool(self.rows.differing))
 
 
 @dataclass(frozen=True)
 class DatasetDiff:
-    """What the models of one dataset would change; `largest` are, of each measure, the rows that move it most.
+    """What the models of one dataset would change; `largest` are the rows that change each measure most.
 
-    `followers` are the datasets that are built from it; `problem` says why nothing could be computed, if so.
+    `followers` are the datasets that are built from it; `problem` says why nothing could be computed, or is empty.
     """
 
     dataset: str
@@ -76,7 +76,7 @@ class DatasetDiff:
 
     @property
     def changes(self) -> bool:
-        """Whether anything that is published would be another."""
+        """Whether anything published would change."""
         return self.schema != SchemaChange() or any(day.changes for day in self.days)
 
 
@@ -84,8 +84,8 @@ class DatasetDiff:
 class HistoryDiff:
     """What the models of a commit would change.
 
-    `same` are the datasets whose code is that of what is published, `new` those of which nothing is published.
-    `not_compared` are by dataset the days that were asked for and that are not published.
+    `same` are the datasets whose code is that of their published days, `new` those with nothing published.
+    `not_compared` are the requested days that are not published, by dataset.
     """
 
     ref: str
@@ -97,7 +97,7 @@ class HistoryDiff:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The changed datasets of which no day was compared."""
+        """The changed datasets without a compared day."""
         return tuple(name for name in self.not_compared if name not in {one.dataset for one in self.datasets})
 
     @property
@@ -109,8 +109,8 @@ class HistoryDiff:
 def as_markdown(diff: HistoryDiff) -> str:
     """The diff as a comment of a pull request."""
     about = (
-        f"The models of {_code(diff.ref)} ({diff.commit[:12]}), computed anew from the deliveries and upstreams of now, "
-        "compared with what is published. Nothing was published."
+        f"The models of {_code(diff.ref)} ({diff.commit[:12]}), computed again from the current deliveries and upstreams, "
+        "compared with the published days. Nothing was published."
     )
     lines = ["## What this change does to history", "", about, ""]
     if not diff.skipped and not any(one.changes or one.problem for one in diff.datasets):
@@ -121,18 +121,16 @@ def as_markdown(diff: HistoryDiff) -> str:
         found = "changed, but was not compared" if name in diff.skipped else "was compared without some days"
         lines += [f"{_code(name)} {found}: nothing of it is published on {format_days(days)}.", ""]
     if diff.same:
-        lines += [f"The code of {in_words([_code(name) for name in diff.same])} is that of what is published.", ""]
+        lines += [f"Same code as the published days: {in_words([_code(name) for name in diff.same])}.", ""]
     if diff.new:
-        lines += [f"Nothing is published yet of {in_words([_code(name) for name in diff.new])}.", ""]
+        lines += [f"Nothing is published yet: {in_words([_code(name) for name in diff.new])}.", ""]
     return _shortened("\n".join(lines))
 
 
 def _shortened(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
-    return (
-        text[: text.rindex("\n", 0, _LONGEST)] + "\n\n… and more; the rest does not fit: name fewer days or datasets.\n"
-    )
+    return text[: text.rindex("\n", 0, _LONGEST)] + "\n\n… and more, which does not fit: name fewer days or datasets.\n"
 
 
 def _dataset(one: DatasetDiff) -> Iterator[str]:
@@ -157,12 +155,12 @@ def _dataset(one: DatasetDiff) -> Iterator[str]:
     if not one.changes:
         return
     yield from _columns(one)
-    yield from _fates(one)
+    yield from _row_counts(one)
     yield from _metrics(one)
     yield from _rows(one)
     if one.followers:
         names = in_words([_code(name) for name in one.followers])
-        yield from (f"What is built from it follows, and was not computed: {names}.", "")
+        yield from (f"Datasets built from it, not computed here: {names}.", "")
 
 
 def _schema(schema: SchemaChange) -> Iterator[str]:
@@ -181,10 +179,10 @@ def _columns(one: DatasetDiff) -> Iterator[str]:
         shown = ", ".join(
             f"{_code(name)} ({number_of(n, 'row')})" for name, n in sorted(counts.items(), key=lambda c: -c[1])
         )
-        yield from (f"Columns that change: {shown}.", "")
+        yield from (f"Changed columns: {shown}.", "")
 
 
-def _fates(one: DatasetDiff) -> Iterator[str]:
+def _row_counts(one: DatasetDiff) -> Iterator[str]:
     rows = [
         (f"{found.day}", *(f"{n:,}" for n in (r.added, r.removed, r.changed, r.unchanged)))
         for found in one.days
@@ -204,7 +202,7 @@ def _metrics(one: DatasetDiff) -> Iterator[str]:
     ]
     yield from _table(("metric", "day", "old", "new", "delta", "%"), rows, limit=len(rows))
     if still := [name for name in names if name not in moved]:
-        yield from (f"The same on all days: {', '.join(map(_code, still))}.", "")
+        yield from (f"Unchanged on all days: {', '.join(map(_code, still))}.", "")
 
 
 def _rows(one: DatasetDiff) -> Iterator[str]:
@@ -213,7 +211,7 @@ def _rows(one: DatasetDiff) -> Iterator[str]:
         by_measure.setdefault(change.measure, []).append(change)
     for measure, changes in by_measure.items():
         top = changes[:TOP_ROWS]
-        yield from (f"<details><summary>The rows that move <code>{measure}</code> most</summary>", "")
+        yield from (f"<details><summary>The rows that change <code>{measure}</code> most</summary>", "")
         yield from _table(("day", "row", "old", "new", "delta"), [_row(change) for change in top])
         yield from ("</details>", "")
 
@@ -262,12 +260,12 @@ def _code(name: str) -> str:
 
 
 class Histories(Recomputations, Protocol):
-    """Compares days that were computed anew with what is published."""
+    """Compares recomputed days with the published ones."""
 
     def differences(
         self, dataset: str, days: Collection[dt.date], folder: str
     ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
-        """The differences by day, in order, and of each measure the rows that move it most."""
+        """The differences by day, in order, and the rows that change each measure most."""
         ...
 
 
@@ -276,21 +274,21 @@ _CONFIGURED = Recomputation("as configured", {})
 
 @dataclass(frozen=True)
 class HistoryDiffs(OnWarehouse):
-    """Compares models with what is published; writes nothing but scratch shadows, which it removes.
+    """Compares models with the published days; writes only scratch shadows, which it removes.
 
-    `histories` works on whatever datasets it is given.
+    `histories` gives the engine for a set of datasets.
     """
 
     histories: Callable[[Mapping[str, LoadedDataset]], Histories]
 
     def of(self, models: Checkout, names: Collection[str] = (), days: Days = ()) -> HistoryDiff:
-        """What the models of a commit would change of these datasets, or of those whose code is another one.
+        """What the models of a commit would change in these datasets; by default, in all whose code has changed.
 
-        Without days up to three published ones of each are chosen.
+        By default, up to three published days of each are compared.
 
         Raises:
-            DatasetError: there is no dataset of that name at the commit, or it is faulty.
-            ProofError: nothing is published of a dataset that is named, or not on these days.
+            DatasetError: there is no dataset of that name at the commit, or it has problems.
+            ProofError: a named dataset has nothing published, or not on these days.
         """
         catalog = models.catalog
         for name in names:
@@ -305,7 +303,7 @@ class HistoryDiffs(OnWarehouse):
         for name in names:
             if not published[name]:
                 when = " on these days" if days else ""
-                raise ProofError(f"nothing is published of {name}{when}; there is no history to compare")
+                raise ProofError(f"nothing of {name} is published{when}; there is no history to compare with")
         found = [
             self._diff(warehouse, name, tuple(day for day in days if day in own))
             for name, own in published.items()

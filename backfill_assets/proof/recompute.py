@@ -1,4 +1,4 @@
-"""Days computed again into scratch shadows, and prints of what came out that do not depend on order."""
+"""Recomputes days into scratch shadows, and takes prints of their rows that do not depend on order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from backfill_assets.storage.layout import Layout
 
 
 def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
-    # Numbered: of a key that occurs twice each row is compared with one.
+    # Numbered: if a key occurs twice, each row is compared with one row.
     rows = differing(pair.old, pair.new, pair.shape, numbered=True).persist()
     try:
         counted = tallies_of(rows, pair)
@@ -78,13 +78,13 @@ _PLACES: Final = T.DecimalType(38, 10)
 
 
 class SparkRecomputations(OnSpark):
-    """The ports `Recomputations` and `Histories`, with a session of its own for each step."""
+    """The ports `Recomputations` and `Histories`, with a separate session for each step."""
 
     def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
-        """Compute the days from raw and upstream, staging included, into a folder below the published table.
+        """Compute the days from raw and upstream, including staging, into a folder below the published table.
 
         Raises:
-            ModelError: a model fails, or returns other columns or days than it must.
+            ModelError: a model fails, or returns wrong columns or days.
             SourceError: raw or a reference does not fit what `dataset.yaml` declares.
         """
         loaded = self.datasets[sampled.dataset]
@@ -99,12 +99,12 @@ class SparkRecomputations(OnSpark):
                 read = loaded.dataset.with_lookback(sampled.days)
                 tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
-            # Nobody reads the audit columns of a scratch shadow.
+            # The audit columns of a scratch shadow are never read.
             audit = Audit(EPOCH, "", loaded.code_version)
             compute_shadow(Frames(spark, loaded, self.layout, folder, sampled.days), arranged, audit)
 
     def prints(self, dataset: str, days: Collection[dt.date], place: str) -> Mapping[dt.date, Prints]:
-        """The prints of the days in a shadow's folder, or of what is published where `place` is empty."""
+        """The prints of the days in a shadow's folder, or of the published rows if `place` is empty."""
         loaded = self.datasets[dataset]
         with self.opened(f"prints {dataset}") as spark:
             frame = _read(spark, loaded, self.layout, days, place)
@@ -114,7 +114,7 @@ class SparkRecomputations(OnSpark):
     def rows(
         self, dataset: str, days: Collection[dt.date], places: tuple[str, str]
     ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
-        """Up to twenty rows of each day in which two places differ; `old` is what the first place holds."""
+        """Up to twenty rows of each day in which two places differ; `old` is the value in the first place."""
         loaded = self.datasets[dataset]
         with self.opened(f"rows {dataset}") as spark:
             one, other = (_read(spark, loaded, self.layout, days, place) for place in places)
@@ -125,9 +125,9 @@ class SparkRecomputations(OnSpark):
     def differences(
         self, dataset: str, days: Collection[dt.date], folder: str
     ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
-        """What a shadow makes of published days: figures and rows by day, and of each measure the rows that move it most.
+        """Compare a shadow with published days: figures and rows by day, and the rows that change each measure most.
 
-        Rows cannot be matched where the key has another type now.
+        Rows cannot be matched if the key has another type now.
         """
         loaded = self.datasets[dataset]
         with self.opened(f"differences {dataset}") as spark:
@@ -161,7 +161,7 @@ class SparkRecomputations(OnSpark):
 
 
 def prints_of(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Prints]:
-    """The prints of every day of a frame that has the dataset's columns; one pass."""
+    """The prints of every day of a frame with the dataset's columns, in one pass."""
     key = list(dict.fromkeys((dataset.partition_column, *dataset.key)))
     rows = frame.groupBy(dataset.partition_column).agg(
         F.count("*").alias(_ROWS),
@@ -176,11 +176,11 @@ def prints_of(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Prints]:
 def differing_rows(
     old: DataFrame, new: DataFrame, dataset: Dataset
 ) -> Mapping[dt.date, tuple[Mapping[str, Value], ...]]:
-    """Up to twenty rows by day in which two frames differ: key, and of what differs `<column>: old` and `<column>: new`."""
+    """Up to twenty rows by day in which two frames differ: the key, and `<column>: old` and `<column>: new` if they differ."""
     partition = dataset.partition_column
     others = {name: Decimal(0) for name in dataset.columns if name not in {partition, *dataset.key}}
     shape = Shape(partition, dataset.key, others, to_the_bit=True)
-    # Numbered: of a key that occurs twice each row is compared with one.
+    # Numbered: if a key occurs twice, each row is compared with one row.
     found = differing(old, new, shape, numbered=True)
     order = [F.col(name) for name in (*shape.match, STATUS)]
     first = first_rows(found, [partition], order, _MOST_ROWS)
@@ -198,7 +198,7 @@ def _read(
 
 
 def _shuffled(table: DataFrame) -> DataFrame:
-    """The same rows in an order and in partitions that have nothing to do with those of the files."""
+    """The same rows in an order and partitions that are unrelated to those of the files."""
     salted = F.xxhash64(F.lit("another order"), *(F.col(name) for name in table.columns))
     return table.repartition(_SHUFFLED_INTO, salted).sortWithinPartitions(salted)
 
@@ -223,7 +223,7 @@ def _sums(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
 
 
 def _exactly(kind: T.DataType) -> T.DataType:
-    # A sum of floats depends on the order in which they come; each of them rounded first, it does not.
+    # A sum of floats depends on their order; a sum of rounded floats does not.
     return _PLACES if isinstance(kind, T.FractionalType) else _WIDE
 
 

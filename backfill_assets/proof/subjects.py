@@ -1,4 +1,4 @@
-"""Subjects: which days of which datasets are to be recomputed, for a campaign, a unit or a dataset."""
+"""Subjects: the days to recompute of each dataset of a campaign, a unit or a dataset."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]
 SAMPLED: Final = 3
-"""So many days are recomputed where nobody names any."""
+"""The number of days that are recomputed by default."""
 
 
 @dataclass(frozen=True)
 class RecomputedDays:
-    """Days of one dataset; of a unit if there is one, with what its campaign wants of the engine."""
+    """Days of one dataset; with the unit, if there is one, and the execution settings of its campaign."""
 
     dataset: str
     days: Days
@@ -32,27 +32,27 @@ class RecomputedDays:
 
     @property
     def open_unit(self) -> Unit | None:
-        """The unit, as long as its shadows are not what is published."""
+        """The unit while it is open: its shadows are not published yet."""
         return self.unit if self.unit is not None and self.unit.state is UnitState.open else None
 
 
 @dataclass(frozen=True)
 class Subjects(OnWarehouse):
-    """Finds the subjects of what people name."""
+    """Finds the subjects for a name."""
 
     def of_dataset(self, name: str) -> RecomputedDays:
-        """The subject of a dataset alone, whatever else goes by its name; raises like `of`."""
+        """The subject of a dataset, even if a campaign or unit has the same name; raises the same errors as `of`."""
         return self._sampled(RecomputedDays(name, self._published(name)), name, ())
 
     def of(self, target: str, days: Days = ()) -> tuple[RecomputedDays, ...]:
-        """The subjects of a campaign, a unit or a dataset, upstream first; without days, up to three of each are chosen.
+        """The subjects of a campaign, a unit or a dataset, upstream first; by default, up to three days of each.
 
-        Chosen are the oldest, the newest and the largest of the days that are built, or of a dataset, published.
+        These are the oldest, the newest and the largest of the built days, or for a dataset, of the published days.
 
         Raises:
             UnitError: there is no campaign, dataset or unit of that name.
-            ProofError: the days are none of the unit's, or nothing was built or delivered that could be recomputed.
-            InvalidDayError: a day lies outside of a dataset's history.
+            ProofError: a day does not belong to the unit, or nothing was built or delivered that could be recomputed.
+            InvalidDayError: a day is outside a dataset's history.
         """
         found = tuple(self._all(target))
         return tuple(self._sampled(subject, target, days) for subject in found)
@@ -97,7 +97,7 @@ class Subjects(OnWarehouse):
         return RecomputedDays(name, tuple(sorted(chosen)), subject.unit, subject.execution)
 
     def _sizes(self, subject: RecomputedDays) -> Mapping[dt.date, int]:
-        """Rows of the days that the unit has built, bytes of those that are published."""
+        """Rows of the days that the open unit has built, or else bytes of the published days."""
         if subject.open_unit is not None:
             evidence = self.ledger.evidence(subject.open_unit.id, subject.dataset)
             return {day: e.measured.shadow.rows for (_, day), e in evidence.items() if e.verdicts}
@@ -105,7 +105,7 @@ class Subjects(OnWarehouse):
         return {day: sum(f.size for f in files) for day, files in active.items() if files}
 
     def _delivered(self, dataset: Dataset, days: Days) -> Days:
-        """Those of the days of which anything was delivered, or all without a source."""
+        """The days with a delivery; all days if the dataset has no source."""
         if dataset.source is None or not days:
             return days
         landed = force_by_day(dataset, self.ledger.deliveries(dataset.name, dataset.delivery_days(days)))

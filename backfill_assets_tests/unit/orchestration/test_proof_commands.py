@@ -97,7 +97,7 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
         run("diff-history", "--models", "no-such-commit")
     for command in (["init", "-q", str(tmp_path)], ["add", "datasets"], ["commit", "-qm", "first"]):
         git(tmp_path, *command)
-    with pytest.raises(ProofError, match="nothing is published of sales"):
+    with pytest.raises(ProofError, match="nothing of sales is published"):
         run("diff-history", "--models", "HEAD", "--dataset", "sales")
     with pytest.raises(DatasetError, match="there is no dataset 'sails'"):
         run("diff-history", "--models", "HEAD", "--dataset", "sails")
@@ -108,8 +108,8 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
     with pytest.raises(LayoutError, match=r"cannot be written to .* \(Is a directory\); name another file with --out"):
         run("diff-history", "--models", "HEAD", "--out", str(tmp_path))
     assert "**Nothing changes.**" in text
-    assert "The code of `sales` is that of what is published." in text
-    assert "Nothing is published yet of `totals`." in text
+    assert "Same code as the published days: `sales`." in text
+    assert "Nothing is published yet: `totals`." in text
 
 
 @pytest.mark.usefixtures("engine")

@@ -157,7 +157,7 @@ def test_inputs_that_move_meanwhile_give_no_certificate_and_leave_no_scratch(cam
     delivered(campaigns, *DAYS)
     engine = Engine(campaigns)
     engine.meanwhile = lambda: campaigns.basis.changed.update({("sales", DAYS[1]): "late"})  # type: ignore[union-attr]
-    with pytest.raises(ProofError, match="sales 2026-01-02: deliveries, references or upstreams moved"):
+    with pytest.raises(ProofError, match="sales 2026-01-02: deliveries, references or upstreams changed"):
         prover(campaigns, engine).prove(NAME)
     assert campaigns.ledger.certificates() == ()
     assert len(list(campaigns.homes["sales"].glob("_shadow/*"))) == 1

@@ -34,7 +34,7 @@ def test_a_change_that_changes_nothing_says_so_in_one_line() -> None:
     text = markdown(DatasetDiff("sales", (SAME,)), same=("orders", "stocks"))
     assert "**Nothing changes.**" in text
     assert "### `sales`: 1 day, unchanged" in text
-    assert "The code of `orders` and `stocks` is that of what is published." in text
+    assert "Same code as the published days: `orders` and `stocks`." in text
     assert "|" not in text
 
 
@@ -42,17 +42,17 @@ def test_metrics_rows_and_columns_that_change_stand_in_tables() -> None:
     found = DatasetDiff("sales", (SAME, MOVED), (change(1), change(500)), followers=("totals",))
     lines = markdown(found).splitlines()
     assert "### `sales`: 1 of 2 days changed" in lines
-    assert "Columns that change: `tax` (2 rows)." in lines
+    assert "Changed columns: `tax` (2 rows)." in lines
     assert "| 2026-01-02 | 0 | 0 | 2 | 1,198 |" in lines
     assert "| `tax` | 2026-01-02 | 2,000 | 1,000 | -1,000 | -50.00 |" in lines
     assert "| `tax` | 2026-01-01 | 1.5 | 1.5 | 0 | - |" in lines
-    assert "The same on all days: `row_count`, `p50_tax`." in lines
+    assert "Unchanged on all days: `row_count`, `p50_tax`." in lines
     rows = [line for line in lines if "shop A" in line]
     assert rows == [
         "| 2026-01-02 | shop A, id 500 | 1,000 | 500 | -500 |",
         "| 2026-01-02 | shop A, id 1 | 2 | 1 | -1 |",
     ]
-    assert "What is built from it follows, and was not computed: `totals`." in lines
+    assert "Datasets built from it, not computed here: `totals`." in lines
     assert "Nothing changes" not in markdown(found)
 
 

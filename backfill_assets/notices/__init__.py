@@ -1,1 +1,1 @@
-"""Notices to people."""
+"""Notices to people, and the follow-up of releases."""

@@ -1,4 +1,4 @@
-"""What people are told of a campaign, and what follows a release, a rollback or a repair."""
+"""Sends notices on campaigns, and does the follow-up of a release, a rollback or a repair."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Notices(Protocol):
         """Send a text to the webhook whose URL the environment variable `webhook` holds.
 
         Raises:
-            NoticeError: it could not be delivered; says why, but never the URL, which is a secret.
+            NoticeError: it could not be delivered; gives the reason, but never the URL, which is a secret.
         """
         ...
 
@@ -38,14 +38,14 @@ _LONGEST: Final = 1000
 
 @dataclass(frozen=True)
 class Notifier(OnWarehouse):
-    """Sends what `notify.on` lists to the specification's webhook."""
+    """Sends the notices in `notify.on` to the specification's webhook."""
 
     notices: Notices
 
     def notify(self, campaign: Campaign, notice: Notice, text: str) -> None:
-        """Send a notice if the specification asks for it, at most 1,000 characters of it, and of `stopped` one line.
+        """Send a notice if the specification asks for it; at most 1,000 characters, and for `stopped` one line.
 
-        One that cannot be sent is noted in the campaign's journal and changes nothing else.
+        A notice that cannot be sent is recorded in the campaign's journal; this changes nothing else.
         """
         notify = campaign.specification.notify
         if notify is None or not notify.wants(notice):
@@ -66,38 +66,38 @@ class Notifier(OnWarehouse):
 
 
 def _short(notice: Notice, text: str) -> str:
-    """What fits into a message: a failed run's reason may be a whole stack of errors, and the journal has all of it."""
-    told = next((line for line in text.splitlines() if line.strip()), "") if notice is Notice.stopped else text
-    return shortened(told, _LONGEST)
+    """Shorten a text for a message: the reason of a failed run may be a long stack of errors, and the journal has all of it."""
+    found = next((line for line in text.splitlines() if line.strip()), "") if notice is Notice.stopped else text
+    return shortened(found, _LONGEST)
 
 
 @dataclass(frozen=True)
 class AfterRelease(OnWarehouse):
-    """Tells of releases that are true now. All of it may be repeated, and none of it undoes or refuses a release."""
+    """The follow-up of finalized releases. All of it is safe to repeat, and none of it undoes or refuses a release."""
 
     data_releases: DataReleases
     notify: Callable[[Campaign, Notice, str], object]
     tidy: Callable[[], object]
 
     def repairing(self) -> AfterRelease:
-        """The same for a repair, which also looks for rows of `data_releases` that somebody has altered."""
+        """The same for a repair, which also finds rows of `data_releases` that were altered."""
         return replace(self, data_releases=replace(self.data_releases, whole=True))
 
     def __call__(self, releases: Sequence[str]) -> bool:
-        """Tell of these releases; true where the table `data_releases` had to be written again."""
+        """Report these releases; true if the table `data_releases` had to be written again."""
         try:
             self._journal([self.ledger.release(name) for name in releases])
-        except Exception as error:  # noqa: BLE001  # whatever it is: the release is true, and must not look as if it were not
-            _warn(f"releases {', '.join(releases)} are true, but not in their campaign's journal", error)
+        except Exception as error:  # noqa: BLE001  # on any error: the release is final, and must not look as if it had failed
+            _warn(f"releases {', '.join(releases)} are final, but not in their campaign's journal", error)
         try:
             # A release seals the shadows that a preview of its unit reads.
             self.tidy()
         except Exception as error:  # noqa: BLE001  # the same
-            _warn("previews of units that are over could not be dropped; drop them later", error)
+            _warn("previews of finished units could not be dropped; drop them later", error)
         try:
             return self.data_releases.refresh()
         except Exception as error:  # noqa: BLE001  # the same
-            _warn("the table data_releases is behind the ledger; mend it with: backfill reconcile", error)
+            _warn("the table data_releases is behind the ledger; repair it with: backfill reconcile", error)
             return False
 
     def _journal(self, records: Sequence[ReleaseRecord]) -> None:
@@ -111,7 +111,7 @@ class AfterRelease(OnWarehouse):
             if campaign is None:
                 continue
             if taken_back(self.ledger.releases(unit=unit)) & {r.manifest.release for r in members}:
-                # Readers have seen it for the blink of an eye; to people it never was.
+                # Taken back immediately: readers hardly saw it, and it is not reported to people.
                 continue
             if self._noted(campaign, kind, members):
                 published = kind is ReleaseKind.publish
@@ -119,8 +119,8 @@ class AfterRelease(OnWarehouse):
                 self.notify(campaign, Notice.published if published else Notice.rolled_back, text)
 
     def _noted(self, campaign: Campaign, kind: ReleaseKind, records: Sequence[ReleaseRecord]) -> bool:
-        """Write the releases into the journal unless they are there; whether they had to be."""
-        # A reconciliation may be telling of the same release at this moment.
+        """Write the releases into the journal unless they are there; returns whether they were missing."""
+        # A reconciliation may be reporting the same release at the same time.
         with self.ledger.lock(f"journal:{campaign.id}", LOCK_WAIT):
             if self._known(campaign, records):
                 return False
@@ -128,8 +128,8 @@ class AfterRelease(OnWarehouse):
         return True
 
     def _known(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> bool:
-        told = {release for entry in self.ledger.journal(campaign.id) for release in entry.released}
-        return {r.manifest.release for r in records} <= told
+        found = {release for entry in self.ledger.journal(campaign.id) for release in entry.released}
+        return {r.manifest.release for r in records} <= found
 
     def _published(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> str:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]
@@ -144,7 +144,7 @@ class AfterRelease(OnWarehouse):
 
 
 def _warn(what: str, error: Exception) -> None:
-    # What is foreseen says itself what to do; only the rest needs its trace.
+    # Expected errors say what to do; only unexpected ones need a trace.
     _LOG.warning("%s (%s)", what, error, exc_info=not isinstance(error, BackfillError))
 
 

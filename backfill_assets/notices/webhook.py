@@ -1,4 +1,4 @@
-"""Notices by webhook: one JSON text, as Slack and those that speak its language take it."""
+"""Sends notices to a webhook as one JSON text, in the format of Slack and compatible receivers."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _WORTH_A_RETRY: Final = (429, 500, 502, 503, 504)
 _SUCCESS: Final = range(200, 300)
 _CALL: Final = re.compile(r"(?<!\w)@(?=(?:all|channel|everyone|here)\b)", re.IGNORECASE)
 _LOST: Final = frozenset({"ConnectionError", "ConnectTimeout"})
-"""Errors that are worth another try; a receiver that says nothing is not asked again: it may have taken the notice."""
+"""Errors that are worth a retry; a receiver that does not answer in time gets no retry: it may have taken the notice."""
 _NO_ANSWER: Final = "no answer in time"
 _LOGGERS: Final = ("urllib3.connectionpool", "urllib3.util.retry")
 
 
 @dataclass
 class _Answer:
-    """What a receiver said: its status, or the name of the error on the way to it; nothing while it is awaited."""
+    """The answer of a receiver: its status, or the name of the error on the way; empty until it arrives."""
 
     status: int = 0
     error: str = ""
-    told: threading.Event = field(default_factory=threading.Event)
+    ready: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
 class Webhook:
     """The port `Notices` over HTTP; `environ` holds the URLs, which are secrets and never shown.
 
-    Each try ends after `timeout` seconds, and `retries` more follow, with a pause that begins at `pause` seconds and
-    doubles; all of them together end after `patience` seconds.
+    Each try ends after `timeout` seconds; up to `retries` more follow, with a pause that begins at `pause` seconds and
+    doubles. All tries together end after `patience` seconds.
     """
 
     environ: Mapping[str, str]
@@ -48,10 +48,10 @@ class Webhook:
     patience: float = 10.0
 
     def send(self, webhook: str, text: str) -> None:
-        """Post `{"text": …}` to the URL in the environment variable `webhook`, escaped as Slack wants it.
+        """Post `{"text": …}` to the URL in the environment variable `webhook`, escaped for Slack.
 
         Raises:
-            NoticeError: the variable is not set or no http(s) URL, nobody answers in time, or the answer is no success.
+            NoticeError: the variable is not set or no http(s) URL, there is no answer in time, or the answer is no success.
         """
         url = self.environ.get(webhook, "").strip()
         if not url:
@@ -78,20 +78,20 @@ class Webhook:
         return answer
 
     def _try(self, url: str, text: str, seconds: float) -> _Answer:
-        """One try in a thread of its own: the library's timeout begins anew with every byte that a receiver drips."""
+        """One try in a separate thread: the library's timeout starts again with every byte that a slow receiver sends."""
         answer = _Answer()
-        # As a daemon it keeps no process from ending, whatever the receiver still does.
+        # A daemon thread: it must not keep the process from ending if the receiver hangs.
         threading.Thread(target=_post, args=(url, text, seconds, answer), daemon=True).start()
-        if not answer.told.wait(seconds):
+        if not answer.ready.wait(seconds):
             return _Answer(error=_NO_ANSWER)
         return answer
 
 
 def escaped(text: str) -> str:
-    """The text as it is to be read: it makes no link, no mention and no call of a channel, whoever wrote a part of it.
+    """The text without effects: nothing in it, whoever wrote it, makes a link, mentions a user or calls a channel.
 
-    Slack asks for `&`, `<` and `>` as entities: `<!channel>` and `<https://…|text>` are commands there. Receivers that speak
-    its language call a channel by `@all` as well.
+    Slack wants `&`, `<` and `>` as entities: `<!channel>` and `<https://…|text>` are commands there. In compatible receivers
+    `@all` calls a channel as well.
     """
     entities = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _CALL.sub("@ ", entities)
@@ -100,19 +100,19 @@ def escaped(text: str) -> str:
 def _post(url: str, text: str, seconds: float, answer: _Answer) -> None:
     try:
         with _unlogged(), requests.Session() as session:
-            # A redirect would carry the text to a place that nobody has named; the body is nobody's concern.
+            # A redirect would send the text to an address that is not configured; the body of the answer is not needed.
             found = session.post(url, json={"text": text}, timeout=seconds, allow_redirects=False, stream=True)
             answer.status = found.status_code
             found.close()
-    except Exception as error:  # noqa: BLE001  # whatever it is: its own text names the URL, and must be shown nowhere
+    except Exception as error:  # noqa: BLE001  # on any error: its text contains the URL, and must not be shown
         answer.error = type(error).__name__
     finally:
-        answer.told.set()
+        answer.ready.set()
 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Keep the HTTP library from logging the URL of this thread's requests: its path is the secret."""
+    """Keep the HTTP library from logging the URL of this thread's requests: its path is a secret."""
     thread = threading.get_ident()
 
     def foreign(record: logging.LogRecord) -> bool:

@@ -1,5 +1,4 @@
 """One Spark Connect server per warehouse and user, and sessions that can be cancelled.
 
-Import from its modules: this one stays empty of imports, because the watcher beside the server
-must not carry Spark's client in its memory.
+Import from its modules: this one has no imports, so that the watcher of the server does not hold Spark's client in memory.
 """

@@ -1,4 +1,4 @@
-"""Talk to a Spark Connect server below the level of a session: ask for it, take over, release."""
+"""Talk to a Spark Connect server below the level of a session: ask whether it is ready, take a session, release it."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Answer(Enum):
 
 
 def set_settings(client: Any, conf: Mapping[str, str]) -> None:
-    """Set Spark settings of a session, given its client, in one call: to set them one by one takes one each."""
+    """Set Spark settings of a session through its client in one call, instead of one call each."""
     pairs = [KeyValue(key=name, value=value) for name, value in conf.items()]
     client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
 
 
 def channel_builder(endpoint: Endpoint, session_id: str) -> DefaultChannelBuilder:
-    """Prepare a connection of its own to `endpoint` for the session `session_id` (a UUID)."""
+    """Prepare a separate connection to `endpoint` for the session `session_id` (a UUID)."""
     _kept_open()
-    # A company's proxy is never the way to a server on this machine.
+    # A server on this machine is never reached through a proxy.
     options = [("grpc.enable_http_proxy", 0)] if endpoint.embedded else None
     builder = DefaultChannelBuilder(endpoint.full_url, options)
     builder.set("session_id", session_id)
-    # Part of a session's identity on the server: taken from $USER it would differ between shell and daemon.
+    # Part of a session's identity on the server: $USER would differ between shell and daemon.
     if builder.userId is None:
         builder.set("user_id", _USER)
     if endpoint.token is not None:
@@ -63,7 +63,7 @@ def ask(endpoint: Endpoint, seconds: float = 5) -> Answer:
     """Say whether the server takes an authenticated session; waits at most `seconds`."""
     if endpoint.embedded and not _listens(endpoint.port):
         return Answer.SILENT
-    session_id = str(uuid.uuid4())  # noqa: TID251  # an id of Spark's protocol, gone with this call
+    session_id = str(uuid.uuid4())  # noqa: TID251  # an id of Spark's protocol, for this call only
     with _calls(endpoint, session_id) as (stub, user, metadata):
         request = AnalyzePlanRequest(
             session_id=session_id, user_context=user, spark_version=AnalyzePlanRequest.SparkVersion()
@@ -78,13 +78,13 @@ def ask(endpoint: Endpoint, seconds: float = 5) -> Answer:
 
 
 def take_session(endpoint: Endpoint, key: str) -> str:
-    """End every session that an older attempt holds under `key`, with all it runs; give the id of a new one.
+    """End every session that an older attempt holds under `key`, with all its work; return the id of a new one.
 
-    A session ended like this can never be opened again, not even by its owner: an older attempt that
-    is still alive is refused by the server from its next request on. Raises `ServerLostError` if the
-    server does not answer or refuses the token.
+    A session that is ended this way can never be opened again: the server refuses every further
+    request of an older attempt that is still alive. Raises `ServerLostError` if the server does not
+    answer or refuses the token.
     """
-    # The ids follow from the key, so that a new attempt finds what a killed one left behind.
+    # The ids are derived from the key, so that a new attempt finds the sessions of a killed one.
     for generation in itertools.count():
         session_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"backfill_assets:{key}:{generation}"))
         release_session(endpoint, session_id, for_good=True)
@@ -102,7 +102,7 @@ def take_session(endpoint: Endpoint, key: str) -> str:
 
 
 def release_session(endpoint: Endpoint, session_id: str, *, for_good: bool = False) -> None:
-    """End a session and interrupt what it runs; nothing happens if there is none.
+    """End a session and interrupt its work; does nothing if there is none.
 
     Its id may be opened again unless `for_good`. Raises `ServerLostError` if the server does not answer.
     """
@@ -126,7 +126,7 @@ def _calls(endpoint: Endpoint, session_id: str) -> Iterator[tuple[Any, UserConte
 
 
 def _answer(error: grpc.RpcError) -> Answer:
-    # Every error of a call is a grpc.Call as well, which the types cannot say.
+    # Every error of a call is also a grpc.Call, but its type does not say so.
     return Answer.REFUSED if cast("grpc.Call", error).code() in _REFUSALS else Answer.SILENT
 
 
@@ -142,10 +142,10 @@ def _lost(endpoint: Endpoint, error: grpc.RpcError) -> ServerLostError:
 
 @functools.cache
 def _kept_open() -> grpc.Channel:
-    """A channel to nowhere that is never used and never closed.
+    """A channel that is never used and never closed.
 
-    Closing the last channel of a process ends gRPC's threads, and does so holding Python's lock. A thread that just then
-    gives back a token's credentials waits for that lock: the process stands still for ever, with all that it holds. Seen
+    Closing the last channel of a process ends gRPC's threads while it holds Python's lock. If another thread releases a
+    token's credentials at that moment, it waits for that lock, and the process hangs forever with all that it holds. Seen
     once in some 5,000 calls, and reported as https://github.com/grpc/grpc/pull/42247.
     """
     return grpc.insecure_channel("127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""Who runs the Spark server of a warehouse, where it is, and what a client needs to get in."""
+"""The registered Spark server of a warehouse: its process, its address, and what a client needs to connect."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from backfill_assets.storage.files import write_private
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # a variable's name
 """The variable in which Spark's own clients look for the token."""
 _HARMLESS: Final = ("use_ssl=", "user_id=", "user_agent=", "session_id=", "grpc_max_message_size=")
-"""What Spark's client knows by name; whatever else stands in a URL goes with each call as a header, as keys of services do."""
+"""Options that Spark's client knows; all others in a URL are sent with each call as headers, such as keys of services."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server to connect to: its Spark Connect URL without secrets, and the token and headers that it wants."""
+    """A server to connect to: its Spark Connect URL without secrets, and its token and headers."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Endpoint:
 
     @classmethod
     def remote(cls, url: str) -> Endpoint:
-        """Read a configured URL; its token moves to `token` and headers to `headers`, so that the URL can be shown."""
+        """Read a configured URL; moves its token to `token` and headers to `headers`, so that the URL can be shown."""
         parts = urlsplit(url)
         address, *options = (parts.netloc + parts.path.removeprefix("/")).split(";")
         tokens = [unquote(option[len("token=") :]) for option in options if option.startswith("token=")]
@@ -48,12 +48,12 @@ class Endpoint:
 
     @classmethod
     def local(cls, port: int, token: str) -> Endpoint:
-        """The embedded server; by name, because the client demands TLS for a token sent to an address."""
+        """The embedded server, by host name: to an IP address, the client sends a token only with TLS."""
         return cls(f"sc://localhost:{port}", token, embedded=True)
 
     @property
     def full_url(self) -> str:
-        """The URL to connect with: with headers, still without the token."""
+        """The URL to connect with, including headers but not the token."""
         if not self.headers:
             return self.url
         return f"{self.url}{'' if '/;' in self.url else '/'};{';'.join(self.headers)}"
@@ -65,52 +65,52 @@ class Endpoint:
 
     @property
     def host(self) -> str | None:
-        """The host in the URL, in small letters."""
+        """The host in the URL, in lower case."""
         return urlsplit(self.url).hostname
 
 
 def _encoded(option: str) -> str:
-    """The option with its value percent-encoded: Spark's client takes a slash in it for a path."""
+    """The option with its value percent-encoded: Spark's client reads a slash in it as a path."""
     name, sign, value = option.partition("=")
     return f"{name}{sign}{quote(unquote(value), safe='')}"
 
 
 def client_environment(endpoint: Endpoint) -> dict[str, str]:
-    """Give the variables that Spark's own clients need, such as Dagster's `LazyPySparkResource`."""
+    """The environment variables that Spark's own clients need, such as Dagster's `LazyPySparkResource`."""
     return {} if endpoint.token is None else {TOKEN_VARIABLE: endpoint.token}
 
 
 LOCK_SECONDS: Final = 660
-"""How long to wait for a process that starts or stops the server: longer than a first start may take."""
+"""How long to wait for a process that starts or stops the server; longer than the first start may take."""
 
 _STOP_SECONDS: Final = 30
 
 
 class ProcessRef(BaseModel):
-    """One process of this machine, told apart from a later one with the same number by its start time."""
+    """One process of this machine; its start time distinguishes it from a later one with the same number."""
 
     model_config = ConfigDict(frozen=True)
 
     pid: int
-    started: float = Field(description="seconds since 1970, as the operating system tells it")
+    started: float = Field(description="seconds since 1970, from the operating system")
 
     @classmethod
     def of(cls, pid: int) -> ProcessRef:
-        """Point at the running process `pid`; raises `psutil.NoSuchProcess` if it has ended."""
+        """A reference to the running process `pid`; raises `psutil.NoSuchProcess` if it has ended."""
         return cls(pid=pid, started=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
-        """Give the process if it is still that one and still runs."""
+        """The process, if it is still the same one and still runs."""
         try:
             process = psutil.Process(self.pid)
-            # A second of slack: the boot time that start times are counted from is corrected now and then.
+            # One second of tolerance: start times count from the boot time, which is corrected now and then.
             same = abs(process.create_time() - self.started) < 1
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None
 
     def terminate(self) -> None:
-        """End the process, kindly first; returns when it is gone."""
+        """Terminate the process, and kill it if it does not end; returns when it is gone."""
         process = self.find()
         if process is None:
             return
@@ -124,7 +124,7 @@ class ProcessRef(BaseModel):
 
 
 class Registration(BaseModel):
-    """What `server.json` says about the server of a warehouse."""
+    """The content of `server.json`: the server of a warehouse."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -142,12 +142,12 @@ class Registration(BaseModel):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where clients connect."""
+        """The endpoint for clients."""
         return Endpoint.local(self.port, self.token)
 
 
 class EngineFolder:
-    """The `_engine` folder of a warehouse; readable by its user only, because it holds the token."""
+    """The `_engine` folder of a warehouse; only its user may read it, because it holds the token."""
 
     def __init__(self, warehouse: Path) -> None:
         self.root = warehouse / "_engine"
@@ -160,7 +160,7 @@ class EngineFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the right to start, adopt or stop the server; raises `EngineError` after `LOCK_SECONDS`."""
+        """Hold the lock for starting, adopting or stopping the server; raises `EngineError` after `LOCK_SECONDS`."""
         lock = FileLock(self.root / "server.lock", timeout=LOCK_SECONDS)
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ class EngineFolder:
             lock.release()
 
     def read(self) -> Registration | None:
-        """Give the registration, or None where there is none; an unreadable one raises `EngineError`."""
+        """The registration, or None if there is none; raises `EngineError` if it cannot be read."""
         try:
             return Registration.model_validate_json(self.registration.read_bytes())
         except FileNotFoundError:
@@ -186,9 +186,9 @@ class EngineFolder:
         except PermissionError as error:
             raise self._foreign_user() from error
         except ValidationError as error:
-            # The parser's message would quote the file, and with it the token.
+            # The parser's message would quote the file, including the token.
             raise EngineError(
-                f"{self.registration} cannot be understood ({error.error_count()} errors). If no Spark "
+                f"{self.registration} cannot be read ({error.error_count()} errors). If no Spark "
                 "server of this warehouse runs on any host, delete the file and try again."
             ) from None
 
@@ -199,42 +199,42 @@ class EngineFolder:
         draft.replace(self.registration)
 
     def remove(self) -> None:
-        """Forget the registration, and the token with it."""
+        """Remove the registration and the token."""
         self.registration.unlink(missing_ok=True)
         self.properties.unlink(missing_ok=True)
 
     def touch(self) -> None:
-        """Note that somebody uses the server now."""
+        """Record that the server is used now."""
         self.last_used.touch(mode=0o600)
-        # This host's time, by which it is read again: a file server may have another.
+        # The time of this host, because it is compared with that: a file server may have another.
         now = time.time()
         os.utime(self.last_used, (now, now))
 
     def seconds_unused(self) -> float:
-        """How long nobody has used the server; raises `FileNotFoundError` if nobody ever has."""
+        """How long the server has not been used; raises `FileNotFoundError` if it was never used."""
         return time.time() - self.last_used.stat().st_mtime
 
     def _foreign_user(self) -> ForeignServerError:
         return ForeignServerError(
             f"{self.root} belongs to another user. Two Spark servers on one warehouse lose commits (docs/storage.md): "
-            "use a warehouse of your own (BACKFILL_ASSETS_WAREHOUSE), or let that user stop their server and remove the "
-            "folder, and both name one server by BACKFILL_ASSETS_SPARK_URL."
+            "use your own warehouse (BACKFILL_ASSETS_WAREHOUSE), or ask that user to stop their server and remove the "
+            "folder, and set the same server in BACKFILL_ASSETS_SPARK_URL for both."
         )
 
 
 FRESH_SECONDS: Final = 120
-"""For how long after its last use another server is taken to be at work; sessions renew the note each second."""
+"""How long another server counts as working after its last use; sessions renew the note each second."""
 
 _LOCK_SECONDS: Final = 60
 
 
 def same_server(one: str, other: str) -> bool:
-    """Whether two URLs name one server, whatever options of a session they carry."""
+    """Whether two URLs name the same server; options of a session do not count."""
     return one.partition("/;")[0] == other.partition("/;")[0]
 
 
 class RemoteNote:
-    """The file `_remote_spark` of a warehouse: the URL of the server that was used last, without secrets."""
+    """The file `_remote_spark` of a warehouse: the URL of the remote server that was used last, without secrets."""
 
     def __init__(self, warehouse: Path) -> None:
         self._warehouse = warehouse
@@ -242,7 +242,7 @@ class RemoteNote:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the right to look who works here and to begin; raises `EngineError` if it cannot be had."""
+        """Hold the lock for checking which server works here and starting to work; raises `EngineError` after a minute."""
         self._warehouse.mkdir(parents=True, exist_ok=True)
         # Several users may share a warehouse, and with it this lock.
         lock = FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_SECONDS, mode=0o666)
@@ -250,8 +250,8 @@ class RemoteNote:
             lock.acquire()
         except Timeout as error:
             raise EngineError(
-                f"{lock.lock_file} has been held for {_LOCK_SECONDS} s by a process that asks which Spark server works in "
-                "this warehouse; end that process and try again."
+                f"{lock.lock_file} has been held for {_LOCK_SECONDS} s by a process that checks which Spark server works "
+                "in this warehouse; end that process and try again."
             ) from error
         try:
             yield
@@ -259,22 +259,22 @@ class RemoteNote:
             lock.release()
 
     def at_work(self) -> str | None:
-        """The URL of the remote server that works here or did just now, if one does."""
+        """The URL of the remote server that works here or did so a short time ago; None if there is none."""
         try:
-            # A note from the future is none of somebody at work: that one would have renewed it since the clock was set back.
+            # A note from the future is not in use: a session would have renewed it since the clock was set back.
             age = abs(time.time() - self.path.stat().st_mtime)
             return self.path.read_text(encoding="utf-8") if age < FRESH_SECONDS else None
         except FileNotFoundError:
             return None
 
     def write(self, url: str) -> None:
-        """Say that the server at `url` works here from now on."""
+        """Record that the server at `url` works here from now on."""
         draft = self.path.with_suffix(f".{os.getpid()}")
         draft.write_text(url, encoding="utf-8")
         draft.replace(self.path)
 
     def renew(self, url: str) -> None:
-        """Say that the server at `url` still works here; a note of another server is left alone, and none is begun.
+        """Record that the server at `url` still works here; does not change a note of another server or create one.
 
         Raises:
             OSError: there is no note, the folder may not be written to, or the disk is full.
@@ -284,9 +284,9 @@ class RemoteNote:
         try:
             os.utime(self.path)
         except PermissionError:
-            # Another user wrote it last, and only its owner may set its time.
+            # Another user wrote the file last, and only its owner may set its time.
             self.write(url)
 
     def remove(self) -> None:
-        """Say that no remote server works here."""
+        """Record that no remote server works here."""
         self.path.unlink(missing_ok=True)

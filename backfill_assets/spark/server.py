@@ -1,4 +1,4 @@
-"""The server of a warehouse: find it, start it once for all processes, tell about it, stop it."""
+"""The server of a warehouse: find it, start it once for all processes, show its status, stop it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EMBEDDED: Final = "the embedded server"
 
 
 class ServerState(Enum):
-    """What can be said about a warehouse's server without starting one."""
+    """The state of a warehouse's server, determined without starting one."""
 
     STOPPED = "stopped"
     RUNNING = "running"
@@ -38,7 +38,7 @@ class ServerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What `backfill spark status` shows; fields that do not apply to the state are None."""
+    """The status that `backfill spark status` shows; fields that do not apply to the state are None."""
 
     state: ServerState
     url: str | None = None
@@ -59,10 +59,10 @@ class SparkServer:
         self.note = RemoteNote(settings.warehouse)
 
     def ensure(self) -> Endpoint:
-        """Give the endpoint of the running server; starts the embedded one if none runs.
+        """The endpoint of the running server; starts the embedded one if none runs.
 
-        Many processes may call this at once, exactly one starts a server. A second server is refused while another one
-        works in this warehouse, because commits would be lost. Raises `EngineError`: `JavaError`, `PortTakenError`,
+        Many processes may call this at the same time; exactly one starts a server. A second server is refused while another
+        one works in this warehouse, because commits would be lost. Raises `EngineError`: `JavaError`, `PortTakenError`,
         `ForeignServerError` or `ServerStartError`.
         """
         if self._settings.spark_url is not None:
@@ -76,7 +76,7 @@ class SparkServer:
         return registration.endpoint
 
     def status(self) -> ServerStatus:
-        """Say what runs; starts nothing, waits for nobody."""
+        """The current status; starts nothing and takes no lock."""
         if self._settings.spark_url is not None:
             return ServerStatus(ServerState.REMOTE, url=Endpoint.remote(self._settings.spark_url).url)
         registration = self.folder.read() if self.folder.root.exists() else None
@@ -94,7 +94,7 @@ class SparkServer:
         )
 
     def obstacle(self) -> str:
-        """Say why this process may use no server now, such as another one at work in the warehouse; or nothing. Starts none."""
+        """Why this process may not use a server now, such as another one working in the warehouse; or empty. Starts none."""
         try:
             if self._settings.spark_url is not None:
                 remote = Endpoint.remote(self._settings.spark_url)
@@ -109,13 +109,13 @@ class SparkServer:
         return ""
 
     def stop(self) -> bool:
-        """Stop the embedded server, whoever uses it; False if none ran.
+        """Stop the embedded server, even if it is in use; False if none ran.
 
         Raises `EngineError` for a server that is not ours to stop.
         """
         if self._settings.spark_url is not None:
             raise EngineError(
-                "BACKFILL_ASSETS_SPARK_URL names a server that somebody else runs; unset it to stop the embedded one."
+                "BACKFILL_ASSETS_SPARK_URL names a server that this project does not manage; unset it to stop the embedded one."
             )
         with self.folder.locked():
             registration = self._own()
@@ -126,7 +126,7 @@ class SparkServer:
             return ran
 
     def keep_busy(self, endpoint: Endpoint) -> None:
-        """Say that a session of the server is open: an embedded one must not idle out, none other may begin to work.
+        """Record that a session of the server is open: an embedded one must not idle out, no other one may start to work.
 
         Raises:
             OSError: the disk is full, or the warehouse may not be written to.
@@ -144,7 +144,7 @@ class SparkServer:
             before = self.note.at_work()
             self.note.write(remote.url)
             try:
-                # Once more: an embedded one registers itself first and reads the note then.
+                # Check again: an embedded server registers itself first and then reads the note.
                 self._refuse_beside_embedded(remote)
             except ForeignServerError:
                 if before is None:
@@ -153,7 +153,7 @@ class SparkServer:
         return remote
 
     def _refuse_beside_embedded(self, remote: Endpoint) -> bool:
-        """Refuse a server beside the embedded one; whether it is that one itself."""
+        """Refuse another server beside the embedded one; returns whether `remote` is the embedded one itself."""
         registration = self.folder.read() if self.folder.root.exists() else None
         if registration is None or _dead(registration):
             return False
@@ -162,16 +162,16 @@ class SparkServer:
         raise ForeignServerError(
             f"BACKFILL_ASSETS_SPARK_URL names {remote.url}, but the embedded server of this warehouse runs on "
             f"{registration.host} (process {registration.server.pid}, since {registration.started_at:%Y-%m-%d %H:%M} UTC). "
-            f"{_LOSE}: stop it there with `backfill spark stop`, the variable unset, or unset the variable here, too."
+            f"{_LOSE}: unset the variable there and run `backfill spark stop`, or unset the variable here as well."
         )
 
     def _refuse_second(self, wanted: str) -> None:
         at_work = self.note.at_work()
         if at_work is not None and not same_server(at_work, wanted):
             raise ForeignServerError(
-                f"The Spark server {at_work} works in {self._settings.warehouse} or has within the last {FRESH_SECONDS} s, so "
+                f"The Spark server {at_work} works in {self._settings.warehouse} or did so in the last {FRESH_SECONDS} s, so "
                 f"{wanted} must not: {_LOSE}. Let all use one server (BACKFILL_ASSETS_SPARK_URL; of a campaign also "
-                f"execution.compute), or wait until the other one's work is over: {self.note.path} is then no longer renewed."
+                f"execution.compute), or wait until the other one has finished: {self.note.path} is then no longer renewed."
             )
 
     def _own(self) -> Registration | None:
@@ -180,7 +180,7 @@ class SparkServer:
             raise ForeignServerError(
                 f"The Spark server of this warehouse is registered by the host {registration.host} "
                 f"(process {registration.server.pid}, since {registration.started_at:%Y-%m-%d %H:%M} UTC), "
-                f"this host is {socket.gethostname()}. {_LOSE}: stop it "
+                f"and this host is {socket.gethostname()}. {_LOSE}: stop it "
                 "there with `backfill spark stop`, or set BACKFILL_ASSETS_SPARK_URL to one server for both. "
                 f"If that host is gone for good, delete {self.folder.registration}."
             )
@@ -199,7 +199,7 @@ class SparkServer:
         return registration if watched else start_watcher(self._settings, self.folder, registration)
 
     def _waited_for(self, registration: Registration) -> Registration | None:
-        # Its starter was killed half-way, or it is broken: time tells which.
+        # The starting process was killed half-way, or the server is broken: waiting shows which.
         try:
             wait_until_ready(self.folder, registration)
         except EngineError:
@@ -213,7 +213,7 @@ class SparkServer:
             try:
                 registration = start_watcher(self._settings, self.folder, registration)
                 wait_until_ready(self.folder, registration)
-                # Once more: a remote one writes its note first and looks for a registration then.
+                # Check again: a remote server writes its note first and then looks for a registration.
                 self._refuse_second(_EMBEDDED)
             except BaseException:
                 self._end(registration)
@@ -234,13 +234,13 @@ class SparkServer:
 
 
 def _same_server(registration: Registration, remote: Endpoint) -> bool:
-    """Whether a URL names the embedded server of this very host."""
+    """Whether a URL names the embedded server of this host."""
     here = {"localhost", "127.0.0.1", "::1", socket.gethostname()}
     return registration.host == socket.gethostname() and remote.port == registration.port and remote.host in here
 
 
 def _dead(registration: Registration) -> bool:
-    """Whether a server is known to have ended; of another host's nothing is known."""
+    """Whether a server is known to have ended; this is unknown for a server on another host."""
     return registration.host == socket.gethostname() and registration.server.find() is None
 
 

@@ -1,4 +1,4 @@
-"""Sessions that leave nothing running on the server, and Spark's errors in our words."""
+"""Sessions that leave nothing running on the server, and Spark's errors as the project's own."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 
 _MODELS_PROBLEM: Final = ("0A", "21", "22", "23", "42", "54", "P0")
-"""Classes of SQLSTATE that data and SQL cause; all others are the engine's own trouble."""
+"""Classes of SQLSTATE for problems of data and SQL; all others are problems of the engine."""
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""What the system says of a write that it has no room for; Spark has it among the causes of an error of its own."""
+"""The system's messages for a write without room; Spark has them among the causes of its own errors."""
 
 
 def is_of_data(error: PySparkException) -> bool:
-    """Whether data or SQL are to blame for an error, not the engine."""
+    """Whether an error comes from data or SQL, not from the engine."""
     return (error.getSqlState() or "").startswith(_MODELS_PROBLEM)
 
 
 @contextmanager
 def room_for(work: Path | str) -> Iterator[None]:
-    """Turn Spark's errors about a full disk into a StorageError that begins with what Spark was busy with."""
+    """Turn Spark's errors about a full disk into a StorageError that begins with the name of the work."""
     try:
         yield
     except PySparkException as error:
@@ -56,8 +56,8 @@ def room_for(work: Path | str) -> Iterator[None]:
         if full is None or is_of_data(error):
             raise
         raise StorageError(
-            f"{work}: Spark cannot write ({full}); make room on the disk of the warehouse, and of Spark's temporary files "
-            "where that is another, and repeat the command: what it was writing is there whole or not at all"
+            f"{work}: Spark cannot write ({full}); make room on the disk of the warehouse, and on that of Spark's temporary files "
+            "if it is another, and repeat the command: what it was writing is there completely or not at all"
         ) from None
 
 
@@ -67,8 +67,8 @@ _TAKEN_OVER: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _STARTED_AGAIN: Final = (
     "INVALID_HANDLE.SESSION_CHANGED",
     "Received incorrect server side session identifier",
-    "[NO_ACTIVE_SESSION]",  # Spark's client closes itself when it is answered by another session than its own
-    "StatusCode.UNAUTHENTICATED",  # the embedded server has another token each time
+    "[NO_ACTIVE_SESSION]",  # Spark's client closes itself when another session answers
+    "StatusCode.UNAUTHENTICATED",  # the embedded server has a new token after each start
 )
 _WENT_AWAY: Final = (
     "statuscode.unavailable",
@@ -78,24 +78,24 @@ _WENT_AWAY: Final = (
     "sparkcontext was shut down",
     "sparkcontext has been shutdown",
 )
-_GO_ON: Final = "What has passed its checks stays: start the rest again, a unit or a campaign with backfill resume."
+_GO_ON: Final = "Passed days stay; start the rest again, a unit or a campaign with backfill resume."
 
 
 @contextlib.contextmanager
 def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Open a session of its own on the server, starting the embedded one if need be; ends with the block.
+    """Open a separate session on the server, and start the embedded one if needed; the session ends with the block.
 
-    `conf` are Spark settings of this session alone; those that decide which rows come out are `PINNED` whatever it says.
+    `conf` are Spark settings of this session only; the settings in `PINNED`, which decide the resulting rows, override it.
 
-    `tag` names the work (run and step): what an older attempt with the same tag left running is
-    interrupted first, and that attempt can do nothing more. If the block ends by any exception, a
-    cancelled Dagster run included, all Spark work of the session is interrupted. Open it right
-    before use: a session that does nothing for an hour is forgotten by the server.
+    `tag` names the work (run and step): work that an older attempt with the same tag left running is
+    interrupted first, and that attempt can do nothing more. If the block ends with any exception,
+    including a cancelled Dagster run, all Spark work of the session is interrupted. Open it right
+    before use: the server forgets a session that does nothing for an hour.
 
     Raises `EngineError`: what `SparkServer.ensure` raises; `QueryTimeoutError` at the end of the
     block if an operation in it ran longer than `settings.query_timeout`; `SessionTakenOverError`
-    if a newer attempt took over; `ServerLostError` if the server went away, or another one came in its place.
-    Raises `StorageError` if the disk is full and nobody has said so in better words.
+    if a newer attempt took over; `ServerLostError` if the server went away or was replaced by another one.
+    Raises `StorageError` if the disk is full and no more specific error says so.
     """
     server = SparkServer(settings)
     endpoint = server.ensure()
@@ -115,12 +115,12 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
         raise
     finally:
         keeper.stop()
-        # What was on its way when the block was left must not open the session again, and work on for nobody.
+        # Calls still on their way when the block ends must not open the session again and work without a client.
         _close(endpoint, session, for_good=failed)
 
 
 class _Operations(ConnectSession.Hook):
-    """The operations that a session has started, with the time of each; a hook of Spark's client."""
+    """The operations that a session has started, with their start times; a hook of Spark's client."""
 
     def __init__(self, tag: str) -> None:
         self._tag = tag
@@ -128,7 +128,7 @@ class _Operations(ConnectSession.Hook):
         self._lock = threading.Lock()
 
     def on_execute_plan(self, request: ExecutePlanRequest) -> ExecutePlanRequest:
-        # Spark's own tags belong to a thread; work that a step spreads over threads must carry it, too.
+        # Spark's own tags belong to one thread; operations in a step's other threads need the tag as well.
         if self._tag not in request.tags:
             request.tags.append(self._tag)
         if not request.operation_id:
@@ -148,7 +148,7 @@ class _Operations(ConnectSession.Hook):
 
 
 class _Keeper(threading.Thread):
-    """Keeps the server for an open session, and interrupts operations that run too long."""
+    """Keeps the server alive for an open session, and interrupts operations that run too long."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class _Keeper(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(_TICK_SECONDS):
-            with contextlib.suppress(OSError):  # a full disk must not end the watch over the operations
+            with contextlib.suppress(OSError):  # a full disk must not stop the check of the operations
                 self._keep_busy()
             for operation in self._operations.older_than(self.timeout.total_seconds()):
                 self._interrupt(operation)
@@ -178,12 +178,12 @@ class _Keeper(threading.Thread):
 
     @property
     def timed_out(self) -> bool:
-        """Whether an operation was interrupted; an interrupt under way is waited for, its victim may hear of it first."""
+        """Whether an operation was interrupted; waits for an interrupt in progress: the operation may fail before it returns."""
         with self._interrupting:
             return self._timed_out
 
     def _interrupt(self, operation: str) -> None:
-        # The server names what it interrupted: nothing means that the operation had ended long ago.
+        # The server names what it interrupted; an empty answer means that the operation had already ended.
         with self._interrupting, contextlib.suppress(Exception):
             if self._session.interruptOperation(operation):
                 self._timed_out = True
@@ -193,18 +193,18 @@ class _Keeper(threading.Thread):
 
 def _checked(tag: str) -> str:
     if not tag or "," in tag:
-        raise EngineError(f"The tag {tag!r} cannot mark Spark operations; give a name without commas.")
+        raise EngineError(f"The tag {tag!r} cannot mark Spark operations; use a name without commas.")
     return tag
 
 
 def _connect(endpoint: Endpoint, tag: str, operations: _Operations) -> ConnectSession:
-    # `pyspark.sql.functions` asks this variable which of Spark's two worlds it is in; Spark's builder sets it
-    # too, but would also make the session the process's default, shared by all threads.
+    # `pyspark.sql.functions` reads from this variable whether it is used with Spark Connect; Spark's builder sets it
+    # as well, but would also make the session the default of the process, shared by all threads.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     builder = channel_builder(endpoint, take_session(endpoint, tag))
     session = ConnectSession(connection=builder, hook_factories=[lambda _: operations])
     if endpoint.embedded:
-        # Ten minutes of retries are for networks; a server on this machine that does not answer is gone.
+        # The default of ten minutes of retries is for networks; a local server that does not answer is gone.
         session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=4000)])
     return session
 
@@ -216,20 +216,20 @@ def _set(session: ConnectSession, conf: Mapping[str, str]) -> None:
         if "CONFIG" not in str(error.getCondition()):
             raise
         raise EngineError(
-            f"The Spark server refuses a setting that every session needs: {error}. Let whoever runs the server allow it"
+            f"The Spark server refuses a setting that every session needs: {error}. Ask the server's administrator to allow it"
         ) from error
 
 
 def _interrupt(session: ConnectSession) -> None:
     session.client.set_retry_policies([DefaultPolicy(max_retries=2, max_backoff=500)])
-    with contextlib.suppress(Exception):  # the reason for leaving is what the caller has to see
+    with contextlib.suppress(Exception):  # the caller must see the original error
         session.interruptAll()
 
 
 def _close(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> None:
-    # Otherwise the client stays in memory until the process ends, which a daemon does not do for weeks.
+    # Otherwise the client stays in memory until the process ends, which for a daemon can take weeks.
     atexit.unregister(session.client._on_exit)  # noqa: SLF001
-    # A server that stands still must not hold up whoever has done their work: it forgets the session by itself.
+    # A server that hangs must not block a process that has finished its work; the server forgets the session by itself.
     closing = threading.Thread(
         target=_release,
         args=(endpoint, session),
@@ -242,7 +242,7 @@ def _close(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> No
 
 
 def _release(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> None:
-    # In this order: Spark's client first tells the server, in the background, which results it has read.
+    # In this order: Spark's client first reports to the server, in the background, which results it has read.
     session.client.close()
     with contextlib.suppress(ServerLostError):  # then the session is gone as well
         release_session(endpoint, session.session_id, for_good=for_good)
@@ -258,13 +258,13 @@ def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper
     if _TAKEN_OVER in text:
         raise SessionTakenOverError(
             f"The Spark session of {tag} was ended by a newer attempt, or by the server after an hour "
-            "without work. Nothing that it had not finished counts; leave the work to the newer attempt, "
+            "without work. Its unfinished work does not count; leave the work to the newer attempt, "
             "or start it again."
         ) from error
     if any(mark in text for mark in _STARTED_AGAIN):
         raise ServerLostError(
-            f"The Spark server at {endpoint.url} was started again while {tag} used it, or its token was changed: nothing that "
-            f"this session had not finished counts. {_GO_ON}"
+            f"The Spark server at {endpoint.url} was started again while {tag} used it, or its token was changed: "
+            f"unfinished work of this session does not count. {_GO_ON}"
         ) from error
     if any(mark in text.lower() for mark in _WENT_AWAY):
         raise ServerLostError(
@@ -276,8 +276,8 @@ def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper
 
 def _remedy(endpoint: Endpoint) -> str:
     if not endpoint.embedded:
-        return "See to it first: somebody else runs this server (BACKFILL_ASSETS_SPARK_URL)."
+        return "Check that server first: it is not managed by this project (BACKFILL_ASSETS_SPARK_URL)."
     return (
-        "A server starts by itself then. If this one ran out of memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
+        "A new server starts by itself. If this one ran out of memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
         "server.log (or server.log.1) in the warehouse's _engine folder."
     )

@@ -1,4 +1,4 @@
-"""Start the embedded server: its Java and its configuration, detached from whoever starts it, until it takes sessions."""
+"""Start the embedded server: Java, configuration and a detached process, until it takes sessions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registr
 from backfill_assets.storage.files import write_private
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""The Delta JAR that belongs to the pinned pyspark and delta-spark; change all three together."""
+"""The Delta JAR that matches the pinned pyspark and delta-spark; change all three together."""
 DELTA_JAR: Final = f"{DELTA_PACKAGE.replace(':', '_', 1).replace(':', '-', 1)}.jar"
-"""Its file among the JARs that Spark has downloaded."""
+"""Its file name among the JARs that Spark downloads."""
 
 _TOKEN_KEY: Final = "spark.connect.authenticate.token"  # noqa: S105  # a setting's name
 _SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 TABLES_KEPT: Final = 150
-"""Delta keeps so many of the tables that it met, in memory."""
+"""The number of tables that Delta keeps in memory."""
 _LOG4J: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -46,10 +46,10 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
-# Told to the client, who asked for it.
+# Reported to the client that asked for it.
 logger.answers.name = org.apache.spark.sql.connect.utils.ErrorUtils
 logger.answers.level = off
-# Delta tables are not Hive tables; the metastore complains of that at each of them.
+# Delta tables are not Hive tables; the metastore warns about each of them.
 logger.metastore.name = org.apache.hadoop.hive
 logger.metastore.level = fatal
 logger.catalog.name = org.apache.spark.sql.hive.HiveExternalCatalog
@@ -58,20 +58,20 @@ logger.catalog.level = error
 
 
 def server_configuration(settings: Settings, folder: EngineFolder, port: int) -> dict[str, str]:
-    """Give Spark's settings for the embedded server on `port`, without the token."""
+    """Spark's settings for the embedded server on `port`, without the token."""
     return {
         "spark.master": "local[*]",
         "spark.app.name": "backfill_assets",
         "spark.driver.memory": settings.spark_memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # Whoever is on this machine may reach the ports of the driver; without the secret that Spark draws, nobody is heard.
+        # Every user of this machine can reach the driver's ports; Spark only accepts calls with its generated secret.
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
         "spark.jars.packages": DELTA_PACKAGE,
         "spark.local.dir": str(folder.scratch),
         "spark.ui.enabled": "false",
-        # What its pages would show is kept all the same, by default of a thousand queries each with its plan.
+        # Spark keeps the content of the UI's pages anyway, by default of a thousand queries with their plans.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "1000",
@@ -85,19 +85,19 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.sql.warehouse.dir": str(settings.warehouse),
         # Relative to the server's working folder, because Derby's URL cannot quote a path.
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore;create=true",
-        # For clients of their own as well, such as somebody's notebook.
+        # For other clients as well, such as a notebook.
         **PINNED,
-        # Spark's and Delta's defaults are for clusters: with them a tiny write takes twenty seconds.
+        # Spark's and Delta's defaults are for clusters: with these a tiny write takes twenty seconds.
         "spark.sql.shuffle.partitions": "4",
         "spark.databricks.delta.snapshotPartitions": "2",
-        # Delta keeps every table that it touched for an hour, with plans and sessions: 3 MB for each shadow. Not much
-        # smaller: a table must not fall out under a transaction, its lock would go with it.
+        # Delta keeps every used table for an hour, with plans and sessions: 3 MB for each shadow. Not much smaller: a table
+        # that is dropped during a transaction would lose its lock.
         "spark.databricks.delta.delta.log.cacheSize": str(TABLES_KEPT),
     }
 
 
 def write_configuration(folder: EngineFolder, configuration: Mapping[str, str], token: str) -> None:
-    """Write the files that `server_command` points at; only its user may read the one with the token."""
+    """Write the files for `server_command`; only its user may read the one with the token."""
     lines = [f"{key} {_escaped(value)}" for key, value in {**configuration, _TOKEN_KEY: token}.items()]
     write_private(folder.properties, "\n".join(lines) + "\n")
     folder.configuration.mkdir(exist_ok=True)
@@ -105,13 +105,13 @@ def write_configuration(folder: EngineFolder, configuration: Mapping[str, str], 
 
 
 def server_command(folder: EngineFolder) -> list[str]:
-    """Give the command line of the server, which anybody on the machine can read."""
+    """The command line of the server; every user of the machine can read it."""
     submit = str(_spark_home() / "bin" / "spark-submit")
     return [submit, "--properties-file", str(folder.properties), "--class", _SERVER_CLASS, "spark-internal"]
 
 
 def server_environment(environ: Mapping[str, str], folder: EngineFolder) -> dict[str, str]:
-    """Give the server's variables: `environ` without what is meant for clients or for another Spark."""
+    """The server's environment: `environ` without the variables for clients or another Spark."""
     kept = {key: value for key, value in environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     ours = {
         "SPARK_HOME": str(_spark_home()),
@@ -133,19 +133,19 @@ def _escaped(value: str) -> str:
 
 
 LOWEST_JAVA: Final = 17
-"""The oldest Java on which Spark 4 runs."""
+"""The oldest Java version for Spark 4."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_REMEDY: Final = f"Install Java {LOWEST_JAVA} or newer, or set JAVA_HOME to the folder of one."
+_REMEDY: Final = f"Install Java {LOWEST_JAVA} or newer, or set JAVA_HOME to its folder."
 
 
 def require_java(environ: Mapping[str, str]) -> Path:
-    """Give the `java` of `JAVA_HOME`, else of `PATH`; raises `JavaError` if it is missing or too old."""
+    """The `java` of `JAVA_HOME`, otherwise of `PATH`; raises `JavaError` if it is missing or too old."""
     java = _find(environ)
     output = _version_output(java)
     match = _VERSION.search(output)
     if match is None:
-        raise JavaError(f"{java} -version does not tell a Java version but {output.strip()[:200]!r}. {_REMEDY}")
+        raise JavaError(f"{java} -version shows no Java version, but {output.strip()[:200]!r}. {_REMEDY}")
     if int(match[1]) < LOWEST_JAVA:
         raise JavaError(f"{java} is Java {match[1]}, Spark needs {LOWEST_JAVA} or newer. {_REMEDY}")
     return java
@@ -177,18 +177,18 @@ START_SECONDS: Final = 600
 
 _POLL_SECONDS: Final = 0.3
 _LOG_LINES: Final = 15
-_TELLING: Final = ("ERROR", "Exception", "Error:", "UNRESOLVED", "not found", "Caused by", "FATAL")
+_RELEVANT: Final = ("ERROR", "Exception", "Error:", "UNRESOLVED", "not found", "Caused by", "FATAL")
 
-# The shell leaves at once, so the program belongs to no process of ours and cannot become its zombie.
+# The shell ends immediately, so the program is no child of this process and cannot become its zombie.
 _DETACH: Final = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
 
 
 @contextmanager
 def downloads_alone(cache: Path | None = None) -> Iterator[None]:
-    """Start one server at a time while Delta's JARs are not in Spark's `cache`: two downloads at once break each other.
+    """Start only one server at a time while Spark's `cache` has no Delta JARs: two concurrent downloads break each other.
 
     Raises:
-        ServerStartError: another start of this user holds the lock for longer than a start may take.
+        ServerStartError: another start by this user holds the lock longer than a start may take.
     """
     folder = cache or _home() / ".ivy2.5.2"
     if (folder / "jars" / DELTA_JAR).is_file():
@@ -200,8 +200,8 @@ def downloads_alone(cache: Path | None = None) -> Iterator[None]:
         lock.acquire()
     except Timeout as timeout:
         raise ServerStartError(
-            f"Another process has been starting a Spark server for {START_SECONDS} s and holds {lock.lock_file}, so that only one "
-            "downloads Delta's JARs; let it end, or end it, and try again."
+            f"Another process has been starting a Spark server for {START_SECONDS} s and holds {lock.lock_file}, because only one "
+            "may download Delta's JARs; wait for it, or end it, and try again."
         ) from timeout
     try:
         yield
@@ -210,7 +210,7 @@ def downloads_alone(cache: Path | None = None) -> Iterator[None]:
 
 
 def _home() -> Path:
-    """The home folder as Java knows it: that of the user, whatever HOME says."""
+    """The home folder as Java knows it: the user's, even if HOME has another value."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -218,7 +218,7 @@ def _home() -> Path:
 
 
 def start_server(settings: Settings, folder: EngineFolder) -> Registration:
-    """Start a server and its watcher and register them; it is ready when `wait_until_ready` returns.
+    """Start a server and register it; it is ready when `wait_until_ready` returns.
 
     The caller holds the folder's lock. Raises `JavaError`, `PortTakenError` or `ServerStartError`.
     """
@@ -242,13 +242,13 @@ def start_server(settings: Settings, folder: EngineFolder) -> Registration:
         token=token,
         configuration=configuration,
     )
-    # Before it is ready: should we be killed now, the next one must find it and not start a second.
+    # Before it is ready: if this process is killed now, the next one must find the server and not start a second.
     folder.write(registration)
     return registration
 
 
 def start_watcher(settings: Settings, folder: EngineFolder, registration: Registration) -> Registration:
-    """Give the server a process that stops it once it has been idle for `settings.spark_idle`."""
+    """Start the process that stops the server after it has been idle for `settings.spark_idle`."""
     root = str(Path(backfill_assets.__file__).resolve().parents[1])
     environ = {
         **os.environ,
@@ -270,7 +270,7 @@ def start_watcher(settings: Settings, folder: EngineFolder, registration: Regist
 def wait_until_ready(folder: EngineFolder, registration: Registration) -> None:
     """Return when the server takes an authenticated session.
 
-    Raises `ServerStartError` with the telling lines of the log, or `PortTakenError`.
+    Raises `ServerStartError` with the relevant lines of the log, or `PortTakenError`.
     """
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -299,7 +299,7 @@ def _detached(command: Sequence[str], environ: Mapping[str, str], folder: Engine
     try:
         return ProcessRef.of(int(shell.stdout))
     except psutil.NoSuchProcess:
-        raise ServerStartError(f"{command[0]} ended at once. {_told(folder)}") from None
+        raise ServerStartError(f"{command[0]} ended immediately. {_log_of(folder)}") from None
 
 
 def _port(wanted: int) -> int:
@@ -320,13 +320,13 @@ def _port_taken(port: int) -> PortTakenError:
 
 
 def _start_error(folder: EngineFolder, registration: Registration, what: str) -> Exception:
-    told = _told(folder)
-    if "BindException" in told or "Address already in use" in told:
+    logged = _log_of(folder)
+    if "BindException" in logged or "Address already in use" in logged:
         return _port_taken(registration.port)
-    return ServerStartError(f"The Spark server {what}. {told}")
+    return ServerStartError(f"The Spark server {what}. {logged}")
 
 
-def _told(folder: EngineFolder) -> str:
+def _log_of(folder: EngineFolder) -> str:
     lines = folder.log.read_text(encoding="utf-8", errors="replace").splitlines() if folder.log.exists() else []
-    telling = [line for line in lines if any(word in line for word in _TELLING)] or lines
-    return f"Its log {folder.log} says:\n" + "\n".join(line[:300] for line in telling[-_LOG_LINES:])
+    relevant = [line for line in lines if any(word in line for word in _RELEVANT)] or lines
+    return f"Its log {folder.log} says:\n" + "\n".join(line[:300] for line in relevant[-_LOG_LINES:])

@@ -1,4 +1,4 @@
-"""The process beside the embedded server that stops it when nobody uses it: after a while, or soon if it works on for nobody."""
+"""The process that stops an unused embedded server: after its idle time, or sooner if it works without any client."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _logger: Final = logging.getLogger("watcher")
 _LONGEST_POLL_SECONDS: Final = 5.0
 _NOBODY_SECONDS: Final = 10.0
 _AT_WORK_PERCENT: Final = 20.0
-"""Of a core. A server without sessions uses some hundredths of a core, one at work more than this even on a crowded machine."""
+"""Percent of a core. An idle server uses some hundredths of a core, a working one more than this even on a busy machine."""
 _LOOKS: Final = 2
 
 
 def watch(folder: EngineFolder, idle_seconds: float, poll_seconds: float = _LONGEST_POLL_SECONDS) -> None:
-    """Return when the server is gone, is watched by somebody else, or has been stopped.
+    """Return when the server is gone, has another watcher, or has been stopped.
 
-    It is in use while a client is connected, whatever that client does or fails to do, and for
-    `idle_seconds` after somebody last held a session. Spark may go on with a query that was cancelled
-    while it planned it, and does go on with one whose client was killed: a server that is at work in
-    two looks in a row, although nobody has been connected for ten seconds, is stopped. The next session
-    starts another one. The looks are at most `poll_seconds` apart.
+    The server is in use while a client is connected, even an inactive one, and for `idle_seconds`
+    after the last session. Spark may continue a query that was cancelled during its planning, and
+    does continue one whose client was killed: a server is stopped if it works in two checks in a
+    row although no client has been connected for ten seconds. The next session starts another one.
+    The checks are at most `poll_seconds` apart.
     """
     effort = _Effort()
     while (registration := _ours(folder)) is not None:
@@ -36,26 +36,26 @@ def watch(folder: EngineFolder, idle_seconds: float, poll_seconds: float = _LONG
         if psutil.CONN_ESTABLISHED in sockets:
             folder.touch()
             effort = _Effort()
-        # Not while it starts: it is at work for whoever waits for it.
+        # Not while it starts: then it works for the process that waits for it.
         elif psutil.CONN_LISTEN in sockets:
             effort.look(registration.server.pid)
         unused, for_nobody = folder.seconds_unused(), effort.looks_at_work >= _LOOKS
         limit = min(_NOBODY_SECONDS, idle_seconds) if for_nobody else idle_seconds
-        why = "It works, but for nobody" if for_nobody else f"Nobody used the server for {unused:.0f} s"
+        why = "The server works without a client" if for_nobody else f"The server was not used for {unused:.0f} s"
         if unused > limit and _stop_if_unused(folder, limit, why):
             return
         time.sleep(min(poll_seconds, idle_seconds / 4))
 
 
 class _Effort:
-    """How many times in a row a process was found at work since the look before."""
+    """How many checks in a row found a process working since the check before."""
 
     def __init__(self) -> None:
         self.looks_at_work = 0
         self._process: psutil.Process | None = None
 
     def look(self, pid: int) -> None:
-        """Look at the CPU time that it has used; the first look only notes it."""
+        """Check the CPU time that it has used; the first check only records it."""
         try:
             self._process = self._process or psutil.Process(pid)
             at_work = self._process.cpu_percent() > _AT_WORK_PERCENT
@@ -68,13 +68,13 @@ def _ours(folder: EngineFolder) -> Registration | None:
     registration = folder.read()
     if registration is None or registration.server.find() is None:
         return None
-    # Not yet registered itself: it was started a moment ago.
+    # No watcher in the registration: this one was started a moment ago.
     mine = registration.watcher is None or registration.watcher.pid == os.getpid()
     return registration if mine else None
 
 
 def _sockets(registration: Registration) -> frozenset[str]:
-    """The states of the sockets at the server's port."""
+    """The states of the sockets on the server's port."""
     try:
         connections = psutil.Process(registration.server.pid).net_connections(kind="tcp")
     except psutil.NoSuchProcess:
@@ -83,7 +83,7 @@ def _sockets(registration: Registration) -> frozenset[str]:
 
 
 def _stop_if_unused(folder: EngineFolder, seconds: float, why: str) -> bool:
-    # Looked at again under the lock, under which a client that finds the server touches `last_used`.
+    # Check again under the lock: a client that finds the server touches `last_used` under it.
     with folder.locked():
         registration = _ours(folder)
         if registration is None:

@@ -186,7 +186,7 @@ def test_a_note_from_the_future_keeps_nobody_out(tmp_path: Path) -> None:
 def test_a_damaged_registration_is_refused_without_showing_its_token(settings: Settings) -> None:
     folder = _folder(settings)
     folder.registration.write_text('{"host": "me", "token": "hunter2"}')
-    with pytest.raises(EngineError, match=r"server\.json cannot be understood.*delete the file") as caught:
+    with pytest.raises(EngineError, match=r"server\.json cannot be read.*delete the file") as caught:
         SparkServer(settings).ensure()
     assert "hunter2" not in str(caught.value)
 

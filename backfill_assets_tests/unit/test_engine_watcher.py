@@ -172,7 +172,7 @@ def test_the_program_stops_a_server_after_its_idle_time_and_forgets_its_token(se
     assert server.process.wait(90) == -signal.SIGTERM
     wait_for(lambda: watched.watcher is not None and watched.watcher.find() is None, "the watcher ends", every=0.05)
     assert server.is_forgotten()
-    unused = re.search(r"Nobody used the server for (\d+) s: stopping it", server.log.read_text(encoding="utf-8"))
+    unused = re.search(r"The server was not used for (\d+) s: stopping it", server.log.read_text(encoding="utf-8"))
     assert unused is not None
     assert int(unused[1]) >= 1
 
@@ -184,7 +184,7 @@ def test_an_idle_server_is_stopped_after_its_idle_time_and_not_before(
     server.last_used_before(_HOUR - 600)
     watcher.has_looked()
     watcher.ends(unused=_HOUR + 1)
-    assert caplog.messages == ["Nobody used the server for 3601 s: stopping it."]
+    assert caplog.messages == ["The server was not used for 3601 s: stopping it."]
     assert server.is_forgotten()
     assert not server.runs()
 
@@ -219,7 +219,7 @@ def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten
         server.touch()
         watcher.has_looked(1)
     watcher.ends(unused=11)
-    assert caplog.messages == ["It works, but for nobody: stopping it."]
+    assert caplog.messages == ["The server works without a client: stopping it."]
     assert server.is_forgotten()
     assert not server.runs()
     observed.found("the watcher stops it, and not before nobody has been connected for ten seconds")

@@ -85,7 +85,7 @@ def test_a_table_that_cannot_be_written_is_no_reason_for_a_release_to_fail(
     home(campaigns).write_text("in the way")
     publish(campaigns, 1)
     assert campaigns.content() == BEFORE
-    assert "mend it with: backfill reconcile" in caplog.text
+    assert "repair it with: backfill reconcile" in caplog.text
     home(campaigns).unlink()
     (finding,) = campaigns.doctor().examine()
     assert "data_releases is not what the ledger says of 1 releases" in finding.what

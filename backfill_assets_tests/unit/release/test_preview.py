@@ -69,7 +69,7 @@ def test_a_preview_that_cannot_be_dropped_is_no_reason_for_a_release_to_fail(
     campaigns.previews.broken = True
     campaigns.release().publish(NAME)
     assert campaigns.content() == {d: [2] for d in DAYS}
-    assert "previews of units that are over could not be dropped" in caplog.text
+    assert "previews of finished units could not be dropped" in caplog.text
     campaigns.previews.broken = False
     campaigns.reconcile().run()
     assert campaigns.previews.shown() == {}

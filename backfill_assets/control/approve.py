@@ -84,7 +84,7 @@ def current_evidence(ledger: Ledger, unit: Unit) -> Mapping[DatasetDay, DayEvide
 
 
 def own_people(campaign: Campaign, unit: Unit) -> Mapping[str, str]:
-    """The campaign's own people, and what each of them did for it."""
+    """The campaign's own people, and their relation to it."""
     return {campaign.specification.owner: "owns this campaign", unit.by: "launched this campaign"}
 
 

@@ -68,7 +68,7 @@ class Control(OnWarehouse):
         Raises:
             CampaignError: the campaign is not running, or its unit is finished.
         """
-        return self._turn_to(campaign_id, Phase.paused, WORKING, (Action.paused, reason))
+        return self._enter(campaign_id, Phase.paused, WORKING, (Action.paused, reason))
 
     def stop(self, campaign_id: str, reason: str) -> Campaign:
         """Stop a campaign because something has to be fixed; as with a pause, passed days stay.
@@ -76,7 +76,7 @@ class Control(OnWarehouse):
         Raises:
             CampaignError: the campaign is neither running nor paused, or its unit is finished.
         """
-        changed = self._turn_to(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
+        changed = self._enter(campaign_id, Phase.stopped, WORKING | {Phase.paused}, (Action.stopped, reason))
         self.notify(changed, Notice.stopped, f"{campaign_id} is stopped by {self.identity.name()}: {reason}")
         return changed
 
@@ -154,7 +154,7 @@ class Control(OnWarehouse):
             f"campaign {campaign.id} has no open unit{done}: there is nothing to give up. See: backfill status {campaign.id}"
         )
 
-    def _turn_to(self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]) -> Campaign:
+    def _enter(self, campaign_id: str, phase: Phase, allowed: Collection[Phase], why: tuple[Action, str]) -> Campaign:
         action, reason = why
         campaign = self._found(campaign_id, allowed, phase.value)
         entry = self._entry(campaign, action, reason)
@@ -216,7 +216,7 @@ class Control(OnWarehouse):
                 f"{unit.opened_by}). Publish that one first, or give it up: backfill discard {unit.id}"
             )
         if unit.targets != proposal.targets or unit.contract != proposal.contract:
-            # A launch that died, or lost against a new plan, has opened it over what was planned then.
+            # A launch that crashed, or that a new plan overtook, opened it over the older plan.
             raise CampaignError(
                 f"campaign {campaign.id}: its unit {unit.id} was opened over an older plan; give it up and launch again: "
                 f"backfill discard {unit.id}"
@@ -224,7 +224,7 @@ class Control(OnWarehouse):
         return unit
 
     def _replanned(self, campaign: Campaign) -> Campaign:
-        """The campaign with the plan and the contract that its code and its specification's file now give."""
+        """The campaign with a new plan and contract from its current code and specification, if these have changed."""
         if not self._drift(campaign):
             return campaign
         specification = self._specification(campaign)

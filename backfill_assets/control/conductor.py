@@ -204,7 +204,7 @@ class Conductor:
             if not campaign.unit or self.ledger.unit(campaign.unit).state is not UnitState.open:
                 return ""
             if campaign.phase in WORKING:
-                return self._go_on(campaign)
+                return self._continue(campaign)
             return self._clear(campaign)
 
     def halt(self, campaign_id: str, reason: str, entries: int) -> None:
@@ -229,7 +229,7 @@ class Conductor:
         canaries = frozenset(step.days)
         return tuple(blocker for blocker in blockers if blocker.day in canaries)
 
-    def _go_on(self, campaign: Campaign) -> str:
+    def _continue(self, campaign: Campaign) -> str:
         since = self._since(campaign)
         # Ask with the refused batch: the budget may be spent only with its bytes, and the next run would end the same way.
         decision = self.gatekeeper.ask(campaign.id, since.refused)
@@ -275,7 +275,7 @@ class Conductor:
             then, {Phase.canary}, self._entry(campaign, Action.canaries_passed, reason, days=days)
         )
         text = f"{campaign.id}: the canaries have passed ({days})"
-        return text if campaign.canary_only else f"{text}; {self._go_on(changed)}"
+        return text if campaign.canary_only else f"{text}; {self._continue(changed)}"
 
     def _validated(self, campaign: Campaign) -> str:
         evidence = self.publisher.evidence_hash(campaign.unit)

@@ -40,7 +40,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 
 def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collection[dt.date]]) -> None:
-    """Refuse days, by dataset, that belong to an open unit of another launch.
+    """Refuse days, by dataset, that belong to an open unit other than the campaign's own.
 
     Raises:
         ClaimedDaysError: names the first such unit, its days and the remedy.

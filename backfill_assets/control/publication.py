@@ -71,11 +71,11 @@ class CampaignGuard(OnWarehouse):
 
     def obstacles(self, campaign: Campaign, survey: Survey) -> Obstacles:
         """What prevents a release, except a missing certificate or approval: reviews check these themselves."""
-        found, shut = (
+        found, closed_now = (
             (*self._as_planned(campaign, survey.unit), *self._undoable(campaign, survey)),
             self._window(campaign),
         )
-        return Obstacles(tuple(str(one) for one in found if one is not None), str(shut or ""))
+        return Obstacles(tuple(str(one) for one in found if one is not None), str(closed_now or ""))
 
     def consenting(self, outside_window: str) -> CampaignGuard:
         """The same guard, but it allows a release outside the publish window for this reason."""
@@ -154,7 +154,7 @@ class CampaignGuard(OnWarehouse):
         for name in sorted(survey.unit.targets):
             swaps = survey.swaps(name)
             # Start from what readers would see after the release.
-            back = undoing(self._to_be(survey, name), {swap.day: swap.add for swap in swaps})
+            back = undoing(self._rehearsed(survey, name), {swap.day: swap.add for swap in swaps})
             taken = {f.path for swap in back for f in swap.remove}
             again = {swap.day for swap in back if not taken & {f.path for f in swap.add}}
             if stuck := [swap.day for swap in swaps if swap.day not in again]:
@@ -169,7 +169,7 @@ class CampaignGuard(OnWarehouse):
             f"campaign {campaign.id} could not be rolled back: {'; '.join(lost)}. Restore them from a backup, see: backfill doctor"
         )
 
-    def _to_be(self, survey: Survey, name: str) -> Manifest:
+    def _rehearsed(self, survey: Survey, name: str) -> Manifest:
         return Manifest(
             release="rehearsed",
             kind=ReleaseKind.publish,
@@ -308,8 +308,8 @@ class CampaignRelease(OnWarehouse):
         """
         campaign, unit = self._launched(campaign_id)
         publisher = replace(self.publisher, guard=self.guard.consenting(outside_window))
-        shut = outside_window and not self.guard.window_open(campaign)
-        outside = f"outside the publish window: {outside_window}" if shut else ""
+        closed_now = outside_window and not self.guard.window_open(campaign)
+        outside = f"outside the publish window: {outside_window}" if closed_now else ""
         # The fix first: it is what readers of the history look for.
         reasons = (campaign.specification.reason.issue, campaign.specification.reason.change, reason, outside)
         stated = "; ".join(filter(None, reasons))

@@ -58,7 +58,7 @@ class SignOff(OnWarehouse):
                 f"campaign {campaign_id} is {campaign.phase.value} and its unit {campaign.unit} {state.value}; only what "
                 f"readers see can be signed off. See: backfill status {campaign_id}"
             )
-        return self._turn_to(campaign, Phase.closed, (Action.signed_off, reason))
+        return self._enter(campaign, Phase.closed, (Action.signed_off, reason))
 
     def cleanup(self, campaign_id: str, reason: str = "", *, dry_run: bool = False) -> Cleanup:
         """Delete the files that only a rollback of the campaign needed, after its rollback window and its sign-off.
@@ -85,7 +85,7 @@ class SignOff(OnWarehouse):
         if refusal:
             raise CampaignError(refusal)
         # The campaign first: if the sweep crashes, any later sweep deletes the rest.
-        self._turn_to(campaign, Phase.cleaned, (Action.cleaned, reason))
+        self._enter(campaign, Phase.cleaned, (Action.cleaned, reason))
         swept = sweep.execute()
         return Cleanup(campaign_id, window, files, at, swept, _later(sweep, swept, files))
 
@@ -124,7 +124,7 @@ class SignOff(OnWarehouse):
                 files.append(restorable_until(at, kept + EXTRA))
         return max(window, default=None), max(files, default=None)
 
-    def _turn_to(self, campaign: Campaign, phase: Phase, why: tuple[Action, str]) -> Campaign:
+    def _enter(self, campaign: Campaign, phase: Phase, why: tuple[Action, str]) -> Campaign:
         action, reason = why
         entry = JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason)
         return self.ledger.change_campaign(replace(campaign, phase=phase), {campaign.phase}, entry)

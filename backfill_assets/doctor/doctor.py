@@ -95,12 +95,12 @@ class Doctor(OnWarehouse):
         table = next((t for t in stored if t.place == place), StoredTable(place, Layer.published, name))
         # Do not compare releases with a broken log: its own findings come first.
         if table.readable:
-            yield from self._standing_still(name, table)
+            yield from self._at_rest(name, table)
         if self.events is not None:
             exam = EventsExam(self.ledger, self.events, now, now - self.settled)
             yield from exam.of_published(name, busy=self._lock(name) is not None)
 
-    def _standing_still(self, name: str, stored: StoredTable) -> Sequence[Finding]:
+    def _at_rest(self, name: str, stored: StoredTable) -> Sequence[Finding]:
         """The findings of a time without a release; examines again if one begins or ends meanwhile."""
         published, found = self.tables[name], list[Finding]()
         for _ in range(_LOOKS):

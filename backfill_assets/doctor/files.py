@@ -117,7 +117,7 @@ class FilesExam:
             what = f"{table.place}: its log is missing the commits {', '.join(map(str, table.gaps[:5]))}"
             yield Finding(FindingSeverity.error, what, RESTORE_FOLDER)
         for version in table.torn_checkpoints:
-            what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have everything that was in it"
+            what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have all that was in it"
             repair = Repair(RepairKind.checkpoint, table.place, table.dataset, paths=(str(version),))
             yield Finding(FindingSeverity.error, what, RESTORE_FOLDER, repair)
         if table.problem and not table.damaged and not table.gaps and not table.torn_checkpoints:

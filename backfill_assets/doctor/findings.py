@@ -21,7 +21,7 @@ class RepairKind(StrEnum):
     """What a repair may do, in the order of execution; each is safe to repeat and loses nothing."""
 
     set_aside = "sets the commit aside below _set_aside/, so that the version before it is read again"
-    checkpoint = "sets the checkpoint aside below _set_aside/: the commits have everything that was in it"
+    checkpoint = "sets the checkpoint aside below _set_aside/: the commits have all that was in it"
     manifest = "writes the manifest again, as the ledger has it"
     commit = "commits the release again, as its manifest says"
     reconcile = "does what backfill reconcile does"

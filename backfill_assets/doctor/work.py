@@ -49,7 +49,7 @@ class WorkExam:
         for unit in self._open:
             if not unit.campaign and launch_of(unit) not in known and unit.id not in at_work:
                 what = f"unit {unit.id} claims its days, but its launch {launch_of(unit)} is no longer in Dagster"
-                yield Finding(FindingSeverity.warning, what, _go_on(unit))
+                yield Finding(FindingSeverity.warning, what, _how_to_continue(unit))
 
     @property
     def launches(self) -> frozenset[str]:
@@ -141,7 +141,7 @@ def _to_be_noted(records: Collection[ReleaseRecord]) -> frozenset[str]:
     )
 
 
-def _go_on(unit: Unit) -> str:
+def _how_to_continue(unit: Unit) -> str:
     return f"go on with it (backfill resume {unit.id}) or give it up (backfill discard {unit.id})"
 
 

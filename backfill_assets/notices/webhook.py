@@ -56,7 +56,7 @@ class Webhook:
         url = self.environ.get(webhook, "").strip()
         if not url:
             raise NoticeError(f"the environment variable {webhook} is not set; put the webhook's URL into it")
-        answer = self._insist(url, escaped(text))
+        answer = self._with_retries(url, escaped(text))
         if answer.error:
             raise NoticeError(
                 f"the webhook of {webhook} could not be reached ({answer.error}); check the URL in that variable"
@@ -66,7 +66,7 @@ class Webhook:
                 f"the webhook of {webhook} answered {answer.status}; check the URL in that variable and the receiver"
             )
 
-    def _insist(self, url: str, text: str) -> _Answer:
+    def _with_retries(self, url: str, text: str) -> _Answer:
         end, pause, answer = time.monotonic() + self.patience, self.pause, _Answer()
         for left in reversed(range(self.retries + 1)):
             answer = self._try(url, text, min(self.timeout, end - time.monotonic()))

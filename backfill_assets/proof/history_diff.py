@@ -52,7 +52,7 @@ class DayDifference:
     def moved(self) -> tuple[str, ...]:
         """The metrics that differ."""
         names = dict.fromkeys((*self.old, *self.new))
-        return tuple(name for name in names if _is_another(self.old.get(name), self.new.get(name)))
+        return tuple(name for name in names if _differs(self.old.get(name), self.new.get(name)))
 
     @property
     def changes(self) -> bool:
@@ -246,7 +246,7 @@ def _number(value: Decimal | None, *, signed: bool = False) -> str:
     return f"{exact:+,f}" if signed and exact else f"{exact:,f}"
 
 
-def _is_another(old: Decimal | None, new: Decimal | None) -> bool:
+def _differs(old: Decimal | None, new: Decimal | None) -> bool:
     both_nan = old is not None and new is not None and old.is_nan() and new.is_nan()
     return not both_nan and old != new
 
@@ -295,7 +295,7 @@ class HistoryDiffs(OnWarehouse):
             catalog.dataset(name)
         catalog.require_all()
         warehouse = self.warehouse.of(catalog)
-        changed = tuple(name for name in catalog.upstream_first(catalog.datasets) if self._is_another(name, catalog))
+        changed = tuple(name for name in catalog.upstream_first(catalog.datasets) if self._differs(name, catalog))
         there = {
             name: {day for day, files in table.active().items() if files} for name, table in warehouse.tables.items()
         }
@@ -315,7 +315,7 @@ class HistoryDiffs(OnWarehouse):
         not_compared = {name: missing for name, missing in left.items() if missing}
         return HistoryDiff(models.ref, models.commit, tuple(found), same, new, not_compared)
 
-    def _is_another(self, name: str, catalog: Catalog) -> bool:
+    def _differs(self, name: str, catalog: Catalog) -> bool:
         code = catalog.code[name]
         published = {manifest.code_version for manifest in effective(self.ledger.releases(name)).values()}
         return self.catalog.code.get(name, code) != code or bool(published - {code})

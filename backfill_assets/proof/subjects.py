@@ -90,8 +90,8 @@ class Subjects(OnWarehouse):
         candidates = self._delivered(dataset, days or tuple(sizes) or subject.days)
         if not candidates:
             raise ProofError(
-                f"{target}: nothing of {name} can be recomputed: {format_days(days) if days else 'no day'} "
-                f"was delivered or published. Materialize {name}/raw first, or name other days with --partitions"
+                f"{target}: nothing of {name} can be recomputed: nothing was delivered or published for "
+                f"{format_days(days) if days else 'any day'}. Materialize {name}/raw first, or name other days with --partitions"
             )
         chosen = days or choose_canaries(candidates, sizes, SAMPLED)
         return RecomputedDays(name, tuple(sorted(chosen)), subject.unit, subject.execution)

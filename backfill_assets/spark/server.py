@@ -115,7 +115,7 @@ class SparkServer:
         """
         if self._settings.spark_url is not None:
             raise EngineError(
-                "BACKFILL_ASSETS_SPARK_URL names a server that this project does not manage; unset it to stop the embedded one."
+                "BACKFILL_ASSETS_SPARK_URL names a server that is not ours to stop; unset it to stop the embedded one."
             )
         with self.folder.locked():
             registration = self._own()

@@ -276,7 +276,7 @@ def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper
 
 def _remedy(endpoint: Endpoint) -> str:
     if not endpoint.embedded:
-        return "Check that server first: it is not managed by this project (BACKFILL_ASSETS_SPARK_URL)."
+        return "First check that server, which does not start by itself (BACKFILL_ASSETS_SPARK_URL)."
     return (
         "A new server starts by itself. If this one ran out of memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
         "server.log (or server.log.1) in the warehouse's _engine folder."

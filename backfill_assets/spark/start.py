@@ -91,7 +91,7 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.sql.shuffle.partitions": "4",
         "spark.databricks.delta.snapshotPartitions": "2",
         # Delta keeps every used table for an hour, with plans and sessions: 3 MB for each shadow. Not much smaller: a table
-        # that is dropped during a transaction would lose its lock.
+        # that is evicted during a transaction would lose its lock.
         "spark.databricks.delta.delta.log.cacheSize": str(TABLES_KEPT),
     }
 

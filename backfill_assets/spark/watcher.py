@@ -15,7 +15,7 @@ from backfill_assets.spark.registration import EngineFolder, Registration
 
 _logger: Final = logging.getLogger("watcher")
 _LONGEST_POLL_SECONDS: Final = 5.0
-_NOBODY_SECONDS: Final = 10.0
+_UNUSED_SECONDS: Final = 10.0
 _AT_WORK_PERCENT: Final = 20.0
 """Percent of a core. An idle server uses some hundredths of a core, a working one more than this even on a busy machine."""
 _LOOKS: Final = 2
@@ -39,9 +39,9 @@ def watch(folder: EngineFolder, idle_seconds: float, poll_seconds: float = _LONG
         # Not while it starts: then it works for the process that waits for it.
         elif psutil.CONN_LISTEN in sockets:
             effort.look(registration.server.pid)
-        unused, for_nobody = folder.seconds_unused(), effort.looks_at_work >= _LOOKS
-        limit = min(_NOBODY_SECONDS, idle_seconds) if for_nobody else idle_seconds
-        why = "The server works without a client" if for_nobody else f"The server was not used for {unused:.0f} s"
+        unused, unattended = folder.seconds_unused(), effort.looks_at_work >= _LOOKS
+        limit = min(_UNUSED_SECONDS, idle_seconds) if unattended else idle_seconds
+        why = "The server works without a client" if unattended else f"The server was not used for {unused:.0f} s"
         if unused > limit and _stop_if_unused(folder, limit, why):
             return
         time.sleep(min(poll_seconds, idle_seconds / 4))

@@ -640,7 +640,7 @@ def test_a_release_is_not_missed_while_its_run_may_still_be_telling(world: World
     events.runs["telling"] = RunAtWork("telling", world.clock.now(), unit)
     assert clean(world)
     events.runs.clear()
-    assert release in the(world, "was not told").what
+    assert release in the(world, "was not reported").what
 
 
 def test_a_materialization_that_no_release_holds_is_found(world: World) -> None:

@@ -236,7 +236,7 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_al
     checkpoint.write_bytes(loss)
     observed.injected(f"a checkpoint of the published table is {loss[:4]!r}")
     (finding,) = world.doctor().examine()
-    assert "its commits have everything that was in it" in finding.what
+    assert "its commits have all that was in it" in finding.what
     world.repairer().repair()
     assert world.doctor().examine() == ()
     assert world.content() == NEW

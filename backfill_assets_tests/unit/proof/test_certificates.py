@@ -138,9 +138,13 @@ def test_published_days_of_the_same_code_and_inputs_must_come_out_again(campaign
 
 def test_nothing_to_recompute_is_refused_with_the_remedy(campaigns: World) -> None:
     proving = prover(campaigns, Engine(campaigns))
-    with pytest.raises(ProofError, match="nothing of sales can be recomputed: no day was delivered or published"):
+    with pytest.raises(
+        ProofError, match="nothing of sales can be recomputed: nothing was delivered or published for any day"
+    ):
         proving.prove("sales")
-    with pytest.raises(ProofError, match=r"2026-01-01 was delivered or published\. Materialize sales/raw first"):
+    with pytest.raises(
+        ProofError, match=r"nothing was delivered or published for 2026-01-01\. Materialize sales/raw first"
+    ):
         proving.prove("sales", DAYS[:1])
     with pytest.raises(InvalidDayError, match="outside the history"):
         proving.prove("sales", (dt.date(1999, 1, 1),))
@@ -228,7 +232,7 @@ def test_a_campaign_that_requires_a_certificate_is_neither_approved_nor_publishe
 def test_a_certificate_that_did_not_pass_or_speaks_of_other_evidence_does_not_help(campaigns: World) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
     failed = proven(campaigns, again=(3,))
-    with pytest.raises(ApprovalError, match=rf"but {failed.id} of sales .* did not pass, .*: amount .* Mend the model"):
+    with pytest.raises(ApprovalError, match=rf"but {failed.id} of sales .* did not pass, .*: amount .* Fix the model"):
         campaigns.approve(campaign)
     campaigns.clock.advance(dt.timedelta(minutes=1))
     proven(campaigns)

@@ -1,1 +1,1 @@
-"""What readers see: publish, undo, keep true. Needs no Spark."""
+"""What readers see: publishes releases, undoes them and keeps the records correct. Needs no Spark."""

@@ -1,4 +1,4 @@
-"""What publishing, rolling back and reconciling have in common: locks, and how a committed release is finished."""
+"""Shared by publishing, rolling back and reconciling: locks, and how to finish a committed release."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ from backfill_assets.warehouse import OnWarehouse
 T = TypeVar("T")
 
 Checkpoint = Callable[[str], None]
-"""Called with the name of the step just done; tests of crashes end the process there."""
+"""Called with the name of each completed step; crash tests end the process there."""
 
 After = Callable[[Sequence[str]], bool]
-"""Called with the names of releases that are true now, once all locks are free; never raises.
+"""Called with the names of releases that are now in force, once all locks are free; never raises.
 
-True where it had to bring a projection of the ledger up to date.
+Returns True if it had to update a projection of the ledger.
 """
 
 ROUNDS = 5
-"""How often a release is verified and tried when somebody commits to the table in between."""
+"""How many times a release is verified and tried when others commit to the table in between."""
 
 WAIT = dt.timedelta(minutes=5)
 """How long a release waits for another one of the same table."""
-
 
 _UNDO = "_undo"
 
 
 def in_rounds(act: Callable[[], T]) -> T:
-    """Verify and commit, again when somebody else commits to the table in between; raises `TableMovedError` if they go on."""
+    """Verify and commit; repeat if others commit in between. Raises `TableMovedError` after the last round."""
     for _ in range(ROUNDS - 1):
         with suppress(TableMovedError):
             return act()
@@ -49,16 +48,16 @@ def no_checkpoint(_step: str) -> None:
 
 
 def no_after(_releases: Sequence[str]) -> bool:
-    """Tell nobody."""
+    """Report nothing."""
     return False
 
 
 @contextmanager
 def publish_locks(ledger: Ledger, datasets: Iterable[str], wait: dt.timedelta) -> Iterator[None]:
-    """Hold the publish locks of these datasets, taken in sorted order, so that two releases never wait in a ring.
+    """Hold the publish locks of these datasets; takes them in sorted order, so that two releases never deadlock.
 
     Raises:
-        LedgerError: a lock cannot be had within `wait`; names its holder.
+        LedgerError: a lock is not free within `wait`; names its holder.
     """
     with ExitStack() as stack:
         for name in sorted(set(datasets)):
@@ -70,7 +69,7 @@ def require_tables(tables: Mapping[str, PublishedTable], datasets: Iterable[str]
     """Refuse datasets whose folder is gone or could not be loaded.
 
     Raises:
-        DatasetError: names the first of them.
+        DatasetError: a dataset is not loaded; names the first one.
     """
     for name in datasets:
         if name not in tables:
@@ -81,7 +80,7 @@ def require_tables(tables: Mapping[str, PublishedTable], datasets: Iterable[str]
 
 
 def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
-    """The unit, or none in a ledger that lost it."""
+    """The unit, or None if the ledger lost it."""
     try:
         return ledger.unit(unit)
     except UnitError:
@@ -89,17 +88,17 @@ def unit_or_none(ledger: Ledger, unit: str) -> Unit | None:
 
 
 def last_publish(records: Sequence[ReleaseRecord]) -> tuple[ReleaseRecord, ...]:
-    """Of the releases of a unit, those of its last finalized publication: one for each dataset, by name."""
+    """The releases of a unit's last finalized publication: one for each dataset, sorted by name."""
     published = [r for r in records if r.state is ReleaseState.finalized and r.manifest.kind is ReleaseKind.publish]
     ordered = sorted(published, key=lambda r: r.number)
-    # A coarse clock may give two publications one moment: of each dataset, the one that came last.
+    # A coarse clock may give two publications the same time; the last one of each dataset counts.
     latest = [r for r in ordered if r.manifest.created_at == ordered[-1].manifest.created_at]
     by_dataset = {r.manifest.dataset: r for r in latest}
     return tuple(by_dataset[name] for name in sorted(by_dataset))
 
 
 def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.date]:
-    """The days of a release that finalized rollbacks have taken back."""
+    """The days of a release that finalized rollbacks undid."""
     return frozenset(
         swap.day
         for r in records
@@ -109,7 +108,7 @@ def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.
 
 
 def is_rollback(record: ReleaseRecord) -> bool:
-    """Whether somebody has rolled back a release: not the undoing of a publication that got only half-way."""
+    """Whether this is a user's rollback, not the automatic undo of an incomplete publication."""
     finalized = record.state is ReleaseState.finalized and record.manifest.kind is ReleaseKind.rollback
     return finalized and not taken_back([record])
 
@@ -122,24 +121,24 @@ def taken_back(records: Iterable[ReleaseRecord]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Finisher(OnWarehouse):
-    """Makes the ledger and the shadows follow what is true in the Delta log; every method may be repeated."""
+    """Updates the ledger and the shadows to match the Delta log; every method is safe to repeat."""
 
     def publish(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
-        """Finalize a publication whose every dataset is committed; the last one moves the unit."""
+        """Finalize a publication with all datasets committed; the last one moves the unit."""
         for manifest in manifests:
             state = UnitState.published if manifest is manifests[-1] else UnitState.open
             self.ledger.finalize(manifest.release, versions[manifest.release], manifest.created_at, state)
 
     def seal(self, manifests: Iterable[Manifest]) -> None:
-        """Seal the shadows whose files a publication brought."""
+        """Seal the shadows whose files a publication added."""
         for manifest in manifests:
             for folder in sorted({shadow_of(f.path) for f in manifest.added}):
                 self.tables[manifest.dataset].seal(folder)
 
     def rollback(self, manifest: Manifest, version: int) -> None:
-        """Finalize a committed rollback, put its days on hold, and move the unit if nothing of it is left.
+        """Finalize a committed rollback, put its days on hold, and move the unit if none of its days stay published.
 
-        The undoing of a publication that got only half-way leaves its unit open, and holds nothing.
+        The undo of an incomplete publication leaves the unit open and puts nothing on hold.
         """
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.rolled_back if unit is None else self._state_after(unit, manifest)
@@ -148,24 +147,24 @@ class Finisher(OnWarehouse):
         self.ledger.finalize(manifest.release, version, manifest.created_at, state)
 
     def take_back(self, committed: Sequence[Manifest], group: Sequence[Manifest]) -> None:
-        """Undo what was committed of a publication that cannot be completed, the last first, then give up the rest."""
+        """Undo the committed part of a publication that cannot be completed, last first, then abandon the rest."""
         for manifest in reversed(committed):
             self.undo(manifest)
-        # As long as one member is an intent, a crash in here is repaired by doing all of it again.
+        # While one member is still an intent, running all of this again repairs a crash in here.
         for manifest in group:
             if manifest not in committed:
                 self.ledger.abandon(manifest.release)
 
     def undo(self, manifest: Manifest) -> Manifest:
-        """Take back one dataset of a publication of which another dataset could not be committed.
+        """Undo one dataset of a publication because another dataset could not be committed.
 
-        The release's name follows from the one that it undoes: a second call finds it done.
+        The name of the undo follows from the release that it undoes, so a second call finds it done.
         """
         table = self.tables[manifest.dataset]
         version = table.committed(manifest.release)
         if version is None:
             raise UnitError(f"release {manifest.release} is not committed; there is nothing to undo")
-        # Known to be true before it is undone, so that the ledger shows both.
+        # Finalized before it is undone, so that the ledger shows both.
         self.ledger.finalize(manifest.release, version, manifest.created_at, UnitState.open)
         back = replace(
             manifest,
@@ -202,5 +201,5 @@ class Finisher(OnWarehouse):
 
 
 def commit_on_newest(table: PublishedTable, manifest: Manifest) -> int:
-    """Commit a manifest that stays right whatever happens to other days: its preconditions are checked each time."""
+    """Commit on the newest version; for manifests that do not depend on other days. Checks preconditions each time."""
     return in_rounds(lambda: table.commit(manifest, table.version()))

@@ -1,4 +1,4 @@
-"""Publishing a unit: everything is verified under locks, then each dataset changes in one atomic commit."""
+"""Publishes a unit: verifies everything under locks, then changes each dataset in one atomic commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 @dataclass(frozen=True)
 class _Outcome:
-    """A unit that readers see: its release by dataset, the days by dataset, versions, and the evidence behind it."""
+    """A unit that readers see: release, days and version by dataset, and the evidence behind it."""
 
     unit: str
     releases: Mapping[str, str]
@@ -41,18 +41,18 @@ class _Outcome:
 
     @property
     def release(self) -> str:
-        """The release, or those of several datasets separated by commas."""
+        """The release; those of several datasets are separated by commas."""
         return ", ".join(self.releases[name] for name in sorted(self.releases))
 
 
 @dataclass(frozen=True)
 class Released(_Outcome):
-    """This call has released the unit."""
+    """This call released the unit."""
 
 
 @dataclass(frozen=True)
 class AlreadyReleased(_Outcome):
-    """The unit had been released before; nothing was changed."""
+    """The unit was already released; nothing changed."""
 
 
 _Kind = TypeVar("_Kind", bound=_Outcome)
@@ -60,10 +60,10 @@ _Kind = TypeVar("_Kind", bound=_Outcome)
 
 @dataclass(frozen=True)
 class Publisher(OnWarehouse):
-    """Releases units whose every day has complete, passing and fresh evidence.
+    """Releases units in which every day has complete, passing and current evidence.
 
-    `wait` is how long another release of one of the tables may take; `guard` may refuse a unit whose evidence is
-    complete, and `after` is told of what is released.
+    `wait` is how long another release of one of the tables may take. `guard` may refuse a unit whose evidence is
+    complete. `after` receives what is released.
     """
 
     fingerprints: ContentFingerprints
@@ -74,7 +74,7 @@ class Publisher(OnWarehouse):
     after: After = no_after
 
     def survey(self, unit_id: str) -> Survey:
-        """Everything that a release of a unit would look at, as it is right now; takes no lock.
+        """Everything that a release of the unit would check, as it is right now; takes no lock.
 
         Raises:
             UnitError: there is no such unit.
@@ -82,7 +82,7 @@ class Publisher(OnWarehouse):
         return self.readiness.survey(self.ledger.unit(unit_id))
 
     def blockers(self, unit_id: str) -> tuple[DayBlocker, ...]:
-        """What keeps a unit from being released right now; takes no lock.
+        """What keeps the unit from being released right now; takes no lock.
 
         Raises:
             UnitError: there is no such unit.
@@ -90,32 +90,32 @@ class Publisher(OnWarehouse):
         return self.survey(unit_id).blockers
 
     def evidence_hash(self, unit_id: str) -> str:
-        """The hash of the unit's evidence, which an approval is given for."""
+        """The hash of the unit's evidence; an approval names this hash."""
         return self.survey(unit_id).hash
 
     def release(
         self, unit_id: str, *, evidence_hash: str | None = None, reason: str = ""
     ) -> Released | AlreadyReleased:
-        """Release a unit whole, or not at all; a unit that is released already stays as it is.
+        """Release the complete unit, or nothing; does nothing if it is already released.
 
-        `evidence_hash` is the evidence that somebody approved: no other will do.
+        `evidence_hash` is the approved evidence: the release accepts no other.
 
         Raises:
-            UnitError: there is no such unit, it was discarded, or days of it were rolled back since it was published.
-            ClaimedDaysError: it was rolled back whole, and another unit has claimed days of it since.
+            UnitError: there is no such unit, it was discarded, or some of its days were rolled back later.
+            ClaimedDaysError: it was rolled back completely, and another unit has claimed some of its days since.
             EvidenceError: evidence is missing, failed, stale or not the approved one; names days and remedy.
-            ApprovalError: its campaign does not allow it now.
-            PreconditionError: a table or shadow is not what the release needs.
-            TableMovedError: somebody kept committing to a table all the while.
+            ApprovalError: its campaign does not allow the release now.
+            PreconditionError: a table or shadow is not in the state that the release needs.
+            TableMovedError: other writers committed to a table during every attempt.
             LedgerError: another release of one of the tables takes too long.
         """
         names = tuple(self.ledger.unit(unit_id).targets)
         require_tables(self.tables, names)
         reconcile = Reconcile(self.warehouse, self.after)
-        # The upstreams as well: what the days were built from must stand still from the verification to the commit.
+        # Locks the upstreams too: the inputs of the days must not change between the verification and the commit.
         with reconcile.settled(names, {*names, *self._read_by(names)}, self.wait):
             outcome = in_rounds(lambda: self._release(unit_id, evidence_hash, reason))
-        # Also of what was released before: whoever did that may have died before it was told of.
+        # Also for a unit that was already released: that run may have died before its follow-up.
         self.after(tuple(outcome.releases.values()))
         return outcome
 
@@ -124,7 +124,7 @@ class Publisher(OnWarehouse):
 
     @property
     def readiness(self) -> Readiness:
-        """What days are missing before their release."""
+        """What the days still need before their release."""
         return Readiness(self.warehouse, self.fingerprints, self.basis)
 
     @property
@@ -139,7 +139,7 @@ class Publisher(OnWarehouse):
             raise UnitError(f"unit {unit.id} was discarded; launch its days again for a new unit")
         survey, sanction = self._verified(unit, evidence_hash)
         if self._prepare(survey):
-            # Creating the table or adding a column was a commit: everything is read again on what it left.
+            # Creating the table or adding a column made a commit, so verify again on the new version.
             survey, sanction = self._verified(unit, evidence_hash)
         manifests = self._manifests(survey, sanction, reason)
         with self._open_again(unit):
@@ -157,7 +157,7 @@ class Publisher(OnWarehouse):
         if evidence_hash is not None and evidence_hash != survey.hash:
             raise EvidenceError(
                 f"unit {unit.id}: the approval is for evidence {evidence_hash[:16]}, but the unit's evidence is now "
-                f"{survey.hash[:16]}: days were checked again since. Review them and approve this evidence"
+                f"{survey.hash[:16]}: days have been checked again since. Review them and approve this evidence"
             )
         return survey, self.guard(survey)
 
@@ -195,7 +195,7 @@ class Publisher(OnWarehouse):
 
     @contextmanager
     def _open_again(self, unit: Unit) -> Iterator[None]:
-        """A unit that was rolled back claims its days again, and gives them back if it cannot be released."""
+        """Claim the days of a rolled-back unit again; give them back if the release fails."""
         if unit.state is not UnitState.rolled_back:
             yield
             return
@@ -220,7 +220,7 @@ class Publisher(OnWarehouse):
                 versions[manifest.release] = table.commit(manifest, survey.versions[manifest.dataset])
                 self.checkpoint("commit")
         except ReadBackError:
-            # It is committed, and nobody understands what the table holds now: a human has to look first.
+            # The commit is done, but the table does not hold what was committed: a person has to look first.
             raise
         except Exception:
             self._take_back(versions, manifests)
@@ -237,10 +237,10 @@ class Publisher(OnWarehouse):
         undone = {(r.manifest.dataset, day) for r in records for day in undone_days(history, r.manifest.release)}
         if undone:
             raise UnitError(
-                f"unit {unit.id} was published, and of it {shown_days(undone)} was rolled back since. A unit is released "
-                "whole or not at all, and the rest of this one still stands; launch these days anew for a new unit"
+                f"unit {unit.id} was published, and {shown_days(undone)} was rolled back since. A unit is released "
+                "completely or not at all, and the rest of it is still published; launch these days again for a new unit"
             )
-        # Whoever published it may have been stopped before the last step.
+        # The run that published it may have stopped before the last step.
         self._finisher.seal([r.manifest for r in records])
         versions = {r.manifest.release: r.version for r in records if r.version is not None}
         return _outcome(AlreadyReleased, unit.id, [r.manifest for r in records], versions)

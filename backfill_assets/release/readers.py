@@ -1,4 +1,4 @@
-"""What readers are shown beside the published table: previews, the table of releases, and who changed a day."""
+"""What readers see beside the published table: previews, the table of releases, and who changed a day."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Previews(Protocol):
     """Views of datasets as they will be once a unit is released."""
 
     def show(self, dataset: str, unit: str, days: Sequence[dt.date], shadows: Mapping[str, Sequence[dt.date]]) -> str:
-        """Create or renew the view of a dataset; its full name.
+        """Create or replace the view of a dataset and return its full name.
 
-        It shows the published table outside of `days`, and of these what stands in the unit's `shadows` (folder to days).
+        It shows `days` from the unit's `shadows` (folder to days), and all other days from the published table.
         """
         ...
 
     def shown(self) -> Mapping[str, str]:
-        """The datasets that have such a view, and the unit that it shows."""
+        """The datasets that have a preview, and the unit that it shows."""
         ...
 
     def drop(self, datasets: Sequence[str]) -> None:
-        """Drop the views of these datasets; one that is not there is fine."""
+        """Drop the views of these datasets; does nothing where there is none."""
         ...
 
 
 @dataclass(frozen=True)
 class ShownPreview:
-    """A preview of one dataset: the view's name, the days that are new in it, and those that still are as published."""
+    """A preview of one dataset: the view's name, its new days, and the days that it still shows as published."""
 
     dataset: str
     view: str
@@ -52,15 +52,15 @@ class ShownPreview:
 
 @dataclass(frozen=True)
 class Preview:
-    """Creates previews of open units, and drops them when the units are over."""
+    """Creates previews of open units, and drops them when the units are no longer open."""
 
     ledger: Ledger
     previews: Previews
 
     def show(self, unit_id: str) -> tuple[ShownPreview, ...]:
-        """Create or renew the preview of every dataset of an open unit.
+        """Create or replace the preview of every dataset of an open unit.
 
-        Days that have no passing evidence yet are shown as they are published; call it again for newer ones.
+        It shows days without passing evidence as they are published; call it again to include newer days.
 
         Raises:
             UnitError: there is no such unit, or it is not open.
@@ -68,18 +68,18 @@ class Preview:
         unit = self.ledger.unit(unit_id)
         if unit.state is not UnitState.open:
             raise UnitError(
-                f"unit {unit_id} is {unit.state.value}: there is nothing to preview, its datasets are what they are"
+                f"unit {unit_id} is {unit.state.value}: there is nothing to preview, only open units have previews"
             )
         return tuple(self._show(unit, name) for name in sorted(unit.targets))
 
     def drop(self, unit_id: str) -> tuple[str, ...]:
-        """Drop the previews of a unit; the datasets that had one."""
+        """Drop the previews of a unit; returns the datasets that had one."""
         own = tuple(sorted(name for name, unit in self.previews.shown().items() if unit == unit_id))
         self.previews.drop(own)
         return own
 
     def tidy(self) -> tuple[str, ...]:
-        """Drop the previews of units that are over, whose shadows are sealed or swept; the datasets that had one."""
+        """Drop previews of units that are not open: their shadows are sealed or swept. Returns the datasets that had one."""
         open_units = {unit.id for unit in self.ledger.units(states={UnitState.open})}
         over = tuple(sorted(name for name, unit in self.previews.shown().items() if unit not in open_units))
         self.previews.drop(over)
@@ -95,7 +95,7 @@ class Preview:
 
 
 def _shadows(evidence: Sequence[DayEvidence]) -> dict[str, list[dt.date]]:
-    """Where the days stand; a day without data stands nowhere, and its attempt may have no table at all."""
+    """Where the days are staged; leaves out days without data, because their attempt may have no table."""
     places: dict[str, list[dt.date]] = {}
     for found in evidence:
         if found.shadow_files:
@@ -105,10 +105,10 @@ def _shadows(evidence: Sequence[DayEvidence]) -> dict[str, list[dt.date]]:
 
 @dataclass(frozen=True)
 class DataReleases:
-    """Projects the ledger's releases into the table; the ledger stays the one that counts.
+    """Projects the ledger's releases into the table; the ledger remains the source of truth.
 
-    A row that says how its release stands is trusted in all else, because manifests are long and there are ever more of
-    them; a repair compares the `whole` table with them.
+    If a row has the current state of its release, its other columns are trusted too, because there are ever more
+    manifests and they are long. A repair compares the `whole` table with the manifests.
     """
 
     ledger: Ledger
@@ -117,16 +117,16 @@ class DataReleases:
     whole: bool = False
 
     def differing(self) -> tuple[str, ...]:
-        """Releases of which the table does not say what the ledger says; changes nothing."""
+        """Releases whose rows in the table differ from the ledger; changes nothing."""
         return differing(projection(self.ledger.releases()), self.table.read() or ())
 
     def refresh(self) -> bool:
-        """Write the table again if it differs from the ledger; whether it did.
+        """Write the table again if it differs from the ledger; returns whether it differed.
 
         Raises:
-            LedgerError: somebody else has been writing it for too long.
+            LedgerError: another process has been writing it for too long.
         """
-        # Read and written under one lock: an older reading must not come after a newer one.
+        # Reads and writes under one lock: an older state must not overwrite a newer one.
         with self.ledger.lock(DATA_RELEASES, self.wait):
             found, heads = self.table.read(), self.ledger.heads()
             trusted = () if self.whole else found or ()
@@ -145,11 +145,11 @@ Pair = tuple[Decimal | None, Decimal | None]
 
 @dataclass(frozen=True)
 class DayChange:
-    """What one release did to one day; rows are none where nobody counted them.
+    """What one release did to one day; rows are None if they were not counted.
 
-    `measures` holds every metric but the rows, before and after, as the release's evidence has them; it is empty where
-    the day's evidence has been replaced since. `settlements` is the rollback that had put the day on hold: this publication
-    has ended the hold, if nobody had lifted it before.
+    `measures` holds all metrics except the rows, before and after, from the release's evidence; it is empty if that
+    evidence has been replaced since. `settlements` is the rollback that had put the day on hold; this publication ended
+    the hold unless a user had lifted it earlier.
     """
 
     dataset: str
@@ -171,12 +171,12 @@ class DayChange:
 
 @dataclass(frozen=True)
 class History:
-    """Tells what happened to days, from the releases and the evidence behind them; reads only."""
+    """Shows what happened to days, from the releases and their evidence; reads only."""
 
     ledger: Ledger
 
     def of(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[DayChange, ...]:
-        """Every change of a dataset's days (of all unless some are named), the newest first, days in order."""
+        """Every change of a dataset's days (all unless some are named), newest first, days in order."""
         wanted = None if days is None else frozenset(days)
         records = self.ledger.releases(dataset)
         undone = taken_back(records)
@@ -206,7 +206,7 @@ def _change(record: ReleaseRecord, swap: DaySwap, evidence: Mapping[DatasetDay, 
     seen = found if found is not None and found.hash == swap.evidence else None
     back = manifest.kind is ReleaseKind.rollback
     if back and seen is not None and {f.path for f in swap.remove} != {f.path for f in seen.shadow_files}:
-        # Somebody had rewritten the day in between: nobody has measured what the rollback took away.
+        # The day was rewritten in between, so the rows that the rollback removed were never measured.
         seen = None
     return DayChange(
         dataset=manifest.dataset,
@@ -240,7 +240,7 @@ def _measures(evidence: DayEvidence, *, back: bool) -> dict[str, Pair]:
 
 @dataclass(frozen=True)
 class ReleasedVersion:
-    """The whole table as it was right after a release, and until when nothing cleans that version up."""
+    """The complete table as it was right after a release, and until when that version is kept."""
 
     release: str
     kind: ReleaseKind
@@ -252,22 +252,22 @@ class ReleasedVersion:
 
 @dataclass(frozen=True)
 class TimeTravel(OnWarehouse):
-    """Finds the version that a release made, for readers who want the table as it was then."""
+    """Finds the version of the table that a release made."""
 
     def to_release(self, dataset: str, release: str) -> ReleasedVersion:
-        """The version of a dataset's published table that a release (or a rollback) made; every file of it is there.
+        """The version of a dataset's published table that a release or rollback made; all its files exist.
 
         Raises:
             UnitError: there is no such release.
-            TimeTravelError: the release is another dataset's or was never committed, or its version has been cleaned up.
+            TimeTravelError: the release is of another dataset, was never committed, or its version has been cleaned up.
         """
         record = self.ledger.release(release)
         manifest, table = record.manifest, self.tables[dataset]
         if manifest.dataset != dataset:
             raise TimeTravelError(
-                f"release {release} is one of {manifest.dataset}, not of {dataset}; see: backfill releases {dataset}"
+                f"release {release} is of {manifest.dataset}, not of {dataset}; see: backfill releases {dataset}"
             )
-        # The log is the truth: the ledger may not have heard of a commit whose run died right after it.
+        # The log wins: a run may have died after its commit, before the ledger knew of it.
         version = table.committed(release)
         if version is None:
             raise TimeTravelError(
@@ -285,7 +285,7 @@ class TimeTravel(OnWarehouse):
         needed = [file for files in table.at(version).values() for file in files]
         if lost := table.missing_files(needed):
             raise TimeTravelError(
-                f"release {release}: version {version} of {dataset} can no longer be read whole, "
+                f"release {release}: version {version} of {dataset} can no longer be read completely, "
                 f"{len(lost)} of its {len(needed)} files have been cleaned up ({format_days({f.day for f in lost}, most=3)}); "
                 f"read the newest version, at: backfill path {dataset}"
             )

@@ -1,4 +1,4 @@
-"""Reconciling: the Delta log says which releases are true, and the ledger is made to agree."""
+"""Reconciles the ledger with the Delta log: the log says which releases are true, and the ledger is corrected."""
 
 from __future__ import annotations
 
@@ -18,74 +18,74 @@ from backfill_assets.warehouse import OnWarehouse
 
 
 class SettlementKind(StrEnum):
-    """What was done about a release."""
+    """What reconciling did with a release."""
 
     finalized = "finalized: its commit is in the Delta log"
     abandoned = "abandoned: it was never committed"
     undone = "undone: another dataset of its unit was never committed"
     rebuilt = "rebuilt from its manifest: the ledger had lost it"
     stuck = "left alone: half of its unit is committed, and that half was rewritten since; publish or discard the unit"
-    busy = "left alone: somebody is releasing right now"
-    projected = "written again: it was not what the ledger says"
+    busy = "left alone: another process is releasing right now"
+    projected = "written again: it did not match the ledger"
     forged = "left alone: its manifest is not the one that was committed"
 
     @property
     def left(self) -> bool:
-        """Whether nothing was done, and somebody has to look at it."""
+        """Whether nothing was done and a person has to look at it."""
         return self in {SettlementKind.stuck, SettlementKind.busy, SettlementKind.forged}
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """One thing that reconciling did, or left alone."""
+    """One release that reconciling settled or left alone."""
 
     release: str
     dataset: str
     kind: SettlementKind
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line of text."""
         return f"{self.release} ({self.dataset}) {self.kind.value}"
 
 
 _NO_WAIT = dt.timedelta(0)
 _LOOK = 8
-"""How many commits to look at first for the newest release; each further look takes this many times as many."""
+"""How many commits the search for the newest release reads first; each further round reads this many times more."""
 
 
 @dataclass(frozen=True)
 class Reconcile(OnWarehouse):
-    """Finishes or gives up what a crash left half-way; running it again changes nothing.
+    """Finishes or abandons releases that a crash left unfinished; running it again changes nothing.
 
-    A downstream is taken back before its upstream, as a publication does it.
+    It takes a downstream back before its upstream, as a publication does.
     """
 
     after: After = no_after
 
     def run(self, datasets: Collection[str] | None = None) -> tuple[Settlement, ...]:
-        """Settle what is left over and rebuild what the ledger has lost; for all datasets unless some are named.
+        """Settle unfinished releases and rebuild those that the ledger has lost; for all datasets unless some are named.
 
-        What a crash kept from being told of releases is told now, and the table `data_releases` is mended.
+        Reports the releases that a crash left unreported, and repairs the table `data_releases`.
         """
         names = tuple(self.tables if datasets is None else datasets)
         done = (*self.settle(names), *self._revive(names), *self.rebuild(names))
         records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
-        mended = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
-        return (*done, *([Settlement(DATA_RELEASES, "all datasets", SettlementKind.projected)] if mended else []))
+        repaired = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
+        return (*done, *([Settlement(DATA_RELEASES, "all datasets", SettlementKind.projected)] if repaired else []))
 
     def settle(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Settlement, ...]:
-        """Bring every intent to its end: finalized if it is in the log, undone if only half of its unit is, else abandoned.
+        """Settle every intent: finalized if it is in the log, undone if only half of its unit is, else abandoned.
 
-        An intent whose lock cannot be had within `wait` belongs to somebody who is at work.
+        If its lock is not free within `wait`, another process is working on the intent.
         """
-        return self._brought_to_an_end(self._groups(self._in_state(datasets, ReleaseState.intent)), wait)
+        return self._settled_groups(self._groups(self._in_state(datasets, ReleaseState.intent)), wait)
 
     @contextmanager
     def settled(self, datasets: Collection[str], locked: Collection[str], wait: dt.timedelta) -> Iterator[None]:
-        """Hold the publish locks of `locked` once all intents of `datasets` have come to their end.
+        """Settle all intents of `datasets`, then hold the publish locks of `locked`.
 
         Raises:
-            LedgerError: a lock cannot be had within `wait`; names its holder.
+            LedgerError: a lock is not free within `wait`; names its holder.
         """
         self.settle(datasets, wait)
         self._catch_up(datasets, wait)
@@ -93,22 +93,22 @@ class Reconcile(OnWarehouse):
             if not self._in_state(datasets, ReleaseState.intent):
                 yield
                 return
-        # Whoever held the locks died and left something, or nobody can settle it: what is done next will find out.
+        # The earlier holder of the locks died and left an intent, or it cannot be settled: the next step finds out.
         self.settle(datasets, wait)
         with publish_locks(self.ledger, locked, wait):
             yield
 
     def _catch_up(self, datasets: Collection[str], wait: dt.timedelta) -> None:
-        """Bring back what a ledger from a backup has lost, before anything comes after it: numbers order releases.
+        """Rebuild what a ledger restored from a backup has lost, before new releases follow: numbers order releases.
 
-        That is always the newest ones, so the newest release in the log tells. A history of thousands is not read each time.
+        Only the newest ones can be missing, so it is enough to look for the newest release of the log.
         """
         newest = {name: self._newest_release(self.tables[name]) for name in datasets}
         known = self.ledger.heads()
         self.rebuild([name for name, release in newest.items() if release and release not in known], wait)
 
     def _newest_release(self, table: PublishedTable) -> str:
-        """The newest release in a table's log; empty where it has none."""
+        """The newest release in a table's log; empty if there is none."""
         looked, commits = _LOOK, table.history(_LOOK)
         while not (found := next((c.release for c in commits if c.release), "")) and len(commits) == looked:
             looked *= _LOOK
@@ -116,20 +116,20 @@ class Reconcile(OnWarehouse):
         return found
 
     def _revive(self, datasets: Collection[str]) -> tuple[Settlement, ...]:
-        """Bring releases to their end that were given up, although they are in the log: of those the log is right."""
+        """Settle releases that were abandoned although they are in the log: the log wins."""
         records = [r for name in datasets for r in self.ledger.releases(name, states={ReleaseState.abandoned})]
-        return self._brought_to_an_end(self._groups(self._given_up_in_vain(records)), _NO_WAIT)
+        return self._settled_groups(self._groups(self._abandoned_but_committed(records)), _NO_WAIT)
 
-    def _given_up_in_vain(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
+    def _abandoned_but_committed(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
         return [r.manifest for r in records if r.state is ReleaseState.abandoned and self._in_log(r.manifest)]
 
     def _in_log(self, manifest: Manifest) -> bool:
         try:
             return self.tables[manifest.dataset].committed(manifest.release) is not None
         except PreconditionError:
-            return False  # a log that cannot be read is for the doctor, and keeps no other table from being mended
+            return False  # the doctor reports an unreadable log; it must not stop the repair of other tables
 
-    def _brought_to_an_end(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Settlement, ...]:
+    def _settled_groups(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Settlement, ...]:
         settlements: list[Settlement] = []
         for members in groups:
             names = {m.dataset for m in members}
@@ -146,9 +146,9 @@ class Reconcile(OnWarehouse):
         return tuple(settlements)
 
     def rebuild(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Settlement, ...]:
-        """Bring releases back that are committed and have a manifest, but that the ledger does not know.
+        """Rebuild releases that are committed and have a manifest, but are missing from the ledger.
 
-        Of a table whose lock cannot be had within `wait` none is brought back.
+        Skips a table whose lock is not free within `wait`.
         """
         settlements: list[Settlement] = []
         for name in datasets:
@@ -157,7 +157,7 @@ class Reconcile(OnWarehouse):
                 continue
             try:
                 with publish_locks(self.ledger, [name], wait):
-                    # Once more: what somebody was releasing just now has become known since.
+                    # Look again: the ledger may know a release by now that another process was just making.
                     settlements += self._rebuilt(name, self._unknown(name, lost))
             except LedgerError:
                 settlements += [Settlement(m.release, name, SettlementKind.busy) for m in lost]
@@ -174,38 +174,38 @@ class Reconcile(OnWarehouse):
         committed = [m for m in lost if m.release in versions]
         genuine = {m.release: m for m in committed if hashes.get(m.release, m.hash) == m.hash}
         if genuine:
-            # With the first one all later commits are brought to the disk.
+            # Syncing the first one to the disk also syncs all later commits.
             first = min(genuine, key=versions.__getitem__)
             self._keep(genuine[first], versions[first])
-        # Their numbers say what lies upon what from now on.
+        # Their new numbers say which release covers which from now on.
         for release in sorted(genuine, key=versions.__getitem__):
             self._bring_back(genuine[release], versions[release])
-        fates = {True: SettlementKind.rebuilt, False: SettlementKind.forged}
-        return [Settlement(m.release, name, fates[m.release in genuine]) for m in committed]
+        kinds = {True: SettlementKind.rebuilt, False: SettlementKind.forged}
+        return [Settlement(m.release, name, kinds[m.release in genuine]) for m in committed]
 
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]
 
     def _groups(self, members: Sequence[Manifest]) -> list[list[Manifest]]:
-        """Releases that stand and fall together, one publication of a unit, with at least one of the members in it."""
+        """The members grouped with the releases that succeed or fail with them: those of one publication of a unit."""
         groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
-        # Publications first, whatever the clocks say: taking half of one back completes the rollback that a crash left of it.
+        # Publications first, whatever the clocks say: taking half of one back also completes its unfinished rollback.
         oldest_first = list(reversed(members))
         for manifest in sorted(oldest_first, key=lambda m: m.kind is ReleaseKind.rollback):
             key = (manifest.unit, manifest.created_at, manifest.kind)
             if key not in groups:
-                whole = self.ledger.releases(unit=manifest.unit)
-                own = [r.manifest for r in whole if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
+                siblings = self.ledger.releases(unit=manifest.unit)
+                own = [r.manifest for r in siblings if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
                 rank = self.catalog.upstream_first({m.dataset for m in own})
                 groups[key] = sorted(own, key=lambda m: rank.index(m.dataset))
         return list(groups.values())
 
     def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Settlement]:
         manifests, begun = [r.manifest for r in records], any(r.state is ReleaseState.intent for r in records)
-        if not begun and not self._given_up_in_vain(records):
+        if not begun and not self._abandoned_but_committed(records):
             return []
         for manifest in manifests:
-            # What a power cut has left of a commit keeps the whole table from being read.
+            # Half a commit file, left by a power cut, makes the entire table unreadable.
             self.tables[manifest.dataset].set_aside_torn()
         versions = {m.release: self.tables[m.dataset].committed(m.release) for m in manifests}
         true = {release: version for release, version in versions.items() if version is not None}
@@ -218,14 +218,14 @@ class Reconcile(OnWarehouse):
             return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
         unit = unit_or_none(self.ledger, manifests[0].unit)
         if not begun and unit is not None and unit.state is not UnitState.open:
-            # It has been released anew since: what is left of the first time is for somebody to look at.
+            # The unit has been released again since: a person has to look at what is left of the first release.
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         try:
             finisher.take_back([m for m in manifests if m.release in true], manifests)
         except PreconditionError:
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
-        fates = {True: SettlementKind.undone, False: SettlementKind.abandoned}
-        return [Settlement(m.release, m.dataset, fates[m.release in true]) for m in manifests]
+        kinds = {True: SettlementKind.undone, False: SettlementKind.abandoned}
+        return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in manifests]
 
     def _finish(self, finisher: Finisher, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> None:
         if manifests[0].kind is ReleaseKind.publish:
@@ -236,7 +236,7 @@ class Reconcile(OnWarehouse):
             finisher.rollback(manifest, versions[manifest.release])
 
     def _keep(self, manifest: Manifest, version: int) -> None:
-        # What counts from now on must be on the disk: whoever committed it may have died before.
+        # A release that counts must be on the disk: the process that committed it may have died before it synced.
         self.tables[manifest.dataset].commit(manifest, version - 1)
 
     def _bring_back(self, manifest: Manifest, version: int) -> None:

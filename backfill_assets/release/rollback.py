@@ -1,4 +1,4 @@
-"""Undoes a release, day by day: the days go back to the files from before, in one commit."""
+"""Undoes a release day by day: the days return to their previous files in one commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Covered:
     days: tuple[dt.date, ...]
 
     def __str__(self) -> str:
-        """One line for people, with the way out."""
+        """One line of text with the remedy."""
         later = self.release
         return (
             f"{format_days(self.days)} show the later release {later.release} ({later.by}, {later.created_at:%Y-%m-%d %H:%M:%S} "
@@ -49,9 +49,9 @@ class Covered:
 class Proposal:
     """What a rollback would do.
 
-    `swaps` go back; `rewritten` days show what no release brought and go back only with consent (`consentable` holds
-    their swaps); `covered` days show later releases, each of which has to be rolled back first; `restored` days are as
-    they were before already; `missing` are files that would be needed and are gone.
+    `swaps` go back. `rewritten` days show data that no release brought; they go back only with consent (`consentable`
+    holds their swaps). `covered` days show later releases, which have to be rolled back first. `restored` days are
+    already as they were before the release. `missing` files are needed but gone.
     """
 
     record: ReleaseRecord
@@ -65,12 +65,12 @@ class Proposal:
     until: dt.datetime
 
     def chosen(self, consent: Days) -> tuple[DaySwap, ...]:
-        """What goes back if somebody consents to these rewritten days, in order."""
+        """The swaps that go back with consent to these rewritten days, in order."""
         agreed = (swap for swap in self.consentable if swap.day in consent)
         return tuple(sorted((*self.swaps, *agreed), key=lambda swap: swap.day))
 
     def left(self, consent: Days) -> tuple[dt.date, ...]:
-        """The days that would stay although the release brought them and they are not what they were before it."""
+        """The days of the release that a rollback would leave as they are, although they differ from before it."""
         here = {*self.rewritten, *(day for covered in self.covered for day in covered.days)}
         return tuple(sorted(here - days_of(self.chosen(consent))))
 
@@ -78,9 +78,9 @@ class Proposal:
 def later_releases(
     records: Sequence[ReleaseRecord], release: str, top: Mapping[dt.date, Manifest], days: Iterable[dt.date]
 ) -> tuple[Covered, ...]:
-    """Which of these days show a release that is later than this one, the latest first.
+    """Which of these days show a release later than this one, latest first.
 
-    `records` are all releases of the dataset, newest first, `top` says which of them each day shows.
+    `records` are all releases of the dataset, newest first; `top` says which of them each day shows.
     """
     names = [record.manifest.release for record in records]
     later, found = frozenset(names[: names.index(release)]), dict[str, list[dt.date]]()
@@ -99,7 +99,7 @@ def days_of(swaps: Sequence[DaySwap]) -> Days:
 def undoing(
     manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: Days | None = None
 ) -> tuple[DaySwap, ...]:
-    """Undo a release day by day: a day goes back only if its files are still the ones that the release brought.
+    """The swaps that undo a release: a day goes back only if it still has the files that the release added.
 
     `active` maps each day to the files that readers see now; `days` limits the rollback to some of the release's days.
     """
@@ -112,7 +112,7 @@ def undoing(
 
 @dataclass(frozen=True)
 class RolledBack:
-    """A rollback that was done: its own release, the one it undid, the days that went back and those left alone."""
+    """A completed rollback: its own release, the one it undid, the days that went back, and those left as they are."""
 
     release: str
     undoes: str
@@ -125,7 +125,7 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Rollback(OnWarehouse):
-    """Undoes releases, day by day, as long as they are restorable."""
+    """Undoes releases day by day while they are restorable."""
 
     wait: dt.timedelta = WAIT
     checkpoint: Checkpoint = no_checkpoint
@@ -136,8 +136,8 @@ class Rollback(OnWarehouse):
 
         Raises:
             UnitError: there is no such release.
-            RollbackError: the release cannot be rolled back any more, has not all of these days, or is not in the ledger as it
-                was committed.
+            RollbackError: the release can no longer be rolled back, does not have all of these days, or the ledger has
+                another manifest than the committed one.
         """
         record = self.ledger.release(release_id)
         manifest = record.manifest
@@ -167,13 +167,13 @@ class Rollback(OnWarehouse):
         return Proposal(record, version, swaps, left, consentable, covered, tuple(sorted(back)), missing, until)
 
     def refusals(self, proposal: Proposal, consent: Days = frozenset()) -> tuple[RollbackError, ...]:
-        """Everything that keeps a proposal from being executed with consent to these rewritten days; changes nothing."""
+        """Every reason why a proposal cannot be executed with consent to these rewritten days; changes nothing."""
         release, table = proposal.record.manifest.release, self.tables[proposal.record.manifest.dataset]
         found = [str(c) for c in proposal.covered if consent & set(c.days)]
         if mixed := consent & set(proposal.rewritten) - days_of(proposal.consentable):
             found.append(
-                f"{format_days(mixed)} still hold some of the files to restore together with others; "
-                "build these days anew instead"
+                f"{format_days(mixed)} hold some of the files to restore mixed with other files; "
+                "build these days again instead"
             )
         swaps = proposal.chosen(consent)
         if not swaps and not found:
@@ -182,33 +182,33 @@ class Rollback(OnWarehouse):
             names = ", ".join(f"{f.path} ({f.size} bytes)" for f in missing[:5])
             found.append(
                 f"{len(missing)} files to restore are gone or altered: {names}; "
-                f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days anew"
+                f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days again"
             )
         return tuple(RollbackError(f"release {release}: {text}") for text in found)
 
     def execute(
         self, release_id: str, reason: str, *, days: Days | None = None, consent_rewritten: Days = frozenset()
     ) -> RolledBack:
-        """Roll back a release, or some of its days; the days go on hold, so that live runs leave them alone.
+        """Roll back a release, or some of its days, and put the days on hold so that live runs leave them alone.
 
-        Days that somebody has rewritten since stay as they are unless `consent_rewritten` names them; those that show a
-        later release stay until that one is rolled back.
+        Days that were rewritten since stay as they are unless `consent_rewritten` names them. Days that show a later
+        release stay until that release is rolled back.
 
         Raises:
             UnitError: there is no such release.
-            RollbackError: nothing can be restored, files that are needed are gone, or there is consent to days that show a
-                later release; says which and why.
-            TableMovedError: somebody kept committing to the table all the while.
+            RollbackError: nothing can be restored, needed files are gone, or the consent names days that show a later
+                release; says which and why.
+            TableMovedError: other writers committed to the table during every attempt.
         """
         undone = self.ledger.release(release_id).manifest
         dataset = undone.dataset
         require_tables(self.tables, (dataset,))
-        # Whoever has rolled it back before may have died before that was told of.
-        if told := [r.manifest.release for r in self._undoings(undone)]:
-            self.after(told)
+        # An earlier rollback of it may have died before its follow-up.
+        if earlier := [r.manifest.release for r in self._undoings(undone)]:
+            self.after(earlier)
         reconcile = Reconcile(self.warehouse, self.after)
         unit = unit_or_none(self.ledger, undone.unit)
-        # Of a unit of several datasets one goes back after the other: only the last one sees that nothing of it is left.
+        # Datasets of one unit go back one after the other: only the last rollback sees that no day is left.
         together = {dataset, *(unit.targets if unit else ())}
         with reconcile.settled((dataset,), together, self.wait):
             done = in_rounds(lambda: self._execute(self.plan(release_id, days), reason, consent_rewritten))
@@ -261,16 +261,16 @@ class Rollback(OnWarehouse):
         reasons = []
         if proposal.restored:
             days = format_days(proposal.restored)
-            reasons.append(f"{days} are as they were before it already{self._undone(proposal)}")
+            reasons.append(f"{days} are already as they were before it{self._undone(proposal)}")
         if proposal.rewritten:
             days = format_days(proposal.rewritten)
             reasons.append(
-                f"{days} were rewritten since; to restore them all the same, consent to each of them (--include-rewritten)"
+                f"{days} were rewritten since; to restore them anyway, consent to each of them (--include-rewritten)"
             )
         return reasons + [str(covered) for covered in proposal.covered]
 
     def _undone(self, proposal: Proposal) -> str:
-        """Who has rolled this release back before, if anybody has."""
+        """The earlier rollback of this release, if there is one."""
         undoings = self._undoings(proposal.record.manifest)
         if not undoings:
             return ""
@@ -281,7 +281,7 @@ class Rollback(OnWarehouse):
 
     def _undoings(self, undone: Manifest) -> tuple[ReleaseRecord, ...]:
         """The finalized rollbacks of a release, newest first."""
-        # A rollback is of the unit of what it undoes, and a dataset has many more releases than a unit.
+        # A rollback belongs to the unit that it undoes, and a unit has far fewer releases than a dataset.
         found = self.ledger.releases(unit=undone.unit, states={ReleaseState.finalized})
         return tuple(r for r in found if r.manifest.undoes == undone.release)
 
@@ -295,7 +295,7 @@ class Rollback(OnWarehouse):
         if self.clock.now() >= until:
             raise RollbackError(
                 f"release {release} was restorable until {until:%Y-%m-%d %H:%M} UTC (retention.keep_for in dataset.yaml); "
-                "its files may be gone: build the days anew and publish them"
+                "its files may be gone: build the days again and publish them"
             )
         return until
 
@@ -304,14 +304,14 @@ class Rollback(OnWarehouse):
         if unit is not None and unit.state is UnitState.rolled_back:
             return f"publish its unit again instead: backfill publish {unit.id}"
         days = format_days(swap.day for swap in manifest.days)
-        return f"what it took back comes again by a new launch of {manifest.dataset} {days}"
+        return f"to publish these days again, launch {manifest.dataset} {days}"
 
 
 def _require_own_days(manifest: Manifest, days: Days | None) -> None:
     strange = (days or frozenset()) - days_of(manifest.days)
     if strange:
         raise RollbackError(
-            f"release {manifest.release} has not {manifest.dataset} {format_days(strange)}; "
+            f"release {manifest.release} does not have {manifest.dataset} {format_days(strange)}; "
             f"it has {format_days(s.day for s in manifest.days)}"
         )
 
@@ -320,8 +320,8 @@ def _require_committed(manifest: Manifest, table: PublishedTable) -> None:
     committed = next((c.manifest for c in table.history() if c.release == manifest.release), manifest.hash)
     if committed != manifest.hash:
         raise RollbackError(
-            f"release {manifest.release}: the ledger has another manifest ({manifest.hash[:16]}) than the one that was committed "
-            f"({committed[:16]}): somebody has altered it, and nothing is put back by it. Restore the ledger from a backup"
+            f"release {manifest.release}: its manifest in the ledger ({manifest.hash[:16]}) is not the one that was committed "
+            f"({committed[:16]}): it was altered, so it restores nothing. Restore the ledger from a backup"
         )
 
 

@@ -1,4 +1,4 @@
-"""The sweep: finds files under `_shadow/` that nobody needs, and removes them."""
+"""The sweep: finds files under `_shadow/` that are no longer needed, and deletes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from backfill_assets.release.finish import WAIT, publish_locks
 from backfill_assets.warehouse import OnWarehouse
 
 GRACE = dt.timedelta(hours=1)
-"""How old a file must be before the sweep looks at it."""
+"""The minimum age of a file before the sweep may delete it."""
 
 SIGNED_OFF = frozenset({Phase.closed, Phase.cleaned})
 """Phases of a campaign after its sign-off."""
@@ -35,14 +35,14 @@ _MOST_PATHS = 20
 
 @dataclass(frozen=True)
 class Swept:
-    """The files of one dataset that nobody needs, relative to the published table, and their size in bytes."""
+    """The files of one dataset that are not needed, relative to the published table, and their size in bytes."""
 
     dataset: str
     paths: tuple[str, ...]
     size: int
 
     def listed(self, what: str) -> str:
-        """For people: number and size of the files, `what` becomes of them, and the first paths, a line each."""
+        """Text: number and size of the files, `what` happens to them, and the first paths, one per line."""
         head = f"{self.dataset}: {number_of(len(self.paths), 'file')} ({shown_bytes(self.size)}) {what}"
         paths = [f"  {path}" for path in self.paths[:_MOST_PATHS]]
         more = [f"  … {len(self.paths) - _MOST_PATHS:,} more"] if len(self.paths) > _MOST_PATHS else []
@@ -51,7 +51,7 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep(OnWarehouse):
-    """Removes files that no reader, no release in its window, no open unit and no campaign before its sign-off needs.
+    """Deletes files that no reader, no release in its window, no open unit and no campaign before its sign-off needs.
 
     `over` are units of campaigns that count as signed off although they are not yet.
     """
@@ -61,11 +61,11 @@ class Sweep(OnWarehouse):
     over: frozenset[str] = frozenset()
 
     def plan(self, at: dt.datetime | None = None, but: Collection[str] = frozenset()) -> tuple[Swept, ...]:
-        """What a sweep would remove now, or at a later moment of what is there now, `but` some paths; removes nothing."""
+        """Existing files that a sweep would delete now, or `at` a later time, except the paths `but`; deletes nothing."""
         return tuple(self._decide(name, at or self.clock.now(), but) for name in sorted(self.tables))
 
     def execute(self) -> tuple[Swept, ...]:
-        """Remove what nobody needs; the publish lock is held while each dataset is decided on and swept.
+        """Delete what is not needed; holds the publish lock of each dataset while it decides and deletes.
 
         Raises:
             LedgerError: a release of one of the datasets takes too long.
@@ -79,11 +79,11 @@ class Sweep(OnWarehouse):
         return tuple(done)
 
     def _decide(self, name: str, now: dt.datetime, but: Collection[str] = frozenset()) -> Swept:
-        # Listed before anybody's needs are read: work that begins in between is not in the list.
+        # List files before reading what is needed: work that begins in between is not in the list.
         stored = [file for file in self.tables[name].stored_files() if file.path not in but]
         if not stored:
             return Swept(name, (), 0)
-        # Before the releases are read: a unit that is released in between is still in the list.
+        # Read before the releases: a unit that is released in between still counts as being worked on.
         at_work = tuple(self._folders_at_work(name))
         files = self._needed_files(name, now)
         folders = (*at_work, *_logs_of(files, stored))
@@ -95,12 +95,12 @@ class Sweep(OnWarehouse):
         return Swept(name, tuple(sorted(file.path for file in left)), sum(file.size for file in left))
 
     def _needed_files(self, name: str, now: dt.datetime) -> frozenset[str]:
-        """What readers see or may still read, and what releases within their windows brought or replaced."""
+        """Files that readers see or may still read, and files that releases within their windows added or replaced."""
         table, waiting = self.tables[name], self._waiting()
         window, records = table.keep_for + EXTRA, self.ledger.releases(name)
         kept = [r.manifest for r in records if _until(r, window, now, waiting) > now]
         active = {f.path for files in table.active().values() for f in files}
-        # Also what left the table otherwise (a compaction): readers may still be on the version before.
+        # Also files that left the table in other ways (a compaction): readers may still use the earlier version.
         recent = table.removed_since(now - window) - self._dated_ahead(table, records, now)
         return recent | active | {f.path for m in kept for f in (*m.added, *m.removed)}
 
@@ -110,12 +110,12 @@ class Sweep(OnWarehouse):
         yield from (f"{attempt.folder}/" for attempt in self.ledger.attempts(state=AttemptState.running))
 
     def _dated_ahead(self, table: PublishedTable, records: Sequence[ReleaseRecord], now: dt.datetime) -> frozenset[str]:
-        """Files that left the table in the future, by releases of which is known when they were made: their windows count."""
+        """Files removed with a date in the future by releases whose real time is known: their windows count instead."""
         known = {f.path for record in records if record.corrected for f in record.manifest.removed}
         return frozenset(known & table.removed_since(now + AHEAD)) if known else frozenset()
 
     def _waiting(self) -> frozenset[str]:
-        """Units of campaigns that nobody has signed off: their releases can be undone however old they are."""
+        """Units of campaigns without a sign-off: their releases can be undone at any age."""
         campaigns = self.ledger.campaigns()
         return frozenset(c.unit for c in campaigns if c.unit and c.phase not in SIGNED_OFF) - self.over
 
@@ -124,13 +124,13 @@ def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime, waitin
     if record.state is ReleaseState.abandoned:
         return now
     if record.since is None or record.manifest.unit in waiting:
-        # An intent may still turn out to be true.
+        # An intent may still turn out to be committed.
         return dt.datetime.max.replace(tzinfo=dt.UTC)
     return restorable_until(record.since, window)
 
 
 def _logs_of(kept: Iterable[str], stored: Sequence[StoredFile]) -> frozenset[str]:
-    """The logs of shadows of which files are kept: publishing them again compares their schema."""
+    """The logs of shadows that keep files: publishing these files again compares the schema."""
     shadows = {shadow_of(path) for path in kept if path.startswith(f"{SHADOW}/")}
     present = {shadow_of(f.path) for f in stored}
     return frozenset(f"{shadow}/{log}/" for shadow in shadows & present for log in (SEALED, LOG))

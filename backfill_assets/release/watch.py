@@ -1,4 +1,4 @@
-"""Figures of consumers before a release, right after it, and now."""
+"""Compares the figures of consumers before a release, right after it, and now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 @dataclass(frozen=True)
 class Watched:
-    """One figure of a consumer: before the release, right after it, and now; `drifted` beyond `tolerance` (a fraction)."""
+    """One figure of a consumer before the release, right after it, and now; `tolerance` is a fraction."""
 
     consumer: str
     figure: str
@@ -37,7 +37,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Moments:
-    """What the consumers get out of the table, by consumer: before a release, right after it, and now."""
+    """The figures that consumers read from the table, by consumer: before a release, right after it, and now."""
 
     before: Mapping[str, Figures]
     after: Mapping[str, Figures]
@@ -45,14 +45,14 @@ class Moments:
 
 
 def expects_change(contract: Contract) -> bool:
-    """Whether a contract says that any metric has to change."""
+    """Whether a contract expects any metric to change."""
     return any(change != UNCHANGED for clause in contract.clauses for change in clause.metrics.values())
 
 
 def watched(consumers: Mapping[str, Consumer], moments: Moments, *, change_expected: bool) -> tuple[Watched, ...]:
-    """Compare each figure of each consumer with what it should still be, in the order of `dataset.yaml`.
+    """Compare each figure of each consumer with what it should be now, in the order of `dataset.yaml`.
 
-    That is the figure right after the release where a change was expected, and otherwise the one from before it.
+    That is the figure right after the release if a change was expected, and otherwise the figure before it.
     """
     found = []
     for name, consumer in consumers.items():
@@ -66,9 +66,9 @@ def watched(consumers: Mapping[str, Consumer], moments: Moments, *, change_expec
 
 
 def drifts(should: Decimal | None, now: Decimal | None, tolerance: Decimal) -> bool:
-    """Whether a figure is further from what it should be than `tolerance`, a fraction of that; up to rounding.
+    """Whether a figure differs from what it should be by more than `tolerance`, a fraction of that; ignores rounding.
 
-    Nothing equals only nothing, and what is no number only itself.
+    A missing figure equals only a missing one; NaN and infinity equal only themselves.
     """
     if should is None or now is None or not should.is_finite() or not now.is_finite():
         same = should is now is None or (should is not None and now is not None and str(should) == str(now))
@@ -78,22 +78,22 @@ def drifts(should: Decimal | None, now: Decimal | None, tolerance: Decimal) -> b
 
 
 class ConsumerQueries(Protocol):
-    """The queries that a dataset's consumers run, on any version of its published table."""
+    """Runs the queries of a dataset's consumers on any version of its published table."""
 
     def figures(self, dataset: str, versions: Sequence[int], through: dt.date) -> Mapping[int, Mapping[str, Figures]]:
-        """By version and consumer the figures of its query, over the days up to `through`.
+        """The figures of each consumer's query over the days up to `through`, by version and consumer.
 
         Raises:
-            DatasetError: a query of dataset.yaml fails, or returns other than one row of numbers.
+            DatasetError: a query of dataset.yaml fails, or does not return one row of numbers.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ReleaseWatch:
-    """What became of a release: its consumers' figures over the days up to `through`, and how to undo it.
+    """How consumers' figures changed since a release, over the days up to `through`, and how to undo the release.
 
-    `rollback` is the ready command, and empty once the release cannot be undone: that is from `until` on.
+    `rollback` is the command to run; it is empty from `until` on, when the release can no longer be undone.
     """
 
     release: str
@@ -110,7 +110,7 @@ class ReleaseWatch:
         return tuple(w for w in self.figures if w.drifted)
 
     def __str__(self) -> str:
-        """What drifted and the way back, for people; one line where nothing did."""
+        """What drifted and how to undo the release; one line if nothing drifted."""
         if not self.drifted:
             return f"{self.release} ({self.dataset}): no consumer's figures have drifted"
         base = "after it" if self.change_expected else "before it"
@@ -122,13 +122,13 @@ class ReleaseWatch:
             for w in self.drifted
         ]
         undo = f"undo the release until {self.until:%Y-%m-%d %H:%M} UTC with: {self.rollback}"
-        gone = f"the release could be undone until {self.until:%Y-%m-%d %H:%M} UTC: build the days anew"
+        gone = f"the release could be undone until {self.until:%Y-%m-%d %H:%M} UTC: build the days again"
         return "\n".join([*lines, undo if self.rollback else gone])
 
 
 @dataclass(frozen=True)
 class WatchRelease(OnWarehouse):
-    """Compares consumers' figures around a release, and tells of those that have drifted; changes nothing."""
+    """Compares consumers' figures around a release and reports those that drifted; changes nothing."""
 
     queries: ConsumerQueries
     notify: Callable[[Campaign, Notice, str], object]
@@ -136,13 +136,13 @@ class WatchRelease(OnWarehouse):
     def watch(self, release_id: str) -> ReleaseWatch:
         """The figures of every consumer of the release's dataset, in the table as it was and as it is.
 
-        Days that came after the release are left out of all of them: they are no drift. If anything has drifted of a
-        campaign's release, whoever its specification names gets a notice with the command that undoes it.
+        Leaves out days after the release: they are no drift. If figures of a campaign's release drifted, the people in
+        its specification get a notice with the command that undoes it.
 
         Raises:
             UnitError: there is no such release, or it is a rollback.
-            DatasetError: the dataset lists no consumers, or a query of theirs fails.
-            TimeTravelError: the release was never committed, or files from before or after it have been cleaned up.
+            DatasetError: the dataset lists no consumers, or one of their queries fails.
+            TimeTravelError: the release was never committed, or its files or the earlier ones have been cleaned up.
         """
         record = self.ledger.release(release_id)
         manifest = record.manifest
@@ -176,7 +176,7 @@ class WatchRelease(OnWarehouse):
         loaded = self.datasets[name]
         if not loaded.dataset.consumers:
             raise DatasetError(
-                f"{loaded.folder / 'dataset.yaml'}: nobody is listed in consumers; name who reads {name}, with a query each"
+                f"{loaded.folder / 'dataset.yaml'}: consumers is empty; name who reads {name}, with a query for each"
             )
         return loaded
 
@@ -184,7 +184,7 @@ class WatchRelease(OnWarehouse):
         release = record.manifest.release
         if lost := table.missing_files(f for files in table.at(version).values() for f in files):
             raise TimeTravelError(
-                f"release {release}: version {version} of {record.manifest.dataset} can no longer be read whole "
+                f"release {release}: version {version} of {record.manifest.dataset} can no longer be read completely "
                 f"({format_days({f.day for f in lost}, most=3)} cleaned up), so there is nothing to compare with"
             )
 
@@ -192,7 +192,7 @@ class WatchRelease(OnWarehouse):
         try:
             return self.ledger.unit(record.manifest.unit).contract.of(record.manifest.dataset)
         except UnitError:
-            # A ledger that was rebuilt from manifests has no units.
+            # A ledger rebuilt from manifests has no units.
             return Contract()
 
 

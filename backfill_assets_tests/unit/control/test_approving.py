@@ -202,7 +202,7 @@ def test_a_release_that_was_rewritten_in_the_ledger_is_not_rolled_back_by_it(cam
         "DROP TRIGGER releases_refuses_update",
         'UPDATE releases SET manifest = replace(manifest, \'"by":"ada"\', \'"by":"eve"\')',
     )
-    with pytest.raises(RollbackError, match=r"the ledger has another manifest .* Restore the ledger from a backup"):
+    with pytest.raises(RollbackError, match=r"its manifest in the ledger .* Restore the ledger from a backup"):
         campaigns.campaign_rollback().execute(release, "wrong")
     observed = [str(found) for found in campaigns.doctor().examine()]
     assert any(f"the manifest of release {release} in the ledger is not the one" in line for line in observed)

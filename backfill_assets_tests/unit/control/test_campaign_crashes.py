@@ -266,7 +266,7 @@ def said_once_more(observed: Observed, world: World, order: Order) -> None:
     except ApprovalError as error:
         assert "is already approved" in str(error)  # noqa: PT017  # only some of the deaths end so
     except RollbackError as error:
-        assert "are as they were before it already" in str(error)  # noqa: PT017  # the same
+        assert "are already as they were before it" in str(error)  # noqa: PT017  # the same
     repaired(world)
 
 

@@ -213,7 +213,7 @@ def test_whoever_rolls_back_second_is_told_who_was_first(campaigns: World) -> No
     release = campaigns.release().publish(NAME).outcome.releases["sales"]
     first = campaigns.campaign_rollback("carl").execute(release, "wrong totals")
     with pytest.raises(
-        RollbackError, match=rf"before it already \({first.release}, rolled back by carl at 2026-.* UTC: wrong totals\)"
+        RollbackError, match=rf"before it \({first.release}, rolled back by carl at 2026-.* UTC: wrong totals\)"
     ):
         campaigns.campaign_rollback("dora").execute(release, "wrong totals, too")
 

@@ -66,7 +66,7 @@ def assert_one_command_goes_on(world: World, command: str, unit: str) -> tuple[o
     try:
         answer: object = type(say(world, command, unit)).__name__
     except RollbackError as error:
-        assert "are as they were before it already" in str(error)  # noqa: PT017  # only where the fault came late
+        assert "are already as they were before it" in str(error)  # noqa: PT017  # only where the fault came late
         answer = "done already"
     assert world.content() == (NEW if command == "publish" else OLD)
     assert world.doctor().examine() == ()

@@ -122,7 +122,7 @@ def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
     if command == "publish":
         assert isinstance(world.publisher().release(unit), AlreadyReleased)
     else:
-        with pytest.raises(BackfillError, match="are as they were before it already"):
+        with pytest.raises(BackfillError, match="are already as they were before it"):
             world.rollback().execute(published(world, unit), "no")
     assert world.content() == (NEW if command == "publish" else OLD)
     assert world.doctor().examine() == ()

@@ -86,5 +86,5 @@ def test_nothing_to_roll_back_and_days_that_need_consent_are_refusals(house: Hou
     house.application.rollback.execute(second, "no", consent_rewritten=frozenset(DAYS))
     code, said = tried(second)
     assert code == 1
-    assert "are as they were before it already" in refused(second)
+    assert "are already as they were before it" in refused(second)
     assert refused(second) in said

@@ -64,7 +64,7 @@ def test_a_release_of_another_dataset_is_refused_by_its_name(tmp_path: Path) -> 
     world = World(tmp_path, ("sales", "stock"))
     release = world.released({day(0): [1]}, "stock")
     world.released({day(0): [1]}, "sales")
-    with pytest.raises(TimeTravelError, match=f"release {release} is one of stock, not of sales"):
+    with pytest.raises(TimeTravelError, match=f"release {release} is of stock, not of sales"):
         travel(world).to_release("sales", release)
     world.close()
 

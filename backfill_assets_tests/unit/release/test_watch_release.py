@@ -118,12 +118,12 @@ def test_after_the_window_there_is_no_way_back_to_offer(campaigns: World) -> Non
     campaigns.clock.advance(dt.timedelta(days=30))
     seen = watcher(campaigns).watch(release)
     assert seen.rollback == ""
-    assert "could be undone until 2026-03-31 12:00 UTC: build the days anew" in str(seen)
+    assert "could be undone until 2026-03-31 12:00 UTC: build the days again" in str(seen)
 
 
 def test_a_dataset_without_consumers_says_where_to_list_them(campaigns: World) -> None:
     release = corrected(campaigns)
-    with pytest.raises(DatasetError, match=r"dataset\.yaml: nobody is listed in consumers"):
+    with pytest.raises(DatasetError, match=r"dataset\.yaml: consumers is empty"):
         watcher(campaigns, {}).watch(release)
 
 
@@ -139,5 +139,5 @@ def test_files_that_were_cleaned_up_leave_nothing_to_compare_with(campaigns: Wor
     release = corrected(campaigns)
     gone = campaigns.ledger.release(release).manifest.removed[0]
     (campaigns.homes["sales"] / gone.path).unlink()
-    with pytest.raises(TimeTravelError, match=r"can no longer be read whole \(2026-01-01 cleaned up\)"):
+    with pytest.raises(TimeTravelError, match=r"can no longer be read completely \(2026-01-01 cleaned up\)"):
         watcher(campaigns).watch(release)

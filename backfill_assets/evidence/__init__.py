@@ -1,1 +1,1 @@
-"""Where building and releasing meet: what a day rests on, and what a unit is missing."""
+"""Connects building and releasing: what the evidence of a day is based on, and what a unit is missing."""

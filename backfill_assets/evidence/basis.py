@@ -1,4 +1,4 @@
-"""What the evidence of a day rests on, now: its inputs, where upstream days stand, and what is published, by content."""
+"""What the evidence of a day is based on now: its inputs, its upstream days, and the published content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 
 def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
-    """The release whose state each day should show: the newest one that has not been rolled back for that day.
+    """The release that each day should show: the newest one that has not been rolled back for that day.
 
     `records` are all releases of one dataset, newest first.
     """
@@ -47,7 +47,7 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
             if manifest.kind is ReleaseKind.publish:
                 stack.append(manifest)
             elif manifest.undoes in names:
-                # Whatever a ledger holds on top of it went with it.
+                # The rollback also removes all releases on top of the undone one.
                 del stack[names.index(manifest.undoes) :]
     return {day: stack[-1] for day, stack in stacks.items() if stack}
 
@@ -55,16 +55,16 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
 def published_among(
     ledger: Ledger, table: PublishedTable, dataset: str, days: Collection[dt.date]
 ) -> frozenset[dt.date]:
-    """Those of the days that are published: readers see rows of them, or a release said that they have none."""
+    """The days that are published: readers see rows of them, or a release states that they have none."""
     active = table.active(days) if days and table.exists() else {}
     filled = frozenset(day for day, files in active.items() if files)
     rest = frozenset(days) - filled
-    # Manifests of long histories are big: they are read only for days without a file.
+    # Manifests of long histories are big, so they are read only for days without a file.
     return filled | (rest & effective(ledger.releases(dataset)).keys() if rest else frozenset())
 
 
 class ContentFingerprints(Protocol):
-    """Reads content when a layout moved: only changed content makes evidence stale."""
+    """Reads content when the layout of files changed: only changed content makes evidence stale."""
 
     def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Order-independent fingerprints of the published days, as in `Side.fingerprint`."""
@@ -76,30 +76,30 @@ _Files = Mapping[dt.date, tuple[DataFile, ...]]
 
 @dataclass(frozen=True)
 class Contents(OnWarehouse):
-    """Finds the content of published days: empty for a day without files.
+    """Finds the content of published days; it is empty for a day without files.
 
-    Without `fingerprints` nothing is ever read: files that nobody measured only equal themselves.
+    Without `fingerprints`, no rows are read: files that were never measured equal only themselves.
     """
 
     fingerprints: ContentFingerprints | None = None
 
     def of(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
-        """The contents as they are; files that nobody has measured are read once, and remembered."""
-        known, unknown = self._looked(name, days)
+        """The actual contents; files that were never measured are read once, and the result is stored."""
+        known, unknown = self._known_and_unknown(name, days)
         if unknown and self.fingerprints is not None:
             known |= self._measured(name, unknown, self.fingerprints)
-        return _told(days, known, unknown)
+        return _by_day(days, known, unknown)
 
     def supposed(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
-        """The same without reading any rows: unmeasured files with as many rows as were released count as what was released."""
-        known, unknown = self._looked(name, days)
+        """The same without reading rows: unmeasured files count as the released content if they have as many rows."""
+        known, unknown = self._known_and_unknown(name, days)
         released = self._released(name, unknown)
         alike = {day: files for day, files in released.items() if _rows(files) == _rows(unknown[day]) is not None}
         known |= self._known(name, alike)
-        return _told(days, known, unknown)
+        return _by_day(days, known, unknown)
 
-    def _looked(self, name: str, days: Collection[dt.date]) -> tuple[dict[dt.date, Content], _Files]:
-        """The contents that are known, and the files of days that nobody has measured."""
+    def _known_and_unknown(self, name: str, days: Collection[dt.date]) -> tuple[dict[dt.date, Content], _Files]:
+        """The known contents, and the files of days that were never measured."""
         active = self._active(name, days)
         known = self._known(name, active)
         return known, {day: files for day, files in active.items() if day not in known}
@@ -107,7 +107,7 @@ class Contents(OnWarehouse):
     def _measured(self, name: str, unknown: _Files, fingerprints: ContentFingerprints) -> dict[dt.date, Content]:
         before = self._known(name, self._released(name, unknown))
         found = fingerprints.of(name, tuple(unknown))
-        # Read after the files were listed: where these have moved since, nobody knows which ones were read.
+        # List the files again after the reading: if they changed, it is unknown which ones were read.
         still = self._active(name, unknown)
         measured = {
             day: before[day]
@@ -128,7 +128,7 @@ class Contents(OnWarehouse):
         return dict(self.ledger.contents(name, {day: layout_digest(own) for day, own in files.items()}))
 
     def _released(self, name: str, days: Collection[dt.date]) -> _Files:
-        """The files that the release behind each of these days brought."""
+        """The files that the release behind each of these days added."""
         if not days:
             return {}
         standing = effective(self.ledger.releases(name))
@@ -146,43 +146,43 @@ def _rows(files: Collection[DataFile]) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _told(days: Collection[dt.date], known: Mapping[dt.date, Content], unknown: _Files) -> dict[dt.date, str]:
+def _by_day(days: Collection[dt.date], known: Mapping[dt.date, Content], unknown: _Files) -> dict[dt.date, str]:
     unlike_all = {day: f"files {layout_digest(files)}" for day, files in unknown.items()}
     return dict.fromkeys(days, "") | unlike_all | {day: content.fingerprint for day, content in known.items()}
 
 
 PUBLISHED: Final = ""
-"""The place of days that are read from the published table; all other places are shadow folders."""
+"""The place of days that are read from the published table. All other places are shadow folders."""
 
 
 @dataclass(frozen=True)
 class UpstreamDays:
-    """Days of an upstream by the place where they stand: a shadow's folder below its published table, or `PUBLISHED`."""
+    """Days of an upstream by place: the folder of a shadow below its published table, or `PUBLISHED`."""
 
     loaded: LoadedDataset
     places: Mapping[str, tuple[dt.date, ...]]
 
 
 class BasisNow(Protocol):
-    """What evidence would rest on if it were taken now."""
+    """What new evidence would be based on now."""
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Digest of what each day would be built from now."""
+        """Digest of the inputs that each day would be built from now."""
         ...
 
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.
 
-        Days of an upstream that the unit holds count as the unit has built them, all others as they are published.
+        Upstream days that the unit holds count as the unit built them, all others as they are published.
         """
         ...
 
     def code(self, dataset: str) -> str:
-        """The code version of the dataset now."""
+        """The current code version of the dataset."""
         ...
 
     def checks(self, dataset: str) -> tuple[str, ...]:
-        """Names of the checks of which a release demands a verdict."""
+        """Names of the checks whose verdicts a release requires."""
         ...
 
 
@@ -197,15 +197,15 @@ class CurrentBasis(OnWarehouse):
     fingerprints: ContentFingerprints | None = None
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Digest of what each day's fact would be built from now."""
+        """Digest of the inputs that the fact of each day would be built from now."""
         return self._digests(dataset, days, lookback=True)
 
     def staged_inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Digest of what each staged day would be built from now."""
+        """Digest of the inputs that each staged day would be built from now."""
         return self._digests(dataset, days, lookback=False)
 
     def to_stage(self, dataset: str, days: Collection[dt.date]) -> tuple[Mapping[dt.date, str], tuple[Delivery, ...]]:
-        """What days are to be staged from, by one look at the ledger: digests as `staged_inputs`, and the deliveries in force."""
+        """The inputs of staged days in one read of the ledger: digests as `staged_inputs`, deliveries in force."""
         known = self._known(dataset, self.datasets[dataset].dataset.delivery_days(tuple(sorted(days))))
         return self._digests_of(dataset, days, known, lookback=False), tuple(d for own in known.values() for d in own)
 
@@ -215,21 +215,20 @@ class CurrentBasis(OnWarehouse):
         return tuple(d for own in self._known(dataset, window).values() for d in own)
 
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:
-        """The deliveries that each day's fact would be built from now, as `origins` names them."""
+        """The deliveries that the fact of each day would be built from now, as `origins` names them."""
         found = self.datasets[dataset].dataset
         known = self._known(dataset, found.fact_delivery_days(tuple(days)))
         return {day: origins(found, day, known) for day in days}
 
     def came_and_went(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
-        """The deliveries behind each day that its published content was not built from, and those that it names and count no more.
+        """By day: deliveries in force that are missing in its published content, and those in it that no longer count.
 
-        Days lack where it is not known what they were built from. Deliveries of days that a day looks back at are left out: they
-        have no row of the day.
+        Leaves out days of unknown origin, and deliveries of days that a day looks back at: they have no row of it.
         """
         found = self.datasets[dataset].dataset
         if found.source is None or not days:
             return {}, {}
-        # Where somebody else has written the files, such as a compaction, it is found out which content they have.
+        # Another writer, such as a compaction, may have written the files: this finds out which content they have.
         self._published.of(dataset, days)
         contents = self._known_contents(dataset, days)
         built = {day: set(one.deliveries) for day, one in contents.items() if one.deliveries is not None}
@@ -246,12 +245,12 @@ class CurrentBasis(OnWarehouse):
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.
 
-        Content, not files: an upstream that was compacted, or built again with the same result, moves nothing.
+        It covers content, not files: compacting an upstream, or building it again with an equal result, is no change.
         """
         return self._upstream(dataset, days, lambda name, wanted: self._contents(name, wanted, unit))
 
     def upstream_moved(self, dataset: str, built: Mapping[dt.date, str]) -> frozenset[dt.date]:
-        """The days of which the published content was built from other upstream content than that of these digests."""
+        """The days whose published content was built from upstream content with other digests than these."""
         if not self.datasets[dataset].dataset.upstream or not built:
             return frozenset()
         contents = self._known_contents(dataset, built)
@@ -263,7 +262,7 @@ class CurrentBasis(OnWarehouse):
         return self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
 
     def supposed_upstream(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """The same of what is published, without reading a row, for looks that must be quick; see `Contents.supposed`."""
+        """The same for the published upstreams, without reading rows, for quick checks; see `Contents.supposed`."""
         return self._upstream(dataset, days, self._published.supposed)
 
     def _upstream(self, dataset: str, days: Collection[dt.date], contents_of: _ContentsOf) -> Mapping[dt.date, str]:
@@ -278,7 +277,7 @@ class CurrentBasis(OnWarehouse):
         return self.datasets[dataset].code_version
 
     def checks(self, dataset: str) -> tuple[str, ...]:
-        """Names of the checks that a release demands a verdict of."""
+        """Names of the checks whose verdicts a release requires."""
         return tuple(check.name for check in checks_of(self.datasets[dataset].dataset))
 
     def _contents(self, name: str, days: tuple[dt.date, ...], unit: Unit | None) -> Mapping[dt.date, str]:
@@ -286,7 +285,7 @@ class CurrentBasis(OnWarehouse):
         own = tuple(day for day in days if day in held)
         built = self.ledger.evidence(unit.id, name, own) if unit is not None and own else {}
         contents = dict.fromkeys(own, "not built yet")
-        # Evidence without verdicts has no fingerprint yet: whatever was built from it would have to be built again.
+        # Evidence without verdicts has no fingerprint yet: days built from it would have to be built again.
         contents |= {day: e.measured.shadow.fingerprint for (_, day), e in built.items() if e.verdicts}
         return contents | self._published.of(name, tuple(day for day in days if day not in held))
 
@@ -304,7 +303,7 @@ class CurrentBasis(OnWarehouse):
     ) -> Mapping[dt.date, str]:
         loaded, wanted = self.datasets[name], tuple(sorted(days))
         dataset = loaded.dataset
-        # No staged row depends on a golden source; without one, digests are what they always were.
+        # Staged rows do not depend on golden sources; datasets without one keep their existing digests.
         golden = golden_fingerprints(loaded, self.layout, wanted) if lookback else {}
         references = reference_fingerprints(loaded, self.layout)
         digest_of = fact_inputs if lookback else staged_inputs

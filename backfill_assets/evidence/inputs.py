@@ -28,16 +28,16 @@ from backfill_assets.storage.layout import Layout, is_file
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
 _WEEK: Final = 7
-"""For so many days before its own a delivery is looked for that had the same content."""
+"""How many earlier days are searched for a delivery with the same content."""
 
 
 def force_by_day(dataset: Dataset, known: Iterable[Delivery]) -> Deliveries:
-    """The deliveries in force by their day; `known` are all of these days, as the ledger has them."""
+    """The deliveries in force by day; `known` are all deliveries of these days in the ledger."""
     return by_delivery_day(in_force(dataset, known))
 
 
 def by_delivery_day(deliveries: Iterable[Delivery]) -> Deliveries:
-    """Group deliveries by their day, so that ten thousand days can be looked up one by one."""
+    """Group deliveries by day, so that each of ten thousand days is found quickly."""
     grouped: dict[dt.date, list[Delivery]] = {}
     for delivery in deliveries:
         grouped.setdefault(delivery.day, []).append(delivery)
@@ -54,10 +54,10 @@ def _oldest_first(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
 
 
 def staged_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str]) -> str:
-    """Digest of what one staged day is built from; `references` maps reference names to fingerprints.
+    """Digest of the inputs of one staged day; `references` maps reference names to fingerprints.
 
-    Of `deliveries`, those in force, all counts that a model can see: also their numbers, when they were delivered, and how
-    they were read.
+    `deliveries` are those in force. The digest covers all that a model can see of them: also their numbers, delivery
+    times and how they were read.
     """
     own = [
         [*_content(d), d.order, d.delivered_at.isoformat(), d.reading] for d in deliveries_of(dataset, day, deliveries)
@@ -66,17 +66,17 @@ def staged_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, refere
 
 
 def fact_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str]) -> str:
-    """Digest of what one day of the fact is built from: its own staged inputs and those of the days it looks back at."""
+    """Digest of the inputs of one day of the fact: its own staged inputs and those of the days it looks back at."""
     return digest([staged_inputs(dataset, d, deliveries, references) for d in dataset.with_lookback((day,))])
 
 
 def origin(delivery: Delivery) -> str:
-    """A delivery as contents name it: a digest of its path and its content, and of how often it was read again."""
+    """The name of a delivery in contents: a digest of its path, its content, and how often it was read again."""
     return digest(_content(delivery))[:16]
 
 
 def origins_ever(delivery: Delivery) -> frozenset[str]:
-    """How contents may name a delivery, however often it had been read by then: the same bytes are no other delivery."""
+    """All names of a delivery in contents, one for each time it was read: the same bytes are the same delivery."""
     return frozenset(origin(replace(delivery, landings=n)) for n in range(1, max(delivery.landings, 1) + 1))
 
 
@@ -86,21 +86,21 @@ def _content(delivery: Delivery) -> list[str | int]:
 
 
 def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str, ...]:
-    """The deliveries that one day of the fact is built from, oldest first, those of the days it looks back at included.
+    """The deliveries that one day of the fact is built from, with those of the days it looks back at, oldest first.
 
-    What came or went later can be told by them without comparing times.
+    They show what came or went later, without comparing times.
     """
     behind = _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
     return tuple(dict.fromkeys(origin(d) for d in behind))
 
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
-    """The delivery days of which raw has fewer `rows` than were landed, such as after a backup of it was restored."""
+    """The delivery days for which raw has fewer `rows` than were landed, such as after a restore of raw."""
     return frozenset(day for day, known in _rows_landed(deliveries).items() if rows.get(day, 0) < known)
 
 
 def surplus_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
-    """The delivery days of which raw has more `rows` than were landed, such as after a backup of the ledger was restored."""
+    """The delivery days for which raw has more `rows` than were landed, such as after a restore of the ledger."""
     landed = _rows_landed(deliveries)
     return frozenset(day for day, found in rows.items() if found > landed[day])
 
@@ -113,7 +113,7 @@ def _rows_landed(deliveries: Iterable[Delivery]) -> Counter[dt.date]:
 
 
 def week_before(day: dt.date) -> tuple[dt.date, ...]:
-    """The days with whose deliveries those of a day are compared: a stale export comes again under the next day's name."""
+    """The days whose deliveries are compared with those of `day`: a stale export may come again as the next day's."""
     return day_range(day - _WEEK * ONE_DAY, day - ONE_DAY)
 
 
@@ -124,10 +124,10 @@ def source_state(
     staged: Mapping[dt.date, StagedDay],
     gone: Collection[Place] = (),
 ) -> SourceState:
-    """What was delivered for one business day and for those that it looks back at, for the checks.
+    """What was delivered for one business day and the days that it looks back at, for the checks.
 
-    `deliveries` are those in force, of the week before the day as well: what was superseded or withdrawn is judged by nobody.
-    `gone` are the places of those whose file is not among the sources any more.
+    `deliveries` are those in force, also of the week before the day: no check judges superseded or withdrawn ones.
+    `gone` are the places of deliveries whose file is no longer among the sources.
     """
     own, read = deliveries.get(day, ()), deliveries_of(dataset, day, deliveries)
     before = (d for d in dataset.with_lookback((day,)) if d != day)
@@ -149,7 +149,7 @@ def source_state(
 
 
 def _identical(deliveries: Iterable[Delivery]) -> tuple[SameContent, ...]:
-    """Files of equal content under several names, among deliveries in force."""
+    """Files with equal content under several names, among deliveries in force."""
     alike: dict[str, list[Delivery]] = {}
     for delivery in deliveries:
         if delivery.rows:
@@ -168,10 +168,10 @@ def _source_day(
 
 
 def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
-    """SHA-256 of every reference file by the reference's name; needs no Spark.
+    """SHA-256 of every reference file by the name of the reference; needs no Spark.
 
     Raises:
-        SourceError: a file is missing, or vanishes meanwhile.
+        SourceError: a file is missing, or disappears during the reading.
     """
     return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in loaded.dataset.references}
 
@@ -201,13 +201,13 @@ def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
 def golden_fingerprints(
     loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
 ) -> Mapping[dt.date, Mapping[str, str]]:
-    """By day what every golden file and table holds for it, as `golden:<name>`, hex SHA-256; needs no Spark.
+    """Fingerprints (hex SHA-256) of every golden file and table by day, as `golden:<name>`; needs no Spark.
 
-    Of a file it is the content, of a table the names of its files: the day's own where the table is partitioned by day
-    and read without a query, otherwise all of them. A commit that leaves these files alone moves nothing.
+    For a file it covers the content, for a table the names of its files: the day's own if the table is partitioned by
+    day and read without a query, otherwise all of them. A commit that leaves these files alone changes nothing.
 
     Raises:
-        SourceError: a file or table is missing, vanishes meanwhile, or is none.
+        SourceError: a file or table is missing, disappears during the reading, or is no Delta table.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[dt.date, dict[str, str]] = {day: {} for day in days}
@@ -219,14 +219,14 @@ def golden_fingerprints(
             with read_from(f"the file of golden source {name}"):
                 held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(place))
         else:
-            # A query may make anything of a day out of other days.
+            # A query may compute a day from other days.
             column = loaded.dataset.partition_column if golden.sql is None else ""
             try:
                 held = held_by_day(place, column, days)
             except (DeltaError, OSError, ValueError) as error:
                 raise SourceError(
-                    f"{golden_key(loaded, name)}: {golden.table} is no whole Delta table: {in_one_line(error)}; "
-                    "see that it is delivered whole"
+                    f"{golden_key(loaded, name)}: {golden.table} is not a complete Delta table: {in_one_line(error)}; "
+                    "deliver it completely"
                 ) from error
         for day in days:
             found[day][f"golden:{name}"] = held[day]
@@ -234,7 +234,7 @@ def golden_fingerprints(
 
 
 def golden_key(loaded: LoadedDataset, name: str, *path: str) -> str:
-    """Where a golden source is declared, for messages: the file and the key."""
+    """The file and key that declare a golden source, for messages."""
     return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('golden', name, *path))}"
 
 

@@ -1,4 +1,4 @@
-"""What a live run has to do: days that were not built from all that was delivered, and gaps: due days that were never published."""
+"""Finds the work of a live run: days built without all deliveries, and gaps, which are due days never published."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from backfill_assets.warehouse import OnWarehouse
 def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
     """The due days that are missing among these published days, from the first one on.
 
-    Where the history grows, up to the newest day that the daily pipeline takes at an aware moment; otherwise up to the newest
-    published one: how far a closed history is to be filled, nobody has said.
+    For a growing history, up to the newest day that the daily pipeline takes at `now` (aware). For a closed history, up
+    to the newest published day, because it is not specified how far to fill it.
     """
     if not days:
         return ()
@@ -39,18 +39,18 @@ _Active = Mapping[dt.date, Sequence[DataFile]]
 _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
 _OVER: Final = frozenset({UnitState.published, UnitState.rolled_back, UnitState.discarded})
 _PATIENCE: Final = dt.timedelta(minutes=10)
-"""For so long after `live.at` a day is left to the daily schedule."""
+"""How long after `live.at` a day is left to the daily schedule."""
 
 
 @dataclass(frozen=True)
 class LateDay:
-    """A published day that was built from other deliveries than those that count now, or a `gap`: a due day without content.
+    """A published day whose deliveries changed since it was built, or a `gap`: a due day without content.
 
-    Some deliveries came, or were superseded or withdrawn. `files` are those that have not landed yet; none if another day's
-    run has landed all. `deliveries` is a digest of all files behind the day, landed or not, of what is published, and of the
-    units that have held it: it stays the same until something else comes or goes, or until a claim or a hold has ended.
-    `waits_for` says what keeps a live run from working on the day: an open unit's claim, or a hold, in any dataset of its
-    release group; empty if nothing does. The unit of an earlier live run of the same day does not: another one goes on with it.
+    Deliveries came, or were superseded or withdrawn. `files` are those that have not landed yet; empty if the run of
+    another day has landed all. `deliveries` is a digest of all files behind the day, landed or not, the published
+    files, and the units that have held the day: it changes only when one of them comes or goes, or a claim or hold ends.
+    `waits_for` says what keeps a live run from working on the day: a claim of an open unit, or a hold, in any dataset
+    of its release group; empty if nothing does. The unit of an earlier live run of the day does not: it is resumed.
     """
 
     dataset: str
@@ -63,7 +63,7 @@ class LateDay:
 
 @dataclass(frozen=True)
 class LateDeliveries(OnWarehouse):
-    """Looks for late deliveries and gaps in the days that a dataset watches; reads files and the ledger, lands nothing."""
+    """Finds late deliveries and gaps in the days that a dataset watches; reads files and the ledger, lands nothing."""
 
     def of(self, name: str) -> tuple[LateDay, ...]:
         """The late days and the gaps of one dataset; none before its first release, and none without a source."""
@@ -82,7 +82,7 @@ class LateDeliveries(OnWarehouse):
         new = self._new(loaded, dataset.fact_delivery_days(looked_at), landed)
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
         late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
-        # What may be empty lacks nothing; of all others the file of the day itself has to be there.
+        # A dataset whose days may be empty needs no file; for all others the day's own file has to be there.
         empty = dataset.landing.on_missing is OnMissing.pass_
         gaps = {day for day in unpublished if empty or known.get(day) or new.get(day)}
         shown = published_among(self.ledger, table, name, late | gaps)
@@ -99,10 +99,10 @@ class LateDeliveries(OnWarehouse):
         )  # fmt: skip
 
     def _unpublished(self, name: str, published: Collection[dt.date]) -> Days:
-        """The days without a file that the daily schedule has taken: from the first published day on, as far back as is watched."""
+        """Watched days without a file that the daily schedule has already taken, from the first published day on."""
         dataset = self.datasets[name].dataset
         if dataset.end is not None:
-            # A closed history has no schedule: it is for backfills to complete it.
+            # A closed history has no schedule: backfills complete it.
             return ()
         at = dt.time.fromisoformat(max(self.datasets[member].dataset.live.at for member in self._group(name)))
         moment = (self.clock.now() - _PATIENCE).astimezone(dataset.zone)
@@ -111,7 +111,7 @@ class LateDeliveries(OnWarehouse):
         return tuple(d for d in gaps_of(dataset, published, moment) if d > newest - dataset.live.watch_days * ONE_DAY)
 
     def _judged(self, dataset: Dataset, gaps: Collection[dt.date], known: Deliveries) -> set[dt.date]:
-        """The gaps that a live run has built and checked from just these deliveries: the same again would bring nothing else."""
+        """The gaps that a live run has built and checked from exactly these deliveries: another run changes nothing."""
         judged = set()
         for day, unit in self.ledger.claims(dataset.name, gaps).items():
             found = self.ledger.evidence(unit, dataset.name, [day]).get((dataset.name, day))
@@ -121,7 +121,7 @@ class LateDeliveries(OnWarehouse):
         return judged
 
     def moved(self, name: str) -> Days:
-        """All published days that were built from other deliveries than those that have landed and count now; opens no file."""
+        """All published days that were built from other deliveries than those in force now; opens no file."""
         dataset, table = self.datasets[name].dataset, self.tables[name]
         active = table.active() if table.exists() else {}
         published = sorted(day for day, files in active.items() if files)
@@ -131,10 +131,10 @@ class LateDeliveries(OnWarehouse):
         return tuple(sorted(self._overtaken(dataset, published, known, active)))
 
     def _new(self, loaded: LoadedDataset, window: Days, landed: Sequence[Delivery]) -> _NewFiles:
-        # What lies at a path counts: content that was landed once and superseded since comes anew.
+        # The file at a path counts: content that was landed and superseded before may be delivered again.
         last = {place: one.fingerprint for place, one in heads(landed).items()}
         new: dict[dt.date, list[SourceFile]] = {}
-        # Of two contents of one size and time of change the newer one is taken for what lies there.
+        # If two contents have the same size and time of change, the newer one is taken as the file at the path.
         found = discover(loaded, self.layout, window, sorted(landed, key=lambda one: one.order))
         for file in found:
             if last.get((file.day, file.path)) != file.fingerprint:
@@ -144,19 +144,19 @@ class LateDeliveries(OnWarehouse):
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
     ) -> set[dt.date]:
-        """Days that were built from other deliveries, or from others as the newest, than those that have landed and count now.
+        """Days that were built from other deliveries, or in another order of them, than those in force now.
 
-        Told by the deliveries themselves: a landing that began before a release may reach the ledger after it.
+        It compares deliveries, not times: a landing that began before a release may reach the ledger after it.
         """
         contents = self.ledger.contents(dataset.name, {day: layout_digest(active.get(day, ())) for day in days})
         built = {day: found.deliveries for day, found in contents.items() if found.deliveries is not None}
         return {day for day, own in built.items() if origins(dataset, day, known) != own}
 
     def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
-        """What a live run of each day would be refused for: it works on all datasets of the release group."""
+        """Why a live run of each day would be refused; a live run works on all datasets of the release group."""
         if not days:
             return {}
-        # The late dataset last: what is said of it counts before what is said of others.
+        # The late dataset comes last: its own reasons replace those of the other members.
         members = sorted(self._group(name), key=lambda member: member == name)
         passes = all(self.datasets[member].dataset.late_data is LateData.publish for member in members)
         claims = {} if passes else {member: self.ledger.claims(member, days) for member in members}
@@ -174,7 +174,7 @@ class LateDeliveries(OnWarehouse):
         return next(group for group in self.catalog.groups if name in group)
 
     def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
-        """Days with the live units that a live run of the day goes on with: one that failed, and whatever corrects it."""
+        """Days with the live units that a live run of the day resumes: a failed one, or one that corrects it."""
         claimed = {(day, unit) for found in claims.values() for day, unit in found.items()}
         units = {unit: self.ledger.unit(unit) for _, unit in claimed}
         return {
@@ -191,16 +191,16 @@ def _digest(
     published: Sequence[DataFile],
     over: Sequence[Unit],
 ) -> str:
-    """Names the state that a run is to bring: the files behind a day once the new ones have landed.
+    """Identifies the state that a run should produce: the files behind a day after the new ones have landed.
 
-    Together with what is published: the same files may be behind a day again after others were.
+    It includes the published files, because the same source files may return after others replaced them.
     """
     known, new = files
     window = dataset.fact_delivery_days((day,))
     behind = {(w, d.path): d.fingerprint for w in window for d in known.get(w, ())}
     behind |= {(w, f.path): f.fingerprint for w in window for f in new.get(w, ())}
     found = sorted((path, content) for (_, path), content in behind.items())
-    # A live unit that somebody has given up is no reason to try the same again.
+    # A discarded live unit is no reason to try the same again.
     ended = sorted(
         unit.id
         for unit in over

@@ -1,4 +1,4 @@
-"""Published days that an upstream has left behind, and what is launched again."""
+"""Finds published days whose upstreams or references changed, and plans their launches."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _EMPTY: Final = layout_digest(())
 
 @dataclass(frozen=True)
 class UpstreamPlaces(OnWarehouse):
-    """Finds where upstream days stand: in the shadow of the unit that holds them, otherwise as published.
+    """Finds the place of upstream days: the shadow of the unit that holds them, otherwise the published table.
 
-    A published table that waits for the very unit is never read: that would show the days as they were.
+    Days that the unit itself holds are never read from the published table: it still shows their old state.
     """
 
     def of(self, unit: Unit | None, name: str, days: Days) -> tuple[UpstreamDays, ...]:
-        """All upstream days behind these days of a dataset; without a unit, all as they are published.
+        """All upstream days behind these days of a dataset; without a unit, all are as published.
 
         Raises:
             EvidenceError: an upstream day that the unit holds has not passed its checks.
@@ -48,7 +48,7 @@ class UpstreamPlaces(OnWarehouse):
         if missing := [day for day in own if day not in good]:
             raise EvidenceError(
                 f"{name} cannot be built yet: {upstream} {format_days(missing)} belongs to the same unit {unit.id} and has "
-                f"not passed its checks. Materialize {upstream} first, or go on with: backfill resume {unit.handle}"
+                f"not passed its checks. Materialize {upstream} first, or run: backfill resume {unit.handle}"
             )
         places: dict[str, list[dt.date]] = {PUBLISHED: [day for day in days if day not in good]}
         for day, found in good.items():
@@ -64,9 +64,9 @@ def absent_before(
     days: Days,
     upstreams: Collection[UpstreamDays],
 ) -> Mapping[dt.date, Mapping[str, Days]]:
-    """By day and upstream, the days that it looks back at and that neither its unit holds nor readers see.
+    """By day and upstream, the days that it looks back at that are neither in its unit nor published.
 
-    `upstreams` say where the days stand. A day that was released without a row is published; one that nobody released is not.
+    `upstreams` give the place of the days. Days released without rows are published; days never released are not.
     """
     found: dict[dt.date, dict[str, Days]] = {day: {} for day in days}
     for upstream in upstreams:
@@ -82,9 +82,9 @@ def absent_before(
 
 @dataclass(frozen=True)
 class Outdated:
-    """Published days of a dataset that were built from other upstream content than what is published now, or other references.
+    """Published days of a dataset that were built from other upstream content or references than the current ones.
 
-    Of the `days`, `references` are those that only their reference files, or golden sources, have left behind.
+    `references` are those of the `days` that are outdated only because of reference files, golden sources or readings.
     """
 
     dataset: str
@@ -94,22 +94,22 @@ class Outdated:
 
     @property
     def causes(self) -> str:
-        """What has moved, for people: upstreams, the reference files, or both."""
+        """Text of what changed: upstreams, the reference files, or both."""
         above = self.upstream if len(self.days) > len(self.references) else ()
         return ", ".join([*above, *(["reference file or reading of the source"] if self.references else [])])
 
 
 @dataclass(frozen=True)
 class OutdatedDays(OnWarehouse):
-    """Finds published days that their upstreams or references have left behind; reads logs, the ledger and reference files only."""
+    """Finds published days whose upstreams or references changed; reads only logs, the ledger and reference files."""
 
     basis: CurrentBasis
 
     def of(self, name: str, days: Sequence[dt.date] | None = None) -> Outdated:
         """The outdated days of one dataset, among `days` or all that are published.
 
-        Days whose files nobody of this project built are left out: nothing is known of what they came from. Rows are not
-        read: an upstream whose files somebody else wrote counts as changed if it has another number of rows.
+        Leaves out days whose files this project did not build, because their origin is unknown. Reads no rows: an
+        upstream whose files another writer wrote counts as changed if its number of rows differs.
         """
         dataset = self.datasets[name].dataset
         upstream = tuple(dataset.upstream)
@@ -124,32 +124,32 @@ class OutdatedDays(OnWarehouse):
         behind = {day for day, content in built.items() if content.upstream not in {now[day], UNKNOWN_ORIGIN}}
         referring = self._referring(name, built) - behind
         behind |= referring
-        # Also an attempt that never was released may have built no row of a day.
+        # An attempt that was never released may also have built a day without rows.
         behind &= filled.keys() | published_among(self.ledger, self.tables[name], name, behind - filled.keys())
         return Outdated(name, tuple(sorted(behind)), upstream, tuple(sorted(behind & referring)))
 
     def _referring(self, name: str, built: Mapping[dt.date, Content]) -> set[dt.date]:
-        """The days with the deliveries that they were built from, and with other inputs: references are all that is left."""
+        """The days whose inputs changed although their deliveries did not: so their references changed."""
         known = {day: one for day, one in built.items() if one.inputs is not None and one.deliveries is not None}
         if not known or not self.datasets[name].dataset.references:
             return set()
         try:
             inputs, deliveries = self.basis.inputs(name, known), self.basis.deliveries(name, known)
         except SourceError:
-            # A file is missing: whoever builds a day is told so.
+            # A file is missing: building a day reports it.
             return set()
         same = {day for day, one in known.items() if one.deliveries == deliveries[day]}
         return {day for day in same if known[day].inputs != inputs[day]}
 
     def _history(self, name: str, filled: Collection[dt.date]) -> Days:
-        """The days that may have been released without a row: up to the newest that the dataset or an upstream has."""
+        """The days that may have been released without rows: up to the newest day of the dataset or an upstream."""
         dataset = self.datasets[name].dataset
         tables = (self.tables[above] for above in dataset.upstream)
         newest = (max(table.active(), default=dataset.start) for table in tables if table.exists())
         return day_range(dataset.start, max([*newest, *filled], default=dataset.start))
 
     def all(self) -> tuple[Outdated, ...]:
-        """The outdated days of every dataset that has some."""
+        """The outdated days of every dataset that has any."""
         found = (self.of(name) for name in self.datasets)
         return tuple(one for one in found if one.days)
 
@@ -159,7 +159,7 @@ _Need = dict[str, set[dt.date]]
 
 @dataclass(frozen=True)
 class Relaunch:
-    """One launch: these datasets, upstream first, all of them over these days."""
+    """One launch of these datasets, upstream first, over the same days."""
 
     datasets: tuple[str, ...]
     days: tuple[dt.date, ...]
@@ -167,7 +167,7 @@ class Relaunch:
 
 @dataclass(frozen=True)
 class Refresh:
-    """What brings outdated days up to date, and the holds on those of them that are left alone."""
+    """The launches that bring outdated days up to date, and the holds on days that are left out."""
 
     launches: tuple[Relaunch, ...]
     left_out: tuple[Hold, ...]
@@ -178,9 +178,9 @@ class Relaunches(OnWarehouse):
     """Plans launches; launches nothing."""
 
     def of_unit(self, unit: Unit, missing: Collection[DatasetDay]) -> tuple[Relaunch, ...]:
-        """What brings a unit the days that it lacks, and those of its days that are built from them.
+        """The launches that build the missing days of a unit, and its days that are built from them.
 
-        One launch, whose runs leave out what needs no work; several only if the datasets of the unit differ in their days.
+        One launch, whose runs skip what needs no work; several only if the datasets of the unit differ in their days.
         """
         need: _Need = {}
         for name, day in missing:
@@ -194,10 +194,10 @@ class Relaunches(OnWarehouse):
         return self._rectangles({name: days & set(unit.targets[name]) for name in need})
 
     def of_outdated(self, outdated: Iterable[Outdated]) -> Refresh:
-        """What brings outdated days up to date, together with the published days of the same date that are built from them.
+        """The launches that update outdated days, with the published days of the same date that are built from them.
 
-        Days that only look back at them are outdated once they are released, and not before. Days on hold are left out, and
-        whatever would be launched only because it is built from them.
+        Days that only look back at them become outdated when these are released, not before. Leaves out days on hold,
+        and days that would be launched only because they are built from days on hold.
         """
         upstreams = self.catalog.upstreams
         found: _Need = {}
@@ -224,7 +224,7 @@ class Relaunches(OnWarehouse):
         return {day + i * ONE_DAY for day in days for i in range(reach + 1)}
 
     def _rectangles(self, need: Mapping[str, Collection[dt.date]]) -> tuple[Relaunch, ...]:
-        """Dagster launches the same days of all assets: one launch for each set of datasets that share days."""
+        """One launch for each set of datasets that share days: Dagster launches the same days of all assets."""
         by_day: dict[dt.date, set[str]] = {}
         for name, days in need.items():
             for day in days:

@@ -1,4 +1,4 @@
-"""What a unit is missing before it can be released, why, and which command goes on."""
+"""Finds what a unit is missing before its release, why, and which command to run next."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from backfill_assets.warehouse import OnWarehouse
 
 
 class Blocker(StrEnum):
-    """Why a day's evidence does not carry a release."""
+    """Why the evidence of a day does not allow its release."""
 
     missing = "has no evidence"
-    incomplete = "lacks verdicts"
+    incomplete = "is missing verdicts"
     failed = "failed its checks"
     inputs_moved = "is stale: its deliveries, references or golden sources changed since it was checked"
     upstream_moved = "is stale: its upstream changed since it was checked"
@@ -34,16 +34,16 @@ class Blocker(StrEnum):
 
     @property
     def state(self) -> str:
-        """The same in a word: missing, failed or stale."""
+        """The same in one word: missing, failed or stale."""
         if self is Blocker.failed:
             return "failed"
         return "missing" if self in {Blocker.missing, Blocker.incomplete} else "stale"
 
 
 MOVED = frozenset({Blocker.inputs_moved, Blocker.upstream_moved, Blocker.published_moved})
-"""What makes a day that has passed stale without anybody having failed."""
+"""What makes a passed day stale although nothing failed."""
 UNFINISHED = frozenset({Blocker.missing, Blocker.incomplete, Blocker.failed, Blocker.upstream_moved})
-"""What another run of the same launch still builds, or has reported itself."""
+"""What another run of the same launch still builds, or has already reported."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class DayBlocker:
 
     @property
     def words(self) -> str:
-        """The reason as people read it."""
+        """The reason in words."""
         return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
 
 
 def blockers_of(
     day: DatasetDay, evidence: DayEvidence | None, required: Iterable[str], now: Basis
 ) -> tuple[DayBlocker, ...]:
-    """What is wrong with a day's evidence, given the checks required and the basis as it is now; empty means releasable.
+    """What is wrong with a day's evidence, given the required checks and the current basis; empty means releasable.
 
-    `now.published` may be the evidence's own digest where only the layout, not the content, of the published files moved.
+    `now.published` may be the evidence's own digest if only the layout of the published files changed, not the content.
     """
     dataset, date = day
     if evidence is None:
@@ -85,14 +85,14 @@ def blockers_of(
         Blocker.contract_moved: (evidence.basis.contract, now.contract),
     }
     if evidence.verdicts:
-        # Before its checks nothing has been compared with what is published, and nothing can have moved.
+        # Without verdicts, the day has not been compared with the published day, so no change can matter.
         moved[Blocker.published_moved] = (evidence.basis.published, now.published)
     blockers += [DayBlocker(dataset, date, blocker) for blocker, (then, today) in moved.items() if then != today]
     return tuple(blockers)
 
 
 def explain_blockers(blockers: Iterable[DayBlocker], most: int = 10) -> str:
-    """One line per dataset and kind of fault, days in ranges, with up to `most` details each."""
+    """One line per dataset and kind of blocker, days in ranges, with up to `most` details each."""
     grouped: dict[tuple[str, Blocker], list[DayBlocker]] = {}
     for blocker in blockers:
         grouped.setdefault((blocker.dataset, blocker.reason), []).append(blocker)
@@ -110,7 +110,7 @@ _Evidence = Mapping[dt.date, DayEvidence | None]
 
 @dataclass(frozen=True)
 class Sanction:
-    """What a release says of the campaign behind it, empty for a unit of none, and by dataset its passing certificate."""
+    """What a release records of its campaign (empty without a campaign), and its passing certificate by dataset."""
 
     campaign: str = ""
     approved_by: str = ""
@@ -120,7 +120,7 @@ class Sanction:
 
 @dataclass(frozen=True)
 class Obstacles:
-    """What keeps a campaign with good evidence from being released: `refusals`, and `later`, why it is not the time now."""
+    """What keeps a campaign with passing evidence from being released: `refusals`, and `later`, why it is too early."""
 
     refusals: tuple[str, ...] = ()
     later: str = ""
@@ -128,7 +128,7 @@ class Obstacles:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found: the evidence of the unit's days, each table's version and active files, and all faults."""
+    """The evidence of the unit's days, the version and active files of each table, and all blockers."""
 
     unit: Unit
     evidence: Mapping[DatasetDay, DayEvidence]
@@ -138,7 +138,7 @@ class Survey:
 
     @property
     def hash(self) -> str:
-        """The evidence hash that an approval is bound to."""
+        """The evidence hash that an approval names."""
         return unit_hash(self.evidence.values())
 
     def swaps(self, name: str) -> tuple[DaySwap, ...]:
@@ -149,21 +149,21 @@ class Survey:
 
 
 Guard = Callable[[Survey], Sanction]
-"""Asked, under the locks, before a unit with complete evidence is released; refuses by raising."""
+"""Called under the locks before a unit with complete evidence is released; raises to refuse."""
 
 
 def no_guard(_survey: Survey) -> Sanction:
-    """Let every unit pass."""
+    """Allow every unit."""
     return Sanction()
 
 
 @dataclass(frozen=True)
 class Readiness(OnWarehouse):
-    """Says what days of a unit are missing before they can be released; reads only.
+    """Finds what the days of a unit still need before their release; reads only.
 
-    Runs before the gate, the guard, a relaunch, status, report and release all ask here. Where files of a published day are others
-    than those that its evidence was compared with, `fingerprints` say whether the rows are, too; without them, other files are
-    other rows.
+    Runs before the gate, the guard, a relaunch, status, report and release all use it. If the files of a published day
+    changed after its evidence was compared with them, `fingerprints` tell whether the rows changed too; without
+    `fingerprints`, changed files count as changed rows.
     """
 
     fingerprints: ContentFingerprints | None
@@ -176,7 +176,7 @@ class Readiness(OnWarehouse):
         blockers: list[DayBlocker] = []
         versions, active = {}, {}
         for name in sorted(unit.targets):
-            # The version comes first: files read later than it make the commit fail, never pass.
+            # Read the version first: if the files change after it, the commit fails instead of passing.
             versions[name] = self.tables[name].version()
             active[name] = self.tables[name].active(unit.targets[name])
             mine = {day: e for (dataset, day), e in evidence.items() if dataset == name}
@@ -188,7 +188,7 @@ class Readiness(OnWarehouse):
         return tuple(self._blockers(unit, name, self._evidence(unit, name, days), self.tables[name].active(days)))
 
     def stands(self, unit: Unit, name: str, days: Collection[dt.date]) -> bool:
-        """Whether readers see what a unit has released of these days, and its evidence would be the same now."""
+        """Whether readers see what a unit released for these days, and its evidence is still current."""
         evidence, active = self._evidence(unit, name, days), self.tables[name].active(days)
         then = {day: found.basis.published for day, found in evidence.items() if found is not None}
         if self._moved(unit, name, evidence, then):
@@ -224,11 +224,11 @@ class Readiness(OnWarehouse):
     def _same_content(
         self, name: str, evidence: Mapping[dt.date, DayEvidence], layouts: Mapping[dt.date, str]
     ) -> frozenset[dt.date]:
-        # Evidence without verdicts has been compared with nothing yet.
+        # Evidence without verdicts has not been compared with the published day yet.
         moved = [day for day, e in evidence.items() if e.verdicts and e.basis.published != layouts[day]]
         if not moved or self.fingerprints is None:
             return frozenset()
-        # What was read once is remembered: this is asked again and again, also while a run waits for another one.
+        # `Contents` stores what it has read: this is called many times, also while a run waits for another one.
         now = Contents(self.warehouse, self.fingerprints).of(name, moved)
         return frozenset(day for day in moved if now[day] == evidence[day].measured.published.fingerprint)
 
@@ -240,13 +240,10 @@ def refusal(unit: Unit, blockers: Sequence[DayBlocker], datasets: Mapping[str, D
 
 
 def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, Dataset]) -> str:
-    """How to get the evidence that is lacking on some days, in all datasets of the unit: one is built from the other."""
+    """How to get the missing evidence of some days, in all datasets of the unit, because they depend on each other."""
     if unit.campaign:
-        # Days built by hand would go past the campaign's gate and its budget.
-        return (
-            f"Get what is missing, and only that, with: backfill resume {unit.campaign}\n"
-            f"See: backfill status {unit.campaign}"
-        )
+        # Days built by hand would bypass the campaign's gate and budget.
+        return f"Build only what is missing: backfill resume {unit.campaign}\nSee: backfill status {unit.campaign}"
     held = {name: [day for day in found if day in days] for name, found in unit.targets.items()}
     lines = [
         f"  {in_words(datasets[name].built_layers if name in datasets else ('shadow',))} of {name} with their checks "
@@ -256,8 +253,8 @@ def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, 
     ]
     return "\n".join(
         [
-            f"Get what is missing, and only that, with: backfill resume {unit.id}",
-            "or materialize, and the unit goes on from there:",
+            f"Build only what is missing: backfill resume {unit.id}",
+            "or materialize these assets; the unit continues from there:",
             *lines,
             f"See: backfill status {unit.id}",
         ]
@@ -266,7 +263,7 @@ def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, 
 
 @dataclass(frozen=True)
 class Command:
-    """What somebody may want to do next, and the command that does it."""
+    """A possible next step, and the command that does it."""
 
     purpose: str
     text: str
@@ -275,25 +272,25 @@ class Command:
 def commands_for(
     unit: Unit, hashes: tuple[str, str], undoable: Sequence[str], *, refused: bool = False
 ) -> tuple[Command, ...]:
-    """What somebody may want to do next.
+    """The possible next steps for a unit.
 
-    `hashes` are those of all evidence of a unit that can be released, and of what waits for an approval; each is empty
-    where that is not so; `undoable` are the releases that can be rolled back. `refused` says that a release would be
-    refused nevertheless.
+    `hashes` are two: of all evidence if the unit can be released, and of the evidence that waits for an approval; each
+    is empty otherwise. `undoable` are the releases that can be rolled back. `refused` says that a release would be
+    refused in spite of that.
     """
-    whole, pending = hashes
+    ready, pending = hashes
     undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable]
-    give_up = Command("give it up", f"backfill discard {unit.handle}")
-    # Only an open unit can go on or be given up; what was rolled back and has moved since is launched as a new one.
-    if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not whole):
+    discard = Command("discard it", f"backfill discard {unit.handle}")
+    # Only an open unit can be resumed or discarded; a rolled-back unit with stale evidence is launched as a new one.
+    if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not ready):
         return tuple(undo)
     if refused:
-        return (*undo, give_up) if unit.state is UnitState.open else tuple(undo)
-    if not whole:
-        missing = Command("build what is missing, failed or stale, and only that", f"backfill resume {unit.handle}")
-        return missing, give_up
+        return (*undo, discard) if unit.state is UnitState.open else tuple(undo)
+    if not ready:
+        missing = Command("build only what is missing, failed or stale", f"backfill resume {unit.handle}")
+        return missing, discard
     found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
-    evidence = "" if unit.campaign else f" --evidence {whole}"
+    evidence = "" if unit.campaign else f" --evidence {ready}"
     found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))
     later = Command("roll back, once it is published", "backfill rollback RELEASE --reason '…'")
     return *found, *(undo or [later])

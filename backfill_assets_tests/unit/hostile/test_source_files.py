@@ -339,7 +339,7 @@ def test_a_golden_table_that_is_none_is_refused_by_name(log: bytes, compared: Lo
     (layout.sources / "g" / "_delta_log").mkdir(parents=True)
     (layout.sources / "g" / "_delta_log" / f"{0:020}.json").write_bytes(log)
     with pytest.raises(
-        SourceError, match=r"golden\.booked: g is no whole Delta table: .*; see that it is delivered"
+        SourceError, match=r"golden\.booked: g is not a complete Delta table: .*; deliver it completely"
     ) as no:
         golden_fingerprints(compared, layout, [DAY])
     showable(observed(no.value))

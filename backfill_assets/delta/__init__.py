@@ -1,1 +1,1 @@
-"""The only room that knows Delta logs."""
+"""Reads and writes Delta logs; the only package that knows them."""

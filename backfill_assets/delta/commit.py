@@ -1,4 +1,4 @@
-"""One commit of the published table: schema rules, preconditions, the actions that it writes."""
+"""One commit of the published table: schema rules, preconditions and the actions that it writes."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from backfill_assets.delta.reading import plain_path, said
 from backfill_assets.delta.shadows import missing
 
 Types = Mapping[str, str]
-"""Delta's names of the types by column, in the table's order; the dataset contract uses the same names."""
+"""Delta type names by column, in the table's order; the dataset contract uses the same names."""
 
 _REFUSED_FEATURES = ("columnMapping", "deletionVectors")
 _CONSTRAINT: Final = "delta.constraints."
 _RULES_OF_FIELDS: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.")
-"""What the metadata of a field begins with where an engine refuses or makes up its values."""
+"""Prefixes of field metadata that make an engine reject or generate values."""
 
 
 def declared_types(dataset: Dataset) -> Types:
-    """The columns that dataset.yaml declares, and the audit columns after them."""
+    """The columns that dataset.yaml declares, followed by the audit columns."""
     return {**{name: column.type for name, column in dataset.columns.items()}, **AUDIT_COLUMNS}
 
 
 def without_dropped(types: Types, dataset: Dataset) -> Types:
-    """A table's columns less those that dataset.yaml says nothing fills any more."""
+    """A table's columns without those that dataset.yaml lists as dropped."""
     return {name: kind for name, kind in types.items() if name not in dataset.dropped_columns}
 
 
 def delta_schema(types: Types) -> Schema:
-    """A Delta schema of nullable columns: what must not be null is a matter of the checks, before the release."""
+    """A Delta schema of nullable columns: the checks reject nulls before the release."""
     fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
 
 
 def types_of(fields: Iterable[Mapping[str, Any]]) -> Types:
-    """The types in the fields of a schema's JSON; a type that is not primitive shows as its JSON."""
+    """The types in the fields of a schema's JSON; types that are not primitive are given as JSON."""
     return {f["name"]: f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]) for f in fields}
 
 
 def table_fields(table: DeltaTable) -> Sequence[Mapping[str, Any]]:
-    """The fields of a table, as the JSON of its schema has them."""
+    """The fields of a table in the JSON of its schema."""
     fields: Sequence[Mapping[str, Any]] = json.loads(table.schema().to_json())["fields"]
     return fields
 
@@ -65,7 +65,7 @@ def table_types(table: DeltaTable) -> Types:
 
 
 def differences(expected: Types, found: Types) -> list[str]:
-    """How columns differ, one line each; the order of columns is none of it."""
+    """How columns differ, one line each; ignores the order of columns."""
     lines = [f"column {n}: expected {t}, found no such column" for n, t in expected.items() if n not in found]
     lines += [f"column {n}: expected no such column, found {t}" for n, t in found.items() if n not in expected]
     both = [n for n in expected if n in found and expected[n] != found[n]]
@@ -76,7 +76,7 @@ def require_same(what: str, expected: Types, found: Types, remedy: str) -> None:
     """Refuse different columns.
 
     Raises:
-        PreconditionError: names each column with what was expected and found.
+        PreconditionError: columns differ; names each with what was expected and found.
     """
     if lines := differences(expected, found):
         raise PreconditionError(f"{what}: {'; '.join(lines)}. {remedy}")
@@ -96,7 +96,7 @@ def require_partitioning(what: str, dataset: Dataset, found: Sequence[str]) -> N
 
 
 def require_plain(what: str, features: Iterable[str], configuration: Mapping[str, str]) -> None:
-    """Refuse column mapping and deletion vectors: a file taken out of its table would be read wrongly.
+    """Refuse column mapping and deletion vectors: a file moved to another table would be read wrongly.
 
     Raises:
         PreconditionError: names the feature.
@@ -115,7 +115,7 @@ def require_plain(what: str, features: Iterable[str], configuration: Mapping[str
 
 
 def require_no_rules(what: str, fields: Iterable[Mapping[str, Any]], configuration: Mapping[str, str]) -> None:
-    """Refuse a table with rules of its own: rows of files that are swapped in are never held against them.
+    """Refuse a table with its own rules: a release swaps files, and engines do not check their rows.
 
     Raises:
         PreconditionError: names each rule.
@@ -130,9 +130,9 @@ def require_no_rules(what: str, fields: Iterable[Mapping[str, Any]], configurati
         rules += [f"column {field['name']} {key}" for key in field["metadata"] if key.startswith(_RULES_OF_FIELDS)]
     if rules:
         raise PreconditionError(
-            f"{what}: expected a table without rules of its own, found {', '.join(rules)}; a release swaps files, of which no "
-            "engine looks at the rows. Declare them in dataset.yaml, under checks.rules or as nullable: false of a column, and "
-            "take them off the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
+            f"{what}: expected a table without its own rules, found {', '.join(rules)}; a release swaps files, and "
+            "engines do not check their rows. Declare the rules in dataset.yaml, under checks.rules or as nullable: "
+            "false of a column, and drop them in the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
         )
 
 
@@ -141,13 +141,13 @@ _INTERVAL: Final = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|
 
 
 def kept_too_short(configuration: Mapping[str, str | None], needed: dt.timedelta) -> dict[str, str]:
-    """The settings of a table's log that keep less than is needed, with what they have to be; longer ones stay."""
+    """The settings that keep a table's log or files for less than needed, with the needed values; longer ones stay."""
     wanted = f"interval {needed // dt.timedelta(seconds=1)} seconds"
     return {name: wanted for name in _KEPT if _interval(configuration.get(name) or "") < needed}
 
 
 def _interval(text: str) -> dt.timedelta:
-    """An interval as Delta writes it; none for what cannot be read, which is set again."""
+    """An interval in Delta's format; zero if it cannot be read, so that it is set again."""
     found = _INTERVAL.fullmatch(text.strip())
     return dt.timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else dt.timedelta(0)
 
@@ -156,7 +156,7 @@ Active = Mapping[dt.date, Sequence[DataFile]]
 
 
 def require_own_dataset(manifest: Manifest, dataset: str) -> None:
-    """A manifest is for one dataset: refuse another one's."""
+    """Refuse the manifest of another dataset."""
     if manifest.dataset != dataset:
         raise PreconditionError(
             f"release {manifest.release}: expected a manifest of {dataset}, found one of {manifest.dataset}"
@@ -164,7 +164,7 @@ def require_own_dataset(manifest: Manifest, dataset: str) -> None:
 
 
 def require_each_day_once(manifest: Manifest) -> None:
-    """Refuse a manifest without a day, or that swaps a day twice."""
+    """Refuse a manifest that has no day or swaps a day twice."""
     counts = Counter(swap.day for swap in manifest.days)
     twice = [day for day, count in counts.items() if count > 1]
     if twice or not counts:
@@ -176,7 +176,7 @@ def require_each_day_once(manifest: Manifest) -> None:
 
 
 def require_files_of_their_day(manifest: Manifest) -> None:
-    """Refuse a file whose partition is not the day that it is swapped into or out of."""
+    """Refuse a file whose partition is not the day of its swap."""
     for swap in manifest.days:
         for file in (*swap.add, *swap.remove):
             if file.day != swap.day:
@@ -186,7 +186,7 @@ def require_files_of_their_day(manifest: Manifest) -> None:
 
 
 def require_files_of_the_unit(manifest: Manifest) -> None:
-    """Refuse to publish a file that is not below the shadows of the release's own unit."""
+    """Refuse to publish a file that is not below the shadows of the release's unit."""
     prefix = f"{SHADOW}/{manifest.unit}/"
     for file in manifest.added:
         if not plain_path(file.path).startswith(prefix):
@@ -196,7 +196,7 @@ def require_files_of_the_unit(manifest: Manifest) -> None:
 
 
 def require_exactly_the_active_files(manifest: Manifest, active: Active) -> None:
-    """Refuse unless what leaves each day is exactly what readers see of it now; names each day that differs."""
+    """Refuse unless the files to remove are exactly the active files of each day; names each day that differs."""
     lines = []
     for swap in manifest.days:
         expected = {f.identity for f in swap.remove}
@@ -205,25 +205,25 @@ def require_exactly_the_active_files(manifest: Manifest, active: Active) -> None
             lines.append(f"{swap.day}: expected {_paths(expected)}, found {_paths(found)}")
     if lines:
         raise PreconditionError(
-            f"release {manifest.release}: the published files are not those that it was planned to replace: "
-            f"{'; '.join(lines)}. Check these days again and release anew"
+            f"release {manifest.release}: the published files are not the ones that it was planned to replace: "
+            f"{'; '.join(lines)}. Check these days again and repeat the release"
         )
 
 
 def require_new_files(manifest: Manifest, active: Active) -> None:
-    """Refuse files that readers see already, or that are added twice."""
+    """Refuse files that readers already see, or that are added twice."""
     seen = {f.path for files in active.values() for f in files}
     twice = {path for path, count in Counter(f.path for f in manifest.added).items() if count > 1}
     for file in manifest.added:
         if file.path in seen or file.path in twice:
-            found = "it is active already" if file.path in seen else "it is added twice"
+            found = "it is already active" if file.path in seen else "it is added twice"
             raise PreconditionError(
                 f"release {manifest.release}: file {file.path}: expected a file that is not in the table, found that {found}"
             )
 
 
 def require_files_on_disk(manifest: Manifest, root: Path) -> None:
-    """Refuse files that are not there with their size."""
+    """Refuse files that are missing or have another size."""
     lost = missing(root, manifest.added)
     if lost:
         names = ", ".join(f"{f.path} ({f.size} bytes)" for f in lost[:5])
@@ -245,21 +245,21 @@ def _partition(file: DataFile, dataset: Dataset) -> Mapping[str, str | None]:
 
 
 def _removals(manifest: Manifest, dataset: Dataset, now: int) -> list[RemoveAction]:
-    """What takes the old files of the days out of the table; `now` is in milliseconds since 1970."""
+    """The actions that remove the old files of the days; `now` is in milliseconds since 1970."""
     return [RemoveAction(f.path, _DATA_CHANGE, now, f.size, dict(_partition(f, dataset))) for f in manifest.removed]
 
 
 def _additions(manifest: Manifest, dataset: Dataset) -> list[AddAction]:
-    """What brings the new files into it."""
+    """The actions that add the new files."""
     return [
-        # Null and not empty: one empty text makes delta-rs lose the statistics of all files.
+        # Null, not empty: one empty text makes delta-rs lose the statistics of all files.
         AddAction(f.path, f.size, _partition(f, dataset), f.modified, _DATA_CHANGE, f.stats or None)  # type: ignore[arg-type]
         for f in manifest.added
     ]
 
 
 def write(table: DeltaTable, manifest: Manifest, dataset: Dataset, at: dt.datetime) -> None:
-    """Write the commit on exactly the version that was loaded; raises what delta-rs raises if it cannot."""
+    """Write the commit on exactly the loaded version; passes on the errors of delta-rs."""
     metadata = manifest.metadata()
     note = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
     table.create_write_transaction(
@@ -279,19 +279,19 @@ def refused(manifest: Manifest, root: Path, error: Exception) -> BackfillError:
     """Why a commit was not made, and what to do about it."""
     if isinstance(error, OSError):
         return StorageError(
-            f"release {manifest.release}: its commit cannot be written ({said(error)}); make room for {root} or let this "
-            "user write there, and repeat the command: nothing was changed"
+            f"release {manifest.release}: its commit cannot be written ({said(error)}); free disk space for {root} or "
+            "let this user write there, and repeat the command: nothing was changed"
         )
     return PreconditionError(f"release {manifest.release}: Delta refused the commit: {said(error)}")
 
 
 @contextlib.contextmanager
 def in_doubt(manifest: Manifest) -> Iterator[None]:
-    """Once a commit has been tried, whatever keeps the log from being read must not pass for a commit that failed."""
+    """After a commit was tried, report an unreadable log as `ReadBackError`, not as a failed commit."""
     try:
         yield
     except (DeltaError, OSError, PreconditionError) as error:
         raise ReadBackError(
-            f"release {manifest.release}: it may be committed, but what its table holds now cannot be read ({error}); "
-            "see to that, and run: backfill reconcile"
+            f"release {manifest.release}: it may be committed, but its table cannot be read now ({error}); "
+            "fix that, and run: backfill reconcile"
         ) from error

@@ -1,4 +1,4 @@
-"""What Delta tables hold, as domain values; their logs as text, and the statistics that the published log gets."""
+"""Reads Delta tables as domain values, their logs as text, and prepares the statistics of the published log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from backfill_assets.storage.layout import is_folder
 
 LOG = "_delta_log"
 SEALED = "_sealed_log"
-"""What the log of a shadow is called once its files belong to the published table: no engine finds a table there."""
+"""The name of a shadow's log after its files belong to the published table: engines find no table there."""
 RELEASES = "_releases"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
@@ -38,7 +38,7 @@ Action = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ShadowLog:
-    """A shadow as its log tells it: Delta schema fields by column, partition columns, protocol, files by path."""
+    """The content of a shadow's log: Delta schema fields by column, partition columns, protocol, files by path."""
 
     fields: Mapping[str, Action]
     partition_columns: tuple[str, ...]
@@ -48,7 +48,7 @@ class ShadowLog:
 
 
 def plain_path(path: str) -> str:
-    """Return a path that a Delta log writes without escapes and that leads downwards only.
+    """Return the path if a Delta log writes it without escapes and it only leads downwards.
 
     Raises:
         PreconditionError: the path is absolute, has `..`, or needs escapes.
@@ -61,7 +61,7 @@ def plain_path(path: str) -> str:
 
 
 def commits(log: Path) -> tuple[tuple[int, Path], ...]:
-    """The JSON commits of a log folder, oldest first; compacted logs and checkpoints are left out."""
+    """The JSON commits of a log folder, oldest first; without compacted logs and checkpoints."""
     found = ((_COMMIT.fullmatch(path.name), path) for path in listed(log))
     return tuple(sorted((int(match[1]), path) for match, path in found if match))
 
@@ -69,21 +69,21 @@ def commits(log: Path) -> tuple[tuple[int, Path], ...]:
 def actions(commit: Path, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
     for line in text_of(commit).split("\n"):
-        # Most lines of a release are file actions: only those asked for are parsed.
+        # Parse only the wanted kind: most lines of a release are file actions.
         if line.startswith(f'{{"{kind}"'):
             yield json.loads(line)[kind]
 
 
 def shadow_log_folder(shadow: Path) -> Path | None:
-    """The log of a shadow, sealed or not; a log written *after* the sealing is a straggler's and is not looked at."""
+    """The log of a shadow, sealed or not; ignores a log that a late writer made *after* the sealing."""
     return next((shadow / name for name in (SEALED, LOG) if is_folder(shadow / name)), None)
 
 
 def read_shadow(shadow: Path) -> ShadowLog | None:
-    """Replay the log of a shadow; none if it has no log.
+    """Replay the log of a shadow; None if it has no log.
 
     Raises:
-        PreconditionError: commits are missing or cannot be read, so that the replay would be a guess.
+        PreconditionError: commits are missing or cannot be read, so the replay would be a guess.
     """
     folder = shadow_log_folder(shadow)
     if folder is None:
@@ -132,16 +132,16 @@ KEPT = ("numRecords", "nullCount")
 
 
 def published_stats(text: str) -> str:
-    """The number of records and the null counts of the log's statistics, as JSON text; no bounds.
+    """The number of records and the null counts of the log's statistics, as JSON text; without bounds.
 
-    Bounds make readers drop rows in silence, whichever way they are carried over. As Spark writes them: its
-    timestamps are cut to milliseconds, so that the maximum lies below the value; a float column with NaN has a
-    minimum and no maximum; wide decimals lose digits. With only these left out, it is worse: delta-rs' PyArrow
-    datasets take a missing bound of one column for `column >= null`, which no row meets, as soon as another column
-    has one. Days are partitions, so all that a bound could save is opening one file of a day that was asked for.
+    Bounds make readers drop rows silently. Spark's own bounds are wrong: it cuts timestamps to milliseconds, so the
+    maximum is below the value; a float column with NaN has a minimum but no maximum; wide decimals lose digits.
+    Leaving out only these is worse: if another column has a bound, delta-rs' PyArrow datasets read a missing bound as
+    `column >= null`, which no row meets. Days are partitions, so a bound could only save opening one file of a
+    requested day.
 
-    The result is empty where the log has no statistics, and then the file's `stats` must be null: one empty *text*
-    among the files of a table makes delta-rs lose the statistics of all of them.
+    The result is empty if the log has no statistics; then the file's `stats` must be null: one empty *text* among the
+    files of a table makes delta-rs lose the statistics of all of them.
     """
     if not text.strip():
         return ""
@@ -151,7 +151,7 @@ def published_stats(text: str) -> str:
 
 
 SCHEMA_COMMIT = "backfill_assets_schema"
-"""Key of the commits by which this project itself creates the table or adds columns."""
+"""Metadata key of the commits by which this project creates the table, adds columns or sets its retention."""
 
 _ORNAMENT = re.compile(r"\x1b\[\d+m|↳")
 _FRAME = re.compile(r"\d+: ")
@@ -162,26 +162,26 @@ FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 def rows_of(root: Path, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
     """The rows of a table at its newest version or another one, all columns or some.
 
-    By Arrow's own file system: through delta-rs' one, threads of Arrow close files in Python, also while the interpreter ends,
-    and the process aborts after all was done (delta-io/delta-rs#2184).
+    Uses Arrow's own file system: with that of delta-rs, Arrow threads close files in Python even while the interpreter
+    exits, and the process aborts after its work is done (delta-io/delta-rs#2184).
 
     Raises:
-        DeltaError: the folder holds no whole Delta table, or not this version.
+        DeltaError: the folder has no complete Delta table, or not this version.
     """
     files = SubTreeFileSystem(str(root), LocalFileSystem())
     return DeltaTable(root, version=version).to_pyarrow_table(columns=columns, filesystem=files)
 
 
 def said(error: Exception) -> str:
-    """What an error of delta-rs says, on one line, without the stack of its own code."""
+    """The message of a delta-rs error on one line, without its stack trace."""
     lines = (_ORNAMENT.sub("", line).strip() for line in str(error).splitlines())
     return ": ".join(takewhile(lambda line: not _FRAME.match(line), lines)) or type(error).__name__
 
 
 def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
-    """The files of a loaded version by day, with their statistics as the log's own text.
+    """The files of a loaded version by day, with the log's text of their statistics.
 
-    Where the JSON commit that added a file is gone (a checkpoint has replaced it), only its number of records is kept.
+    If the JSON commit that added a file is gone (replaced by a checkpoint), only the number of records is kept.
 
     Raises:
         PreconditionError: a file has no day, because its partition value is null.
@@ -203,7 +203,7 @@ def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
 
 def add_actions(table: DeltaTable, *columns: str) -> list[dict[str, Any]]:
     """Some columns of the active files of a loaded version."""
-    # `pa.table` would do as well, but asks whether it was given a data frame, and loads pandas for that.
+    # `pa.table` would work too, but loads pandas to find out whether its argument is a data frame.
     found = pa.RecordBatchReader.from_stream(table.get_add_actions()).read_all()
     return list(found.select(list(columns)).to_pylist())
 
@@ -233,7 +233,7 @@ def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection
 
 
 def commits_of(table: DeltaTable, most: int | None = None) -> tuple[TableCommit, ...]:
-    """The commits that the log still knows, newest first; all, or not more than `most`."""
+    """The commits that the log still has, newest first; all, or at most `most`."""
     found = (_commit(entry) for entry in table.history(most))
     return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
 
@@ -279,31 +279,31 @@ def _by_day(files: Iterable[DataFile]) -> FilesByDay:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a Delta table lies in this folder."""
+    """Whether this folder is a Delta table."""
     return any(fitting(path / LOG, "*.json"))
 
 
 def data_file(table: Path, path: str) -> parquet.ParquetFile:
-    """A data file of a table, opened; as a context it is closed again."""
+    """An open data file of a table; use it as a context manager to close it."""
     return parquet.ParquetFile(table / path)
 
 
 def tables_in(folder: Path) -> tuple[Path, ...]:
-    """The folders of Delta tables right in a folder, by name."""
+    """The Delta tables directly in a folder, by name."""
     return tuple(path for path in sorted(listed(folder)) if is_table(path))
 
 
 def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-    """By day a digest (hex) of the files that a table has for it, of all where it is not partitioned by `column`.
+    """A digest (hex) by day of the table's files for it; of all files if it is not partitioned by `column`.
 
     Raises:
-        DeltaError: the folder holds no whole Delta table.
+        DeltaError: the folder has no complete Delta table.
     """
     table = DeltaTable(place)
-    # A column that is added or renamed in the metadata alone changes what is read.
+    # Adding or renaming a column changes only the metadata, but also what is read.
     known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
     if "deletionVectors" in (table.protocol().reader_features or ()):
-        # Such a vector takes rows out of a file that keeps its name.
+        # A deletion vector removes rows from a file that keeps its name.
         return dict.fromkeys(days, digest([*known, table.version()]))
     by_day = column in table.metadata().partition_columns
     files: dict[dt.date | None, list[str]] = {}
@@ -315,14 +315,14 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
 
 
 def files_of_days(table: DeltaTable, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
-    """The files that a loaded version has for some days, by their path relative to the table, each with its day."""
+    """The files of some days in a loaded version, by path relative to the table, each with its day."""
     files = {f["path"]: f["partition"][column] for f in add_actions(table, "path", "partition")}
     asked = frozenset(days)
     return {file: day for file, day in files.items() if day in asked}
 
 
 def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
-    """Number of rows of each of the days, from the table's log alone."""
+    """Number of rows by day, from the table's log only."""
     counts = dict.fromkeys(days, 0)
     for file in add_actions(DeltaTable(path), "num_records", "partition"):
         if (day := file["partition"][partition]) in counts:
@@ -331,12 +331,12 @@ def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mappin
 
 
 def digests_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-    """By day the digest of the files that a table has for it, as `write_days` gives it; none where there is no table."""
+    """The digest of a table's files by day, as `write_days` returns it; empty if there is no table."""
     if not is_table(path):
         return {}
     table = DeltaTable(path)
     if "deletionVectors" in (table.protocol().reader_features or ()):
-        # Such a vector takes rows out of a file that keeps its name; `write_days` makes none.
+        # A deletion vector removes rows from a file that keeps its name; `write_days` makes none.
         return {}
     files: dict[dt.date, list[str]] = {day: [] for day in days}
     for file, day in files_of_days(table, partition, days).items():

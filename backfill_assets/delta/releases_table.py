@@ -1,4 +1,4 @@
-"""The table `data_releases`: every release, for whoever reads SQL."""
+"""The table `data_releases`: every release, for SQL users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from backfill_assets.storage.layout import Layout
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """One release as readers of SQL see it; what does not apply is null."""
+    """One release as SQL users see it; values that do not apply are null."""
 
     dataset: str
     release: str
@@ -44,7 +44,7 @@ class ReleaseRow:
 
 
 def release_row(record: ReleaseRecord) -> ReleaseRow:
-    """The row of one release; `published_at` is when it was committed, `version` that of its dataset's table."""
+    """The row of one release; `published_at` is the time of its commit, `version` that of its dataset's table."""
     manifest = record.manifest
     days = sorted(swap.day for swap in manifest.days)
     return ReleaseRow(
@@ -70,22 +70,22 @@ def release_row(record: ReleaseRecord) -> ReleaseRow:
 
 
 def is_of(row: ReleaseRow, head: ReleaseHead) -> bool:
-    """Whether a row says how its release stands now; all else that it says comes from the manifest, which never changes."""
+    """Whether a row has the current state of its release; all else comes from the manifest, which never changes."""
     return (row.state, row.version, row.published_at) == (head.state.value, head.version, head.committed_at)
 
 
 def projection(records: Iterable[ReleaseRecord]) -> tuple[ReleaseRow, ...]:
-    """The rows of all releases, by dataset and release."""
+    """The rows of all releases, sorted by dataset and release."""
     return tuple(sorted(map(release_row, records), key=by_name))
 
 
 def by_name(row: ReleaseRow) -> tuple[str, str]:
-    """What rows are sorted by: dataset and release."""
+    """The sort key of rows: dataset and release."""
     return row.dataset, row.release
 
 
 def differing(ledger: Sequence[ReleaseRow], table: Sequence[ReleaseRow]) -> tuple[str, ...]:
-    """Names of the releases that the table lacks, has besides, or shows otherwise than the ledger."""
+    """Names of the releases that are missing in the table, extra in it, or different from the ledger."""
     wanted, found = ({row.release: row for row in rows} for rows in (ledger, table))
     return tuple(sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name)))
 
@@ -99,7 +99,7 @@ _ARROW: Final = {
 }
 _SCHEMA: Final = pa.schema([(field.name, _ARROW.get(field.name, pa.string())) for field in fields(ReleaseRow)])
 _KEPT: Final = dt.timedelta(days=7)
-"""How long versions that were overwritten stay readable."""
+"""How long overwritten versions stay readable."""
 
 
 class ReleasesTable:
@@ -110,7 +110,7 @@ class ReleasesTable:
         self._aside = layout.aside_path(DATA_RELEASES)
 
     def read(self) -> tuple[ReleaseRow, ...] | None:
-        """All rows; none while there is no table, or one that cannot be read or has other columns."""
+        """All rows; None if there is no table, or it cannot be read or has other columns."""
         if not DeltaTable.is_deltatable(str(self._root)):
             return None
         try:
@@ -122,7 +122,7 @@ class ReleasesTable:
         return tuple(ReleaseRow(**row) for row in found.select(_SCHEMA.names).cast(_SCHEMA).to_pylist())
 
     def write(self, rows: Sequence[ReleaseRow]) -> None:
-        """Replace the table by these rows, in one commit."""
+        """Replace the table with these rows in one commit."""
         make_folder(self._root.parent)
         set_aside_torn(self._root, self._aside, sync)
         write_deltalake(

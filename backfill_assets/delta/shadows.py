@@ -1,4 +1,4 @@
-"""Files of shadows and of logs: made durable, sealed, set aside, checked."""
+"""Makes files of shadows and logs durable, sets them aside and checks them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def _confirmed(place: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise StorageError(
-            f"{error.filename} is gone, although it has just been written for {place}; see who removes files there, and repeat "
-            "the command: what is not on the disk does not count"
+            f"{error.filename} is gone, although it was just written for {place}; find out what deletes files there, "
+            "and repeat the command: only files on the disk count"
         ) from error
     except OSError as error:
         raise StorageError(
-            f"{place}: the disk does not confirm what was written ({error.strerror or error}); see to the disk, and repeat "
-            "the command: what is not confirmed does not count"
+            f"{place}: the disk does not confirm what was written ({error.strerror or error}); check the disk, and "
+            "repeat the command: unconfirmed files do not count"
         ) from error
 
 
 def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> None:
-    """Bring a shadow's log and data files to the disk, with all folders on the way: no engine does that by itself.
+    """Sync a shadow's log and data files to the disk, with all their folders: engines do not do that.
 
     Raises:
         StorageError: the disk does not confirm them.
@@ -49,7 +49,7 @@ def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> N
 
 
 def sync_commits(root: Path, above: int, bring: Sync) -> None:
-    """Bring the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system.
+    """Sync the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system.
 
     Raises:
         StorageError: the disk does not confirm them.
@@ -61,27 +61,27 @@ def sync_commits(root: Path, above: int, bring: Sync) -> None:
 
 
 def keep(root: Path, files: Iterable[str], bring: Sync = sync) -> None:
-    """Bring data files of a table and all of its log to the disk, with all folders on the way.
+    """Sync data files of a table and its complete log to the disk, with all their folders.
 
-    All of the log, as whoever wrote an earlier commit may have died before it was there, and a log with a gap is none.
+    The complete log, because the writer of an earlier commit may have died before its sync, and a log must have no gap.
 
     Raises:
         StorageError: the disk does not confirm them.
     """
 
-    def bring_what_is_left(path: Path) -> None:
-        # Somebody else's commit may have removed a file again, and engines clean up old commits.
+    def bring_if_there(path: Path) -> None:
+        # Another commit may have removed a file again, and engines clean up old commits.
         with suppress(FileNotFoundError):
             bring(path)
 
     with _confirmed(root):
         found = [*(root / unquote(file) for file in files), *_log_files(root / LOG, -1)]
-        _bring_with_folders(root, found, bring_what_is_left)
+        _bring_with_folders(root, found, bring_if_there)
 
 
 @contextmanager
 def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
-    """Bring to the disk what the block commits to a table, with all folders on the way; no engine does that by itself.
+    """Sync to the disk what the block commits to a table, with all folders; engines do not do that.
 
     Raises:
         StorageError: the disk does not confirm it.
@@ -101,7 +101,7 @@ def _log_files(log: Path, above: int) -> Iterator[Path]:
 
 
 def _bring_with_folders(root: Path, paths: Sequence[Path], bring: Sync) -> None:
-    """Bring files below `root` to the disk, then the folders on the way, and the two above it that may be new as well."""
+    """Sync files below `root` to the disk, then their folders, and the two above `root`, which may be new too."""
     for path in paths:
         bring(path)
     inner = {parent for path in paths for parent in path.parents if parent.is_relative_to(root)}
@@ -112,12 +112,11 @@ def _bring_with_folders(root: Path, paths: Sequence[Path], bring: Sync) -> None:
 def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
     """Move a commit out of the log in `folder`, with its checksums and its checkpoint, into `aside`.
 
-    What is gone already is fine. The commit goes last: as long as it lies there, whoever comes after one that died goes on
-    with it.
+    Skips files that are already gone. Moves the commit last: while it is there, a later run can complete the move.
     """
     set_aside_checkpoint(folder, version, aside, bring)
     name = f"{version:020}"
-    # A checksum that stayed behind would make Spark refuse the next commit of this version.
+    # A remaining checksum would make Spark refuse the next commit of this version.
     names = (f"{name}.crc", f".{name}.crc.crc", f".{name}.json.crc", f"{name}.json")
     move_into(aside, [folder / file for file in names], bring)
 
@@ -125,19 +124,19 @@ def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
 def set_aside_checkpoint(folder: Path, version: int, aside: Path, bring: Sync) -> None:
     """Move the checkpoint of a version out of the log in `folder` into `aside`, with the pointer to the newest one."""
     if found := checkpoint_files(folder, version):
-        # The pointer first: without one, readers look for the newest checkpoint that there is.
+        # The pointer first: without it, readers search for the newest checkpoint.
         move_into(aside, [folder / _LAST_CHECKPOINT, *found], bring)
 
 
 def checkpoint_files(folder: Path, version: int) -> tuple[Path, ...]:
-    """The files of the checkpoint of a version in a log's folder."""
+    """The checkpoint files of a version in a log folder."""
     return tuple(sorted(fitting(folder, f"{version:020}.checkpoint*")))
 
 
 def set_aside_torn(root: Path, aside: Path, bring: Sync) -> bool:
-    """Move the newest commit of a table into `aside` if it was cut while it was written; whether it was.
+    """Move the newest commit of a table into `aside` if it is incomplete; returns whether it was.
 
-    A commit counts only when all of it is there, so that nothing is lost with one of which a part is missing.
+    Only a complete commit counts, so moving an incomplete one loses nothing.
     """
     found = commits(root / LOG)
     if not found or not _torn(found[-1][1]):
@@ -152,12 +151,12 @@ def _torn(commit: Path) -> bool:
     except ValueError:
         return True
     releases = {action["commitInfo"].get("release") for action in actions if "commitInfo" in action} - {None}
-    # The transaction stands on the last line of a release: without it, files may be missing before it.
+    # The transaction is the last line of a release: without it, file actions may be missing too.
     return not actions or not releases <= {action["txn"]["appId"] for action in actions if "txn" in action}
 
 
 _PARQUET = b"PAR1"
-"""What Parquet files begin and end with."""
+"""Parquet files begin and end with this."""
 _FOLDER = re.compile(r"_shadow/[A-Za-z0-9_.-]+/[0-9]+")
 
 
@@ -165,15 +164,15 @@ def shadow_folder(folder: str) -> str:
     """Return the name of a shadow's folder, `_shadow/<unit>/<attempt>`.
 
     Raises:
-        PreconditionError: it is anything else.
+        PreconditionError: it has another form.
     """
     if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
-        raise PreconditionError(f"{folder!r} is no shadow; expected _shadow/<unit>/<attempt number>")
+        raise PreconditionError(f"{folder!r} is not a shadow; expected _shadow/<unit>/<attempt number>")
     return folder
 
 
 def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-    """The files that are not below `root` as regular Parquet files of their size; a link counts as missing."""
+    """The files that do not exist below `root` as regular Parquet files of their size; a link counts as missing."""
     wanted = tuple(files)
     lost = altered(root, {plain_path(f.path): f.size for f in wanted}, _PARQUET)
     return tuple(f for f in wanted if f.path in lost)

@@ -1,4 +1,4 @@
-"""All tables as files, for the doctor."""
+"""Reads all tables as files, for the doctor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from backfill_assets.storage.layout import Layout, below
 
 @dataclass(frozen=True)
 class DamagedCommit:
-    """A commit that cannot be what was written: `problem` says what is wrong with the file."""
+    """A commit file that is damaged; `problem` says how."""
 
     version: int
     problem: str
@@ -34,7 +34,7 @@ class DamagedCommit:
 
 @dataclass(frozen=True)
 class LostFile:
-    """A data file of the newest version that is not on disk with its size in bytes; `found` is -1 where there is none."""
+    """A data file of the newest version that is missing (`found` is -1) or has another size; sizes in bytes."""
 
     path: str
     size: int
@@ -43,15 +43,14 @@ class LostFile:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A Delta table as its files lie on disk, whatever its log can still be used for.
+    """The files of a Delta table on disk, even if its log cannot be read.
 
     `place` is its folder, relative to the warehouse; `layer` and `dataset` say whose it is. `version` is that of the
-    newest commit file, -1 without any; `gaps` are versions that lack between others; `problem` says why the newest version
-    cannot be read. `lost` are files of that version (of published tables none are named here), `rows` counts the rows of raw
-    by delivery day, as the newest undamaged version has them. `temporary` are files that some write has left unfinished,
-    `orphans` data files that no commit names; `manifests` are the releases whose manifest beside the table cannot be read;
-    `set_aside` are versions that a repair has taken out of the log; `torn_checkpoints` those of which the checkpoint cannot be
-    read and is not needed.
+    newest commit file, -1 without any; `gaps` are versions missing between others; `problem` says why the newest
+    version cannot be read. `lost` are lost files of that version (empty for published tables). `rows` counts the rows
+    of raw by delivery day in the newest undamaged version. `temporary` are files of unfinished writes; `orphans` are
+    data files that no commit names. `manifests` are the releases whose manifest beside the table cannot be read.
+    `set_aside` are versions that a repair took out of the log; `torn_checkpoints` have an unneeded unreadable checkpoint.
     """
 
     place: str
@@ -72,24 +71,24 @@ class StoredTable:
 
     @property
     def readable(self) -> bool:
-        """Whether what its log says can be compared with anything."""
+        """Whether its log can be read and compared."""
         return not (self.damaged or self.gaps or self.problem)
 
 
 _TEMPORARY: Final = (
-    re.compile(r"\..+\.tmp"),  # Spark writes a commit or a checkpoint so, and then renames it
+    re.compile(r"\..+\.tmp"),  # Spark writes a commit or a checkpoint under this name and then renames it
     re.compile(r"_commit_.+\.json\.tmp"),  # delta-rs does the same
-    re.compile(r".+#\d+"),  # and so its object store, any file
+    re.compile(r".+#\d+"),  # so does its object store with any file
 )
 _DRAFT: Final = re.compile(r"\..+\.\d+")
-"""What a manifest is called until it is whole."""
+"""The name of a manifest until it is complete."""
 _TAIL: Final = 65_536
 _HIDDEN: Final = ("_", ".")
 
 
 @dataclass(frozen=True)
 class StoredTables:
-    """All Delta tables of the warehouse, looked at as files: a log that no engine can open must not hide them."""
+    """All Delta tables of the warehouse, read as files, so that an unreadable log does not hide them."""
 
     layout: Layout
 
@@ -100,7 +99,7 @@ class StoredTables:
     def set_aside(self, place: str, version: int) -> None:
         """Move the newest commit of a table, with its checksums, below `_set_aside/` if it is damaged.
 
-        One that is gone already is fine, and so is a whole one in its place: somebody else has mended it.
+        Does nothing if it is gone, or if another process has replaced it with a complete one.
 
         Raises:
             PreconditionError: it is not the newest, or a checkpoint has its content.
@@ -123,24 +122,24 @@ class StoredTables:
             shadows.set_aside_checkpoint(folder, version, self.layout.aside_path(place), sync)
 
     def remove(self, place: str, paths: Iterable[str]) -> None:
-        """Remove files below a table's folder; one that is gone already is fine.
+        """Delete files below a table's folder; ignores files that are already gone.
 
         Raises:
-            PreconditionError: a path is a commit, or goes through a link; nothing has been removed then.
-            LayoutError: a path leads out of the folder; the same.
+            PreconditionError: a path is a commit, or goes through a link; then nothing is deleted.
+            LayoutError: a path leads out of the folder; then nothing is deleted.
         """
         root = self.layout.at(place)
         targets = [(path, root / path) for path in paths]
         for path, target in targets:
             if below(root, path) != target.absolute() or re.fullmatch(r"\d{20}\..+", target.name):
-                raise PreconditionError(f"{path!r} is no unfinished file below {root}; nothing was removed")
+                raise PreconditionError(f"{path!r} is not an unfinished file below {root}; nothing was removed")
         remove(target for _, target in targets)
 
     def _look_or_problem(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
         try:
             return self._look(place, layer, dataset, root)
         except (OSError, ValueError) as error:
-            # A line of an old commit, which a checkpoint covers, may be damaged in the middle.
+            # An old commit that a checkpoint covers may be damaged in the middle of a line.
             return StoredTable(place, layer, dataset, problem=str(error))
 
     def _look(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
@@ -161,7 +160,7 @@ class StoredTables:
             damaged=damaged,
             gaps=tuple(sorted(set(range(versions[0], versions[-1])) - set(versions))) if versions else (),
             problem=problem,
-            # The doctor compares the files of published tables with their releases.
+            # The doctor compares the files of published tables with their releases instead.
             lost=tuple(_lost(root, active)) if layer != Layer.published else (),
             rows=_rows(root, sound[-1]) if layer == Layer.raw and sound else {},
             temporary=tuple(file for path, file in files.items() if _is_temporary(path, files)),
@@ -173,13 +172,13 @@ class StoredTables:
 
 
 def _torn_checkpoints(folder: Path, versions: Sequence[int]) -> tuple[int, ...]:
-    """Versions whose checkpoint cannot be read, where the commits go back to the first one or to a whole checkpoint."""
-    whole: dict[int, bool] = {}
+    """Versions with an unreadable checkpoint, if the commits reach back to the first one or a complete checkpoint."""
+    intact: dict[int, bool] = {}
     for path in fitting(folder, "[0-9]*.checkpoint*.parquet"):
         version = int(path.name.partition(".")[0])
-        whole[version] = whole.get(version, True) and _is_parquet(path)
-    torn = tuple(sorted(version for version, sound in whole.items() if not sound))
-    last = max((version for version, sound in whole.items() if sound), default=-1)
+        intact[version] = intact.get(version, True) and _is_parquet(path)
+    torn = tuple(sorted(version for version, sound in intact.items() if not sound))
+    last = max((version for version, sound in intact.items() if sound), default=-1)
     return torn if torn and versions and set(range(last + 1, versions[-1] + 1)) <= set(versions) else ()
 
 
@@ -192,7 +191,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _active(root: Path) -> tuple[str, Mapping[str, int]]:
-    """Why the newest version cannot be read, and the size of each of its files; nothing of either where there is no version."""
+    """Why the newest version cannot be read, and the size of each of its files; both empty if there is no version."""
     if not DeltaTable.is_deltatable(str(root)):
         return "", {}
     try:
@@ -207,7 +206,7 @@ def _rows(root: Path, version: int) -> Mapping[dt.date, int]:
     try:
         found = add_actions(DeltaTable(root, version=version), "num_records", "partition")
     except DeltaError:
-        return counts  # the newest version cannot be read either, and that says why
+        return counts  # the newest version is unreadable too, and its `problem` says why
     for add in found:
         for day in (add["partition"] or {}).values():
             if isinstance(day, dt.date):
@@ -219,7 +218,7 @@ def _orphans(
     files: Iterable[StoredFile], active: Mapping[str, int], commits: Sequence[tuple[int, Path]]
 ) -> Iterator[StoredFile]:
     unread = [f for f in files if _is_data(f.path) and f.path not in active]
-    # Where commits are cleaned up, a file that left the table long ago looks the same: VACUUM knows better.
+    # After a clean-up of commits, a file that left the table long ago looks like an orphan; VACUUM deletes it.
     if unread and commits and commits[0][0] == 0:
         kinds = ("add", "remove")
         named = {action["path"] for _, commit in commits for kind in kinds for action in reading.actions(commit, kind)}
@@ -227,7 +226,7 @@ def _orphans(
 
 
 def _damage(commit: Path) -> str:
-    # Commits of long histories are big, and a cut shows at the end.
+    # Read only the end: commits of long histories are big, and a cut shows at the end.
     tail = end_of(commit, _TAIL).rstrip()
     if not tail:
         return "is empty"
@@ -249,7 +248,7 @@ def _lost(root: Path, active: Mapping[str, int]) -> Iterator[LostFile]:
 def _is_temporary(path: str, files: Collection[str]) -> bool:
     folder, slash, name = path.rpartition("/")
     if name.startswith(".") and name.endswith(".crc"):
-        # Hadoop's checksum of a file; it has outlived it where that is gone.
+        # Hadoop's checksum of a file: it is a leftover if that file is gone.
         return f"{folder}{slash}{name[1:-4]}" not in files
     if path.startswith(f"{RELEASES}/"):
         return bool(_DRAFT.fullmatch(name))

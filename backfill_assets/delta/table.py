@@ -1,4 +1,4 @@
-"""The published table, which only release commits change."""
+"""The published table; only release commits change it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PublishedTable:
         return self._open().version() if self.exists() else -1
 
     def types(self) -> Types:
-        """The types of the table's columns, in its order; empty while there is no table."""
+        """The types of the table's columns, in table order; empty while there is no table."""
         return commit.table_types(self._open()) if self.exists() else {}
 
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
@@ -96,34 +96,33 @@ class PublishedTable:
             table = DeltaTable(self._root, version=version)
         except DeltaError as error:
             raise TimeTravelError(
-                f"{self._root}: its log no longer knows version {version} ({said(error)}); read the newest version, which has all "
-                "days"
+                f"{self._root}: its log no longer has version {version} ({said(error)}); read the newest version, "
+                "which has all days"
             ) from error
         return active_files(table, self._root, self._dataset)
 
     def shadow_files(self, folder: str, days: Collection[dt.date]) -> FilesByDay:
-        """The files of a shadow, sealed or not, on the disk for good; their paths are relative to the published table.
+        """The files of a shadow, sealed or not, after a sync to the disk; paths are relative to the published table.
 
         Raises:
-            PreconditionError: the shadow's log is damaged, or it uses what cannot be published.
+            PreconditionError: the shadow's log is damaged, or it uses features that cannot be published.
             StorageError: the disk does not confirm the shadow.
         """
         read = reading.read_shadow(self._root / shadows.shadow_folder(folder))
         found = {} if read is None else shadow_files(read, folder, self._dataset, days)
-        # Evidence will speak of these files: they must not be lost, or be zeros, where the evidence is not.
+        # Evidence will name these files: a power cut must not lose or zero them while the evidence survives.
         shadows.sync_shadow(self._root, folder, (f.path for day in found.values() for f in day), self._sync)
         return found
 
     def prepare(self, shadow_folder: str) -> None:
-        """Create the table as dataset.yaml declares it, or add the columns that it lacks; what a shadow has must fit.
+        """Create the table as dataset.yaml declares it, or add its missing columns; the shadow's columns must match.
 
-        A table whose log, or whose deleted files, a VACUUM would forget before `retention.keep_for` is over is made to keep them.
-
-        A shadow that nothing was written to (days without data) has no log, and nothing to compare.
+        Raises the retention of a table if a VACUUM could remove its log or deleted files within `retention.keep_for`.
+        An empty shadow (days without data) has no log, so there is nothing to compare.
 
         Raises:
-            PreconditionError: shadow, declaration and table differ otherwise, or the table has rules of its own; names column or
-                rule, expected, found.
+            PreconditionError: shadow, declaration and table differ in other ways, or the table has its own rules; names
+                column or rule, expected, found.
             StorageError: the disk does not confirm the commit.
         """
         declared = commit.declared_types(self._dataset)
@@ -137,8 +136,8 @@ class PublishedTable:
         found = commit.without_dropped(commit.table_types(table), self._dataset)
         new = {name: kind for name, kind in declared.items() if name not in found}
         remedy = (
-            "A column of a published table keeps its type: publish under a new dataset name, or name a column that nothing "
-            "fills any more in dropped_columns of dataset.yaml"
+            "A column of a published table keeps its type: publish under a new dataset name, or list a column that is "
+            "no longer filled in dropped_columns of dataset.yaml"
         )
         commit.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
         if new:
@@ -150,22 +149,22 @@ class PublishedTable:
             table.alter.set_table_properties(
                 short, commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "retention"})
             )
-        # Also where nothing is new: whoever wrote the newest commit may have been refused by the disk.
+        # Also if nothing is new: the disk may not have confirmed the newest commit.
         shadows.sync_commits(self._root, table.version() - 1, self._sync)
 
     def commit(self, manifest: Manifest, base_version: int) -> int:
-        """Verify every precondition and commit the manifest on `base_version`; the new version.
+        """Verify every precondition and commit the manifest on `base_version`; returns the new version.
 
-        A release that is in the log already is only brought to the disk: its version is returned.
+        If the release is already in the log, it only syncs it to the disk and returns its version.
 
         Raises:
             TableMovedError: the table is no longer at `base_version`.
-            StorageError: the disk is full, or the log's folder may not be written to.
-            PreconditionError: says what was expected and what was found.
-            ReadBackError: the table read back after the commit is not what the manifest says, or nobody can tell.
+            StorageError: the disk is full, or the log's folder is not writable.
+            PreconditionError: a precondition fails; says what was expected and what was found.
+            ReadBackError: after the commit, the table does not match the manifest or cannot be read or confirmed.
         """
         if (known := self.committed(manifest.release)) is not None:
-            # Whoever committed it may have died before it was on the disk.
+            # The process that committed it may have died before the sync.
             self._keep(manifest, known - 1)
             return known
         if not self.exists():
@@ -177,7 +176,7 @@ class PublishedTable:
         try:
             write(table, manifest, self._dataset, self._clock.now())
         except (DeltaError, OSError) as error:
-            # A hook that runs after the commit may fail as well: the log alone knows.
+            # A hook after the commit may also have failed: only the log knows whether it is committed.
             with in_doubt(manifest):
                 known = self.committed(manifest.release)
             if known is None:
@@ -189,20 +188,20 @@ class PublishedTable:
         return base_version + 1
 
     def committed(self, release: str) -> int | None:
-        """The version in which a release was committed, if it was; survives the clean-up of the log."""
-        # The transaction identifier carries the version: a commit on a compared base can only become the next one.
+        """The version in which a release was committed, or None; survives the clean-up of the log."""
+        # The transaction identifier has the version: a commit on a compared base can only become the next one.
         return self._open().transaction_version(release) if self.exists() else None
 
     def set_aside_torn(self) -> bool:
-        """Put the newest commit aside if a power cut has left only a part of it, which no engine can read; whether it was so."""
+        """Set the newest commit aside if a power cut left it incomplete and unreadable; returns whether it did."""
         return shadows.set_aside_torn(self._root, self._aside, self._sync)
 
     def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """Those of the files that are not on disk with their size."""
+        """The files that are missing on disk or have another size."""
         return shadows.missing(self._root, wanted)
 
     def unreleasable(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """Those of shadows' files that are missing in that way, or of which the log cannot be read: a release takes from both."""
+        """The shadow files that are missing, or whose log cannot be read: a release needs both."""
         files = tuple(wanted)
         lost = set(self.missing_files(files))
         shadows_of = {shadow_of(f.path) for f in files}
@@ -210,22 +209,22 @@ class PublishedTable:
         return tuple(f for f in files if f in lost or shadow_of(f.path) in damaged)
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
-        """Paths of the files that left the table at `moment` or later, as far as its log is kept."""
+        """Paths of the files that left the table at `moment` or later, as far back as its log goes."""
         edge = int(moment.timestamp() * 1000)
         return frozenset(
             removed["path"]
             for _, file in reading.commits(self._root / reading.LOG)
             for removed in reading.actions(file, "remove")
-            # Without a time nobody knows how long readers have had: keep it.
+            # Without a time it is unknown how long readers had: keep the file.
             if removed.get("deletionTimestamp") is None or removed["deletionTimestamp"] >= edge
         )
 
     def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
-        """The commits that the table's log still knows, newest first; all, or not more than `most`."""
+        """The commits that the table's log still has, newest first; all, or at most `most`."""
         return commits_of(self._open(), most) if self.exists() else ()
 
     def store_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest beside the table, whole or not at all."""
+        """Write the manifest beside the table, completely or not at all."""
         name = reading.plain_path(f"{manifest.release}.json")
         write_whole(self._root / reading.RELEASES / name, manifest.to_json())
 
@@ -238,10 +237,10 @@ class PublishedTable:
         return tuple(read_manifest(path) for path in manifest_files(self._root))
 
     def seal(self, folder: str) -> None:
-        """Rename a shadow's log, so that no engine takes the folder for a table; doing it again changes nothing.
+        """Rename a shadow's log, so that engines do not see the folder as a table; is safe to repeat.
 
         Raises:
-            StorageError: the folder may not be written to.
+            StorageError: the folder is not writable.
         """
         shadow = self._root / shadows.shadow_folder(folder)
         if is_folder(shadow / reading.SEALED):
@@ -249,12 +248,12 @@ class PublishedTable:
         try:
             rename(shadow / reading.LOG, reading.SEALED)
         except FileNotFoundError:
-            # Nothing was written into this shadow, or another process sealed it this very moment.
+            # The shadow is empty, or another process has just sealed it.
             return
         except OSError as error:
             raise StorageError(
-                f"{shadow / reading.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: readers see "
-                "it already; let this user write there, and repeat the command"
+                f"{shadow / reading.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: "
+                "readers already see it; let this user write there, and repeat the command"
             ) from error
         sync(shadow)
 
@@ -264,15 +263,15 @@ class PublishedTable:
         return tuple(sorted(files_below(top, self._root), key=lambda file: file.path)) if is_folder(top) else ()
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files under `_shadow/`, and the folders that this leaves empty; a file that is gone already is fine.
+        """Delete files under `_shadow/` and the folders that become empty; ignores files that are already gone.
 
         Raises:
-            PreconditionError: a path lies elsewhere or goes through a link; nothing has been removed then.
+            PreconditionError: a path is elsewhere or goes through a link; then nothing is deleted.
         """
-        # The log goes first: a folder that is half removed must not look like a table.
+        # The log goes first: a half-deleted folder must not look like a table.
         files = [self._deletable(path) for path in sorted(paths, key=lambda p: (f"/{reading.LOG}/" not in p, p))]
         logs = {file.parent for file in files if file.parent.name == reading.LOG}
-        # Spark makes folders in a log that nothing is ever put into.
+        # Spark creates folders in a log that always stay empty.
         folders = {path for log in logs for path in fitting(log, "*")}
         top = self._root / SHADOW
         folders |= {parent for file in files for parent in file.parents if parent.is_relative_to(top) and parent != top}
@@ -281,13 +280,13 @@ class PublishedTable:
     def _deletable(self, path: str) -> Path:
         parts = Path(path).parts
         if len(parts) < 2 or parts[0] != SHADOW or ".." in parts:  # noqa: PLR2004  # a file in it
-            raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be removed")
+            raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be deleted")
         if below(self._root, path) != self._root / path:
-            raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be removed")
+            raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be deleted")
         return self._root / path
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
-        # A version never changes; only a backup put back may have the same one with other files, and another commit file.
+        # A version never changes, except by a restored backup: it may have other files, and another commit file.
         version = table.version()
         which = (table.metadata().id, version, stamp_of(self._root / reading.LOG / f"{version:020}.json"))
         last = self._last
@@ -300,8 +299,8 @@ class PublishedTable:
             return DeltaTable(self._root)
         except DeltaError as error:
             raise PreconditionError(
-                f"{self._root}: its Delta log cannot be read ({said(error)}); if a power cut has left a release's commit "
-                "incomplete, backfill reconcile puts that aside; otherwise see: backfill doctor"
+                f"{self._root}: its Delta log cannot be read ({said(error)}); if a power cut left a release's commit "
+                "incomplete, run: backfill reconcile, which sets it aside; otherwise see: backfill doctor"
             ) from error
 
     def _create(self, declared: Types) -> None:
@@ -338,7 +337,7 @@ class PublishedTable:
     def _require_version(self, found: int, expected: int) -> None:
         if found != expected:
             raise TableMovedError(
-                f"{self._root}: expected version {expected}, found {found}: somebody committed meanwhile; "
+                f"{self._root}: expected version {expected}, found {found}: another writer committed in between; "
                 "check everything again on the new version"
             )
 
@@ -348,7 +347,7 @@ class PublishedTable:
         commit.require_files_of_their_day(manifest)
         self._require_plain_table(table)
         if manifest.kind is ReleaseKind.publish:
-            # What a rollback restores was in this very table; only new files can bring another schema.
+            # A rollback restores files of this same table; only new files can have another schema.
             commit.require_files_of_the_unit(manifest)
             for folder in sorted({shadow_of(f.path) for f in manifest.added}):
                 self._require_written(folder, commit.without_dropped(commit.table_types(table), self._dataset))
@@ -362,13 +361,13 @@ class PublishedTable:
         self._require_shadow(folder, published)
 
     def _keep(self, manifest: Manifest, base_version: int) -> None:
-        # The ledger will say that it is true: it must not be lost where the ledger is not.
+        # The ledger will record the commit: a power cut must not lose it while the ledger survives.
         try:
             shadows.sync_commits(self._root, base_version, self._sync)
         except StorageError as error:
             raise ReadBackError(
-                f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.__cause__}); see that "
-                f"{self._root} can be written to, and run: backfill reconcile"
+                f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.__cause__}); "
+                f"make {self._root} writable, and run: backfill reconcile"
             ) from error
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
@@ -378,8 +377,8 @@ class PublishedTable:
         if found != wanted:
             lost, strange = sorted(wanted - found)[:5], sorted(found - wanted)[:5]
             raise ReadBackError(
-                f"release {manifest.release}: version {version} of {self._root} is not what was committed: it lacks {lost} "
-                f"and has {strange} besides; roll it back with: backfill rollback {manifest.release}"
+                f"release {manifest.release}: version {version} of {self._root} is not what was committed: missing "
+                f"files: {lost}; unexpected files: {strange}; roll it back with: backfill rollback {manifest.release}"
             )
 
 

@@ -48,7 +48,7 @@ class LateDay:
 
     Deliveries came, or were superseded or withdrawn. `files` are those that have not landed yet; empty if the run of
     another day has landed all. `deliveries` is a digest of all files behind the day, landed or not, the published
-    files, and the units that have held the day: it changes only when one of them comes or goes, or a claim or hold ends.
+    files, and the units that have held the day: it changes only if one comes or goes, or a claim or hold ends.
     `waits_for` says what keeps a live run from working on the day: a claim of an open unit, or a hold, in any dataset
     of its release group; empty if nothing does. The unit of an earlier live run of the day does not: it is resumed.
     """

@@ -220,7 +220,7 @@ class Publisher(OnWarehouse):
                 versions[manifest.release] = table.commit(manifest, survey.versions[manifest.dataset])
                 self.checkpoint("commit")
         except ReadBackError:
-            # The commit is done, but the table does not hold what was committed: a person has to look first.
+            # It may be committed, but the table could not be verified: a person has to look first.
             raise
         except Exception:
             self._take_back(versions, manifests)
@@ -238,7 +238,7 @@ class Publisher(OnWarehouse):
         if undone:
             raise UnitError(
                 f"unit {unit.id} was published, and {shown_days(undone)} was rolled back since. A unit is released "
-                "completely or not at all, and the rest of it is still published; launch these days again for a new unit"
+                "completely or not at all, and the rest is still published; launch these days again for a new unit"
             )
         # The run that published it may have stopped before the last step.
         self._finisher.seal([r.manifest for r in records])

@@ -79,7 +79,7 @@ class Preview:
         return own
 
     def tidy(self) -> tuple[str, ...]:
-        """Drop previews of units that are not open: their shadows are sealed or swept. Returns the datasets that had one."""
+        """Drop the previews of units that are not open (shadows sealed or swept); returns the datasets that had one."""
         open_units = {unit.id for unit in self.ledger.units(states={UnitState.open})}
         over = tuple(sorted(name for name, unit in self.previews.shown().items() if unit not in open_units))
         self.previews.drop(over)

@@ -63,7 +63,7 @@ class Reconcile(OnWarehouse):
     after: After = no_after
 
     def run(self, datasets: Collection[str] | None = None) -> tuple[Settlement, ...]:
-        """Settle unfinished releases and rebuild those that the ledger has lost; for all datasets unless some are named.
+        """Settle unfinished releases and rebuild those that the ledger lost; for all datasets unless some are named.
 
         Reports the releases that a crash left unreported, and repairs the table `data_releases`.
         """

@@ -320,8 +320,8 @@ def _require_committed(manifest: Manifest, table: PublishedTable) -> None:
     committed = next((c.manifest for c in table.history() if c.release == manifest.release), manifest.hash)
     if committed != manifest.hash:
         raise RollbackError(
-            f"release {manifest.release}: its manifest in the ledger ({manifest.hash[:16]}) is not the one that was committed "
-            f"({committed[:16]}): it was altered, so it restores nothing. Restore the ledger from a backup"
+            f"release {manifest.release}: its manifest in the ledger ({manifest.hash[:16]}) is not the one that was "
+            f"committed ({committed[:16]}): it was altered, so it restores nothing. Restore the ledger from a backup"
         )
 
 

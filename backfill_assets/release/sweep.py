@@ -61,7 +61,7 @@ class Sweep(OnWarehouse):
     over: frozenset[str] = frozenset()
 
     def plan(self, at: dt.datetime | None = None, but: Collection[str] = frozenset()) -> tuple[Swept, ...]:
-        """Existing files that a sweep would delete now, or `at` a later time, except the paths `but`; deletes nothing."""
+        """Existing files that a sweep would delete now or `at` a later time, without the paths `but`; deletes none."""
         return tuple(self._decide(name, at or self.clock.now(), but) for name in sorted(self.tables))
 
     def execute(self) -> tuple[Swept, ...]:

@@ -39,9 +39,7 @@ def test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_
     observed.injected(f"an input/output error when {step} is brought to the disk")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", unconfirmed)
-        with pytest.raises(
-            StorageError, match=r"the disk does not confirm .+\(Input/output error\); see to"
-        ) as refused:
+        with pytest.raises(StorageError, match=r"the disk does not confirm .+\(Input/output error\); check") as refused:
             write()
     assert str(refused.value).startswith(str(home))
 

@@ -146,5 +146,5 @@ def test_another_partitioning_is_refused(table: PublishedTable, home: Path) -> N
 
 
 def test_a_folder_that_is_no_shadow_is_refused(table: PublishedTable) -> None:
-    with pytest.raises(PreconditionError, match="is no shadow"):
+    with pytest.raises(PreconditionError, match="is not a shadow"):
         table.prepare("_shadow/../../raw/sales")

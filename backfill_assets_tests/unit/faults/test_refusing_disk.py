@@ -84,7 +84,7 @@ def test_the_disk_does_not_confirm_a_shadow(world: World, observed: Observed) ->
 
     table = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, ill)
     observed.injected("an input/output error when a shadow is brought to the disk")
-    with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
+    with pytest.raises(StorageError, match=r"the disk does not confirm .+; check the disk, and repeat") as refused:
         table.shadow_files(folder, DAYS)
     assert folder in str(refused.value)
     assert world.tables["sales"].shadow_files(folder, DAYS)
@@ -99,7 +99,7 @@ def test_the_disk_does_not_confirm_a_new_table(world: World, observed: Observed)
 
     place, dataset = layout(world.folder), world.datasets["sales"]
     observed.injected("an input/output error when the first commit of a published table is brought to the disk")
-    with pytest.raises(StorageError, match=r"the disk does not confirm .+; see to the disk, and repeat") as refused:
+    with pytest.raises(StorageError, match=r"the disk does not confirm .+; check the disk, and repeat") as refused:
         PublishedTable(place, dataset, world.clock, ill).prepare(folder)
     synced: list[Path] = []
     PublishedTable(place, dataset, world.clock, synced.append).prepare(folder)

@@ -1,1 +1,1 @@
-"""The only room that knows SQL: units, claims, attempts, evidence, releases, campaigns and locks."""
+"""Stores units, claims, attempts, evidence, releases, campaigns and locks; the only package that knows SQL."""

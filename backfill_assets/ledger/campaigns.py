@@ -1,4 +1,4 @@
-"""Campaigns with their journal, approvals, comparisons and certificates: history is only added to."""
+"""Campaigns with their journal, approvals, comparisons and certificates; history is append-only."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class CampaignRows(Rows):
     def add_campaign(self, campaign: Campaign, entry: JournalEntry) -> Campaign:
         """Store a planned campaign, or a new plan of one that is still planned; returns it with its revision.
 
-        A new plan counts as a change: whoever still holds the old one cannot launch it.
+        A new plan counts as a change: the old plan can no longer be launched.
 
         Raises:
-            CampaignError: there is one of this id that has been launched, or `campaign` itself is not planned.
+            CampaignError: a campaign of this id has been launched, or `campaign` itself is not planned.
         """
         _refuse_foreign_entry(campaign, entry)
         if campaign.phase is not Phase.planned or campaign.unit:
             raise CampaignError(
-                f"campaign {campaign.id} is {campaign.phase.value}; add one that is planned, and change it from there"
+                f"campaign {campaign.id} is {campaign.phase.value}; add it as planned first, and change it then"
             )
         with self._database.write() as connection:
             before = _find(connection, campaign.id)
             if before is not None and before.phase is not Phase.planned:
                 raise CampaignError(
-                    f"there is a campaign {campaign.id} already, and it is {before.phase.value} "
+                    f"campaign {campaign.id} already exists and is {before.phase.value} "
                     f"({_last(connection, campaign.id, _JOURNAL.c.phase)}); give the new one another backfill_id"
                 )
             added = replace(campaign, revision=before.revision + 1 if before else 0)
@@ -65,7 +65,7 @@ class CampaignRows(Rows):
         return added
 
     def campaign(self, campaign_id: str) -> Campaign:
-        """The campaign, or `CampaignError` naming the newest ones that there are."""
+        """The campaign, or `CampaignError`, which names the newest existing ones."""
         with self._database.read() as connection:
             return _load_one(connection, campaign_id)
 
@@ -75,12 +75,12 @@ class CampaignRows(Rows):
             return _load(connection, true())
 
     def campaign_of(self, unit: str) -> Campaign | None:
-        """The campaign that a unit belongs to; none for a unit without one."""
+        """The campaign of a unit; None for a unit without one."""
         with self._database.read() as connection:
             return next(iter(_load(connection, _CAMPAIGNS.c.unit == unit)), None)
 
     def change_campaign(self, campaign: Campaign, allowed: Collection[Phase], entry: JournalEntry) -> Campaign:
-        """Store a changed campaign (phase, knobs, unit, a plan made again) and why; returns it with its new revision.
+        """Store a changed campaign (phase, knobs, unit, a new plan) and the reason; returns it with its new revision.
 
         Raises:
             CampaignError: it is in another phase, or was changed since `campaign` was read; says by whom and why.
@@ -89,12 +89,12 @@ class CampaignRows(Rows):
         _refuse_foreign_entry(campaign, entry)
         with self._database.write() as connection:
             before = _load_one(connection, campaign.id)
-            brought = _last(connection, campaign.id, _JOURNAL.c.phase)
-            require_phase(before, allowed, f"being {entry.action.value}", brought)
+            moved = _last(connection, campaign.id, _JOURNAL.c.phase)
+            require_phase(before, allowed, f"being {entry.action.value}", moved)
             if before.revision != campaign.revision:
                 raise CampaignError(
-                    f"campaign {campaign.id} was changed meanwhile ({_last(connection, campaign.id)}); "
-                    f"look at it (backfill status {campaign.id}) and say again what you want"
+                    f"campaign {campaign.id} was changed in between ({_last(connection, campaign.id)}); "
+                    f"check it (backfill status {campaign.id}) and repeat the command if you still want it"
                 )
             if campaign.unit:
                 load_unit(connection, campaign.unit)
@@ -105,7 +105,7 @@ class CampaignRows(Rows):
         return changed
 
     def note(self, entry: JournalEntry) -> None:
-        """Write into a campaign's journal without changing the campaign; `CampaignError` if there is none."""
+        """Add an entry to a campaign's journal without changing the campaign; `CampaignError` if there is none."""
         with self._database.write() as connection:
             _load_one(connection, entry.campaign)
             _write(connection, entry)
@@ -120,14 +120,14 @@ class CampaignRows(Rows):
         return tuple(entry_from_row(row) for row in rows)
 
     def approve(self, approval: Approval, entry: JournalEntry | None = None) -> None:
-        """Store an approval of days of a unit, and the journal's entry of it, both or neither.
+        """Store an approval of days of a unit and its journal entry, both or neither.
 
-        Approvals are never replaced, the newest of a day counts. The ledger says what they came after: the newest release and
-        the newest entry of a journal that there are.
+        Approvals are never replaced; the newest of a day counts. The ledger records what it comes after: the newest
+        release and the newest journal entry.
 
         Raises:
             UnitError: there is no such unit.
-            ApprovalError: it names no days, or days that are not the unit's.
+            ApprovalError: it names no days, or days that are not in the unit.
         """
         columns = ("unit", "evidence", "by", "identity", "at")
         row = {name: getattr(approval, name) for name in columns}
@@ -189,17 +189,17 @@ def _load_one(connection: Connection, campaign_id: str) -> Campaign:
 def _unknown(connection: Connection, campaign_id: str) -> CampaignError:
     newest = select(_CAMPAIGNS.c.id).order_by(_CAMPAIGNS.c.created_at.desc(), _CAMPAIGNS.c.id.desc()).limit(5)
     known = connection.execute(newest).scalars().all()
-    there = f"the newest are {', '.join(known)}" if known else "there is none yet"
-    return CampaignError(f"there is no campaign {campaign_id!r}; {there}; see: backfill list")
+    hint = f"newest: {', '.join(known)}; see: backfill list" if known else "none exists yet; create one: backfill new"
+    return CampaignError(f"there is no campaign {campaign_id!r}; {hint}")
 
 
 def _last(
-    connection: Connection, campaign_id: str, told: ColumnElement[object] = _JOURNAL.c.revision
+    connection: Connection, campaign_id: str, marks: ColumnElement[object] = _JOURNAL.c.revision
 ) -> JournalEntry | None:
-    """The newest entry that changed the campaign, or (by the column `phase`) brought it into its phase."""
+    """The newest entry that changed the campaign, or (with the column `phase`) moved it into its phase."""
     query = (
         select(_JOURNAL)
-        .where(_JOURNAL.c.campaign == campaign_id, told.is_not(None))
+        .where(_JOURNAL.c.campaign == campaign_id, marks.is_not(None))
         .order_by(_JOURNAL.c.number.desc())
         .limit(1)
     )
@@ -210,14 +210,14 @@ def _last(
 def _write(
     connection: Connection, entry: JournalEntry, revision: int | None = None, phase: Phase | None = None
 ) -> None:
-    told = {"revision": revision, "phase": None if phase is None else phase.value}
-    connection.execute(insert(_JOURNAL).values({**entry_columns(entry), **told}))
+    marks = {"revision": revision, "phase": None if phase is None else phase.value}
+    connection.execute(insert(_JOURNAL).values({**entry_columns(entry), **marks}))
 
 
 def _refuse_foreign_entry(campaign: Campaign, entry: JournalEntry) -> None:
     if entry.campaign != campaign.id:
         raise CampaignError(
-            f"a journal entry of campaign {entry.campaign} does not explain a change of {campaign.id}; name its own"
+            f"a journal entry of campaign {entry.campaign} cannot explain a change of {campaign.id}; use one of its own"
         )
 
 
@@ -226,13 +226,13 @@ _CERTIFICATES = certificates
 
 
 class ProofRows(Rows):
-    """The proof of the ledger."""
+    """The comparisons and certificates of the ledger."""
 
     def add_comparisons(self, attempt: int, comparisons: Iterable[DayComparison]) -> None:
-        """Store what an attempt's days differ in, replacing older comparisons of these days.
+        """Store the differences of an attempt's days; replaces older comparisons of these days.
 
         Raises:
-            LeaseLostError: the attempt is not running, or its lease is over.
+            LeaseLostError: the attempt is not running, or its lease has ended.
             UnitError: a comparison is not of this attempt's dataset and days.
         """
         given = tuple(comparisons)
@@ -242,7 +242,7 @@ class ProofRows(Rows):
                 if (one.dataset, one.attempt) != (held.dataset, held.number) or one.day not in held.days:
                     raise UnitError(
                         f"the comparison of {one.dataset} {one.day}, attempt {one.attempt}, does not belong to attempt "
-                        f"{attempt} ({held.dataset}); give each attempt its own"
+                        f"{attempt} ({held.dataset}); store it with its own attempt"
                     )
             rows = [
                 {"unit": held.unit, "dataset": one.dataset, "day": one.day, "attempt": attempt}
@@ -254,7 +254,7 @@ class ProofRows(Rows):
     def comparisons(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
     ) -> Mapping[DatasetDay, DayComparison]:
-        """The newest comparison of each day of a unit, optionally only of one dataset or of some days."""
+        """The newest comparison of each day of a unit; optionally of one dataset or some days only."""
         wanted = matching(_COMPARISONS, unit=unit, dataset=dataset)
         if days is not None:
             wanted &= span(_COMPARISONS.c.day, days)
@@ -266,7 +266,7 @@ class ProofRows(Rows):
         return {(one.dataset, one.day): one for one in found if asked is None or one.day in asked}
 
     def add_certificate(self, certificate: Certificate) -> None:
-        """Store a certificate; one that is there already changes nothing."""
+        """Store a certificate; does nothing if it is already stored."""
         row = {name: getattr(certificate, name) for name in ("id", "dataset", "unit", "at")}
         with self._database.write() as connection:
             known = select(_CERTIFICATES.c.id).where(_CERTIFICATES.c.id == certificate.id)
@@ -276,9 +276,9 @@ class ProofRows(Rows):
                 connection.execute(insert(_CERTIFICATES).values(**row, body=body, number=newest + 1))
 
     def certificates(self, dataset: str | None = None, unit: str | None = None) -> tuple[Certificate, ...]:
-        """Certificates, newest first, optionally only those of one dataset or of one unit."""
+        """Certificates, newest first; optionally of one dataset or one unit only."""
         wanted = matching(_CERTIFICATES, dataset=dataset, unit=unit)
-        # Those of before they were counted have no number; among them the time decides.
+        # Certificates from before the column `number` existed have 0: the time orders them.
         newest = (_CERTIFICATES.c.number.desc(), _CERTIFICATES.c.at.desc(), _CERTIFICATES.c.id.desc())
         query = select(_CERTIFICATES.c.body).where(wanted).order_by(*newest)
         with self._database.read() as connection:

@@ -1,4 +1,4 @@
-"""Records as text in the database, and back, without losing a digit: hashes survive the round trip."""
+"""Converts records to database text and back without loss, so that hashes survive the round trip."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from backfill_assets.dataset.checks import golden_check
 
 
 def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
-    """Read evidence from its JSON; it counts as altered where its hash is not the one that was `recorded`.
+    """Read evidence from its JSON; it counts as altered if its hash differs from the `recorded` one.
 
     Raises:
-        ValueError: it is no evidence.
+        ValueError: the text is not evidence.
     """
     evidence, found = _read_evidence(text)
-    # A copy, so that what is kept is nobody's: the caller may say of its own that it is altered.
+    # A copy, because the caller may mark its own evidence as altered; the cached one must not change.
     evidence = copy.copy(evidence)
     if recorded is not None:
-        # Where the cached properties keep them: a copy with other fields (`replace`) does not inherit them.
+        # Stored where the cached properties keep them: a copy with other fields (`replace`) does not inherit them.
         vars(evidence)["hash"] = found
         vars(evidence)["altered"] = found != recorded
     return evidence
@@ -53,12 +53,12 @@ def evidence_from_text(text: str, recorded: str | None = None) -> DayEvidence:
 
 @lru_cache(maxsize=2048)
 def _read_evidence(text: str) -> tuple[DayEvidence, str]:
-    """Evidence and its hash, kept by its text: a publication reads the evidence of its days several times."""
+    """Evidence and its hash, cached by its text: a publication reads the evidence of its days several times."""
     return from_json(DayEvidence, text), _hash_of(text)
 
 
 def _hash_of(text: str) -> str:
-    """The hash of evidence by its text, several times as fast as by its parts; empty where the text is not canonical."""
+    """The hash of evidence from its text, much faster than from its parts; empty if the text is not canonical."""
     parts: dict[str, str] = {}
     at = 0
     try:
@@ -70,8 +70,8 @@ def _hash_of(text: str) -> str:
     except (LookupError, ValueError, TypeError):
         return ""
     compared = parts.get("compared", "null")
-    told = ",".join(seen if compared == "null" else [*seen, compared])
-    return hashlib.sha256(f"[{told}]".encode()).hexdigest()
+    hashed = ",".join(seen if compared == "null" else [*seen, compared])
+    return hashlib.sha256(f"[{hashed}]".encode()).hexdigest()
 
 
 def unit_from_row(row: RowMapping, targets: Mapping[str, Sequence[dt.date]]) -> Unit:
@@ -97,18 +97,18 @@ def attempt_from_row(row: RowMapping, days: Sequence[dt.date]) -> Attempt:
 
 
 def work_columns(work: Work) -> dict[str, int | float | str]:
-    """What an attempt took, as columns of its row."""
+    """The cost of an attempt, as columns of its row."""
     return dict(zip(_WORK, (work.rows, work.bytes_read, work.waited.total_seconds(), work.layer), strict=True))
 
 
 def release_from_row(row: RowMapping, corrected: Mapping[str, dt.datetime]) -> ReleaseRecord:
-    """A release from its row, and the times of those whose own cannot be right."""
+    """A release from its row; `corrected` has the times of releases whose own time cannot be right."""
     manifest, state = from_json(Manifest, row["manifest"]), ReleaseState(row["state"])
     at = corrected.get(manifest.release)
     return ReleaseRecord(manifest, state, row["version"], row["committed_at"], row["number"], at)
 
 
-# The gate asks for the same campaign before every batch, and a plan over ten thousand days takes a while to read.
+# The gate reads the same campaign before every batch, and a plan over ten thousand days takes long to parse.
 @lru_cache(maxsize=8)
 def _plan(text: str) -> Plan:
     return from_json(Plan, text)
@@ -135,7 +135,7 @@ def campaign_from_row(row: RowMapping) -> Campaign:
 
 
 def campaign_columns(campaign: Campaign) -> dict[str, object]:
-    """A campaign, as columns of its row, all but its id."""
+    """A campaign, as columns of its row, without its id."""
     return {
         "file": campaign.file,
         "specification": canonical_json(campaign.specification.to_plain()),
@@ -159,8 +159,8 @@ def entry_from_row(row: RowMapping) -> JournalEntry:
 
 def entry_columns(entry: JournalEntry) -> dict[str, object]:
     """A journal entry, as columns of its row."""
-    said = {name: value for name, value in vars(entry).items() if name != "number"}
-    return {**said, "action": entry.action.value, "detail": canonical_json(entry.detail)}
+    stored = {name: value for name, value in vars(entry).items() if name != "number"}
+    return {**stored, "action": entry.action.value, "detail": canonical_json(entry.detail)}
 
 
 _scan = json.JSONDecoder().raw_decode
@@ -212,7 +212,7 @@ class _Evidence:
 
 
 def findings_from_text(text: str) -> DayFindings:
-    """What the body of stored evidence found."""
+    """The findings in the body of stored evidence."""
     evidence = from_json(_Evidence, text)
     shadow, golden = evidence.measured.shadow, evidence.compared.golden if evidence.compared else {}
     failed = [verdict for verdict in evidence.verdicts if not verdict.passed]

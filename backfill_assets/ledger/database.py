@@ -1,4 +1,4 @@
-"""One database and two kinds of transactions: reads see one moment, writes come strictly one after the other."""
+"""One database with two kinds of transactions: each read sees one moment, and writes never overlap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from backfill_assets.core.errors import LedgerError
 from backfill_assets.system import Clock
 
 BUSY_SECONDS: Final = 60
-"""How long a write waits for another one before it gives up; no write takes longer than a second or two."""
+"""How many seconds a write waits for another one before it fails; no write takes more than a second or two."""
 
 _ADVISORY_KEY: Final = 0x6261636B66696C6C
 _WRITE: Final = "backfill_assets_write"
@@ -47,7 +47,7 @@ def parsed_url(url: str) -> URL:
     """Read a ledger URL.
 
     Raises:
-        LedgerError: it cannot be read (the message never shows it), or is not SQLite in a file or Postgres.
+        LedgerError: it cannot be read (the message never shows it), or is neither a SQLite file nor Postgres.
     """
     parsed = readable_url(url)
     if parsed is None:
@@ -65,14 +65,14 @@ def parsed_url(url: str) -> URL:
 
 
 def readable_url(url: str) -> URL | None:
-    """A URL of a database; none where it cannot be read, or an @ of its password is not encoded.
+    """A database URL; None if it cannot be read, or an @ in its password is not encoded.
 
-    Drivers quote such a URL, and parts of the password with it, in their own errors.
+    Drivers quote such a URL, with parts of the password, in their errors.
     """
     try:
         parsed = make_url(url)
         if parsed.drivername == "postgresql":
-            # SQLAlchemy would look for another driver than the one that the extra `postgres` installs.
+            # Without this, SQLAlchemy looks for another driver than the one of the extra `postgres`.
             parsed = parsed.set(drivername="postgresql+psycopg2")
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError, ValueError):
@@ -81,7 +81,7 @@ def readable_url(url: str) -> URL | None:
 
 
 def shown(url: URL) -> str:
-    """What messages may say of a URL: never user, password or options."""
+    """The part of a URL that messages may show: never user, password or options."""
     if url.get_backend_name() == "sqlite":
         return f"ledger {url.database}"
     port = f":{url.port}" if url.port else ""
@@ -89,7 +89,7 @@ def shown(url: URL) -> str:
 
 
 class Database:
-    """Transactions on the ledger's database; all failures of it come out as `LedgerError`."""
+    """Transactions on the ledger's database; all its failures are raised as `LedgerError`."""
 
     def __init__(self, url: URL) -> None:
         self.url = url
@@ -114,8 +114,8 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """A transaction that no other write overlaps: what it reads stays true until it commits.
 
-        SQLite begins IMMEDIATE; Postgres takes an advisory lock that ends with the transaction. One writer at
-        a time is enough for control state, and makes the same code right on both.
+        SQLite uses BEGIN IMMEDIATE; Postgres takes an advisory lock that ends with the transaction. One writer at
+        a time is enough for control state, and makes the same code correct on both.
         """
         with self._explained(), self.engine.connect() as plain:
             connection = plain.execution_options(**{_WRITE: True})
@@ -126,7 +126,7 @@ class Database:
 
     @contextmanager
     def raw(self) -> Iterator[Connection]:
-        """A connection without a transaction, for what SQLite does only outside of one."""
+        """A connection without a transaction, for statements that SQLite runs only outside of one."""
         with self._explained(), self.engine.connect() as plain:
             yield plain.execution_options(**{_RAW: True})
 
@@ -143,14 +143,14 @@ class Database:
 
     def _cause(self, error: DBAPIError) -> str:
         cause = " ".join(str(error.orig).split())
-        # Drivers do not quote passwords as far as we know; this costs nothing if one ever does.
+        # We know no driver that quotes passwords; this protects against one that does.
         return cause.replace(self.url.password, "***") if self.url.password else cause
 
 
 def upsert(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], replace: Collection[str] = ()
 ) -> None:
-    """Insert rows in bulk; where one is known (by the primary key), `replace` these columns, or nothing."""
+    """Insert rows in bulk; if a row exists (by primary key), replaces its columns in `replace`, or nothing."""
     if not rows:
         return
     statement: sqlite.Insert | postgresql.Insert
@@ -164,15 +164,15 @@ def upsert(
 
 
 def span(column: Column[dt.date], days: Collection[dt.date]) -> ColumnElement[bool]:
-    """Condition for the days from the first to the last of `days`; callers drop those not asked for.
+    """Condition for the days from the first to the last of `days`; callers drop the days between that they do not want.
 
-    A condition that lists 10,000 days goes beyond the number of variables that databases allow.
+    A condition that lists 10,000 days exceeds the number of variables that databases allow.
     """
     return column.between(min(days), max(days)) if days else false()
 
 
 def matching(table: Table, **values: object) -> ColumnElement[bool]:
-    """Condition for the rows with these values; a value that is None asks for nothing."""
+    """Condition for the rows with these values; ignores values that are None."""
     return and_(true(), *(table.c[name] == value for name, value in values.items() if value is not None))
 
 
@@ -189,7 +189,7 @@ def _engine(url: URL) -> Engine:
         return engine
     more: dict[str, Any] = {}
     if url.get_driver_name() == "psycopg2":
-        # Otherwise a bulk upsert makes one round trip per row.
+        # By default, a bulk upsert makes one round trip per row.
         more["executemany_mode"] = "values_plus_batch"
     connect = {"connect_timeout": 10}
     engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=connect, **more)
@@ -198,14 +198,14 @@ def _engine(url: URL) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
-    # None keeps the driver from opening transactions by itself: `_begin_sqlite` says when and how.
+    # None stops the driver from opening transactions itself: `_begin_sqlite` decides when and how.
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later would fail as soon as somebody wrote in between.
+    # A plain transaction that reads first and writes later fails if another one writes in between.
     options = connection.get_execution_options()
     if not options.get(_RAW, False):
         connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(_WRITE, False) else "BEGIN")
@@ -214,7 +214,7 @@ def _begin_sqlite(connection: Connection) -> None:
 def _prepare_postgres(connection: Any, _: ConnectionPoolEntry) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
-        # A worker that is stopped in the middle of a write must not stop all others for ever.
+        # A worker that is stopped during a write must not block all others forever.
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{BUSY_SECONDS}s'")
     connection.commit()
 
@@ -224,8 +224,8 @@ def _remedy(error: DBAPIError) -> str:
     if "locked" in cause or "lock timeout" in cause:
         return f"another process has been writing for {BUSY_SECONDS} s; find out which one hangs and end it"
     if "malformed" in cause or "not a database" in cause:
-        return "the file is damaged or no ledger; restore it from a backup"
-    return "see that the database is up, reachable and writable, and that BACKFILL_ASSETS_LEDGER_URL is right"
+        return "the file is damaged or not a ledger; restore it from a backup"
+    return "check that the database is up, reachable and writable, and that BACKFILL_ASSETS_LEDGER_URL is correct"
 
 
 _MACHINE_ID = Path("/etc/machine-id")
@@ -233,37 +233,37 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine: a name for people, and an id that survives renaming."""
+    """A machine: its readable name, and an id that survives renaming."""
 
     name: str
     id: str
 
 
 def this_host() -> Host:
-    """The machine that this process runs on; where it has no machine id (containers), its name has to do."""
+    """The machine of this process; without a machine id (containers), its name serves as the id."""
     name = socket.gethostname()
     try:
         machine = _MACHINE_ID.read_text().strip()
     except OSError:
         machine = ""
-    # Machine ids are not meant to leave the machine as they are.
+    # Hashed, because raw machine ids should not leave the machine.
     return Host(name, hashlib.sha256(f"backfill_assets:{machine or name}".encode()).hexdigest()[:16])
 
 
 def worker_name() -> str:
-    """This process, as leases and locks name their holders: `host:pid`."""
+    """The name of this process as a holder of leases and locks: `host:pid`."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def process_here(worker: str) -> int | None:
-    """The number of a worker's process, if it is or was one of this host."""
+    """The process id of a worker if it runs or ran on this host, otherwise None."""
     host, _, number = worker.rpartition(":")
     return int(number) if host == socket.gethostname() else None
 
 
 @dataclass(frozen=True)
 class LockPace:
-    """How long a lease lasts without renewal, how often its holder renews it, how often others look."""
+    """How long a lease lasts without renewal, how often its holder renews it, and how often others check it."""
 
     lease: dt.timedelta = dt.timedelta(seconds=60)
     renew: dt.timedelta = dt.timedelta(seconds=15)

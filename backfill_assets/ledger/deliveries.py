@@ -1,4 +1,4 @@
-"""What landed in raw, which of it counts, and what days were staged from."""
+"""Stores the deliveries landed in raw, which of them count, and the inputs of staged days."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from backfill_assets.ledger.schema import deliveries, delivery_journal, staged_d
 _DELIVERIES = deliveries
 _COLUMNS: Final = [column for column in _DELIVERIES.c if column.name != "number"]
 _CHANGING: Final = ("delivered_at", "rows", "corrupt_rows", "reading", "order", "withdrawn", "landings")
-"""Columns of a delivery that a later landing or a person may change; the journal says when and why."""
+"""Columns of a delivery that a later landing or a person may change; the journal records when and why."""
 
 
 class DeliveryRows(Rows):
     """The deliveries and staged days of the ledger."""
 
     def add_deliveries(self, deliveries: Iterable[Delivery], seen: Mapping[Place, int] | None = None) -> None:
-        """Record landed files of one dataset in their order, and number those that are new at their path (`received`)."""
+        """Record landed files of one dataset in order, and number those that are new at their path (`received`)."""
         found = tuple(deliveries)
         if not found:
             return
@@ -42,14 +42,14 @@ class DeliveryRows(Rows):
             _write(connection, again)
             now = self._clock.now()
             deeds = [Deed.read if one.order == before[one.content].order else Deed.again for one in again]
-            _tell(connection, [_entry(one, deed, now) for one, deed in zip(again, deeds, strict=True)])
+            _journal(connection, [_entry(one, deed, now) for one, deed in zip(again, deeds, strict=True)])
 
     def change_deliveries(
         self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""
     ) -> tuple[Delivery, ...]:
-        """Withdraw, restore, or write down that raw has read or lost these deliveries; gives those that it changed.
+        """Withdraw or restore deliveries, or record that raw read or lost them; returns those that it changed.
 
-        Of a delivery that was read or lost, the rows and the reading are taken from `changed`.
+        For a delivery that raw read, takes the rows and the reading from `changed`; a lost one has no rows.
         """
         wanted = tuple(changed)
         if not wanted:
@@ -62,16 +62,16 @@ class DeliveryRows(Rows):
             done = [after for before, after in pairs if after != before]
             _write(connection, done)
             now = self._clock.now()
-            _tell(connection, [_entry(one, deed, now, by, reason) for one in done])
+            _journal(connection, [_entry(one, deed, now, by, reason) for one in done])
         return tuple(done)
 
     def deliveries(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
-        """Deliveries of these delivery days, in order of landing, whether they count or not."""
+        """All deliveries of these delivery days, in order of landing, also those that do not count."""
         with self._database.read() as connection:
             return _of(connection, dataset, days)
 
     def delivery_journal(self, dataset: str, days: Collection[dt.date]) -> tuple[DeliveryEntry, ...]:
-        """What happened to the deliveries of these days after they were landed, oldest first."""
+        """What happened to the deliveries of these days after their landing, oldest first."""
         asked, table = frozenset(days), delivery_journal
         these = (table.c.dataset == dataset) & span(table.c.day, asked)
         columns = [column for column in table.c if column.name != "number"]
@@ -80,13 +80,13 @@ class DeliveryRows(Rows):
         return tuple(DeliveryEntry(**{**row, "deed": Deed(row["deed"])}) for row in rows if row["day"] in asked)
 
     def add_staged(self, staged: Iterable[StagedDay]) -> None:
-        """Record what days were staged from, replacing what was known."""
+        """Record what days were staged from; replaces earlier records."""
         rows = [vars(day) for day in staged]
         with self._database.write() as connection:
             upsert(connection, staged_days, rows, replace=["inputs", "code", "outside_rows", "place", "files"])
 
     def staged(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, StagedDay]:
-        """What days were staged from."""
+        """What these days were staged from."""
         asked = frozenset(days)
         these = (staged_days.c.dataset == dataset) & span(staged_days.c.day, asked)
         with self._database.read() as connection:
@@ -141,6 +141,6 @@ def _entry(one: Delivery, deed: Deed, at: dt.datetime, by: str = "", reason: str
     return DeliveryEntry(one.dataset, one.day, one.path, one.fingerprint, deed, one.order, at, by, reason)
 
 
-def _tell(connection: Connection, entries: Collection[DeliveryEntry]) -> None:
+def _journal(connection: Connection, entries: Collection[DeliveryEntry]) -> None:
     if entries:
         connection.execute(insert(delivery_journal), [{**vars(entry), "deed": entry.deed.value} for entry in entries])

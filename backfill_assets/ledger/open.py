@@ -1,4 +1,4 @@
-"""The ledger, whole, and opened: creates what is missing, migrates what is old, refuses what is newer."""
+"""Opens the complete ledger: creates a missing one, migrates an old one, refuses a newer one."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ from backfill_assets.system import Clock
 
 
 class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
-    """The control state on SQLite or Postgres; every method is one transaction. Made by `open_ledger`."""
+    """The control state on SQLite or Postgres; every method is one transaction. `open_ledger` creates it."""
 
     def close(self) -> None:
-        """Close the database connections; the ledger opens new ones when it is used again."""
+        """Close the database connections; the next use of the ledger opens new ones."""
         self._database.close()
 
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-# Alembic keeps the migration that is running in module globals: one at a time in each process.
+# Alembic keeps the running migration in module globals, so each process can run only one at a time.
 _ALEMBIC: Final = threading.Lock()
 
 
 def open_ledger(url: str, clock: Clock, host: Host | None = None, lock_pace: LockPace = DEFAULT_PACE) -> Ledger:
-    """Open the ledger at a SQLAlchemy URL; creates a fresh one, migrates an older one.
+    """Open the ledger at a SQLAlchemy URL; creates a missing one, migrates an older one.
 
-    `host` is this machine unless given. One ledger object serves all threads of a process; a forked child
+    `host` is this machine by default. One ledger object serves all threads of a process; a forked child
     opens its own.
 
     Raises:
-        LedgerError: the ledger cannot be reached, is newer than this code, or a SQLite file of another host.
+        LedgerError: the ledger cannot be reached, is newer than this code, or is a SQLite file of another host.
     """
     database = _prepared(url, host or this_host(), adopt=False)
     return Ledger(database, clock, lock_pace)
 
 
 def adopt_host(url: str, host: Host | None = None) -> None:
-    """Make a SQLite ledger that was moved here this machine's own; only when the old host no longer uses it.
+    """Make this machine the host of a moved SQLite ledger; call it only if the old host no longer uses the ledger.
 
     Raises:
         LedgerError: the ledger cannot be opened.
@@ -94,7 +94,7 @@ def _prepared(url: str, host: Host, *, adopt: bool) -> Database:
 
 @contextmanager
 def _sole_opener(database: Database) -> Iterator[None]:
-    """Postgres needs only the write lock; SQLite needs its folder, and a lock while it turns to WAL."""
+    """Postgres needs only the write lock; SQLite needs its folder, and a lock while it switches to WAL."""
     if not database.is_sqlite:
         yield
         return
@@ -107,11 +107,11 @@ def _sole_opener(database: Database) -> Iterator[None]:
             yield
     except Timeout as error:
         raise LedgerError(
-            f"{database.name}: another process has held {lock} for {BUSY_SECONDS} s while opening it; "
+            f"{database.name}: another process has held {lock} for {BUSY_SECONDS} s while opening the ledger; "
             "find out which one hangs and end it"
         ) from error
     except OSError as error:
-        raise LedgerError(f"{database.name}: {error}; choose a folder that can be written to") from error
+        raise LedgerError(f"{database.name}: {error}; choose a writable folder") from error
 
 
 def _use_wal(database: Database) -> None:
@@ -124,7 +124,7 @@ def _use_wal(database: Database) -> None:
     if mode != "wal":
         raise LedgerError(
             f"{database.name}: SQLite cannot use its write-ahead log there (mode {mode}); "
-            "put it on a local disk, or use Postgres by BACKFILL_ASSETS_LEDGER_URL"
+            "put it on a local disk, or use Postgres (BACKFILL_ASSETS_LEDGER_URL)"
         )
 
 
@@ -135,9 +135,9 @@ def _refuse_other_host(database: Database, connection: Connection, host: Host) -
     name = read_meta(connection, meta, "host_name")
     raise LedgerError(
         f"{database.name} belongs to host {name!r}, and this is {host.name!r}: a SQLite ledger serves one "
-        "host only. Let both use Postgres (BACKFILL_ASSETS_LEDGER_URL=postgresql+psycopg2://…), or, if it "
-        f"was moved here and {name!r} no longer uses it, take it over with "
-        "backfill_assets.ledger.adopt_host(url)"
+        "host only. Let both use Postgres (BACKFILL_ASSETS_LEDGER_URL=postgresql+psycopg2://…), or, if the "
+        f"file was moved here and {name!r} no longer uses it, take it over with "
+        "backfill_assets.ledger.open.adopt_host(url)"
     )
 
 
@@ -158,14 +158,14 @@ def _migrate(database: Database, connection: Connection) -> None:
             return
         if found not in {None, *(script.revision for script in scripts.walk_revisions())}:
             raise LedgerError(
-                f"{database.name} is at revision {found}, which this backfill_assets does not know: "
-                "a newer one has migrated it. Upgrade backfill_assets, or use another ledger"
+                f"{database.name} is at revision {found}, which this version of backfill_assets does not know: "
+                "a newer version has migrated it. Upgrade backfill_assets, or use another ledger"
             )
         command.upgrade(config, "head")
 
 
 class LedgerLogin:
-    """The identity that Postgres has verified: the role with which this process logs in to the ledger.
+    """The identity that Postgres verifies: the role that this process uses to log in to the ledger.
 
     Raises:
         LedgerError: the ledger is a SQLite file, or its URL cannot be read.
@@ -176,7 +176,7 @@ class LedgerLogin:
         if self._database.is_sqlite:
             raise LedgerError(
                 f"{self._database.name} is a file and has no logins; unset BACKFILL_ASSETS_IDENTITY, or use a ledger on "
-                "Postgres by BACKFILL_ASSETS_LEDGER_URL"
+                "Postgres (BACKFILL_ASSETS_LEDGER_URL)"
             )
 
     def name(self) -> str:
@@ -197,14 +197,14 @@ class LedgerLogin:
 
 
 ASK_AGAIN: Final = dt.timedelta(minutes=1)
-"""How long a time of the database is counted on from, before it is asked again."""
+"""How long the clock counts on from a time of the database before it asks again."""
 
-# Goes on while a machine sleeps, unlike the plain one; only Linux has it.
+# Unlike CLOCK_MONOTONIC, it also counts while the machine sleeps; only Linux has it.
 _COUNTER: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def ledger_clock(url: str, own: Clock) -> Clock:
-    """The clock to date everything by: Postgres' for a ledger there, this host's `own` for a file, which no other host opens.
+    """The clock for all dates: that of Postgres for a ledger there, this host's `own` for a file, which only it opens.
 
     Raises:
         LedgerError: the URL cannot be read.
@@ -214,40 +214,40 @@ def ledger_clock(url: str, own: Clock) -> Clock:
 
 
 class PostgresClock:
-    """The port `Clock` on Postgres; between two questions the time is counted on, whatever this host's clock is set to."""
+    """The port `Clock` on Postgres; counts on between two queries, independent of the setting of this host's clock."""
 
     def __init__(self, url: URL) -> None:
         self._url = url
         self._lock = threading.Lock()
-        self._told: tuple[dt.datetime, float] | None = None
+        self._last: tuple[dt.datetime, float] | None = None
 
     def now(self) -> dt.datetime:
-        """The present moment, aware, in UTC; counted on while the database is away.
+        """The current time, aware, in UTC; counts on while the database is unreachable.
 
         Raises:
-            LedgerError: the database could not be reached yet.
+            LedgerError: the database has never been reached yet.
         """
         with self._lock:
-            told = self._told
-            if told is None or self._passed(told) >= ASK_AGAIN:
-                told = self._told = self._asked_unless_away(told)
-            return told[0] + self._passed(told)
+            last = self._last
+            if last is None or self._passed(last) >= ASK_AGAIN:
+                last = self._last = self._asked_unless_away(last)
+            return last[0] + self._passed(last)
 
-    def _asked_unless_away(self, told: tuple[dt.datetime, float] | None) -> tuple[dt.datetime, float]:
+    def _asked_unless_away(self, last: tuple[dt.datetime, float] | None) -> tuple[dt.datetime, float]:
         try:
             return self._asked(), time.clock_gettime(_COUNTER)
         except LedgerError:
-            if told is None:
+            if last is None:
                 raise
-            # A failed question takes seconds. The counted time counts as an answer, so nobody asks again for a minute.
-            passed = self._passed(told)
-            return told[0] + passed, told[1] + passed.total_seconds()
+            # A failed query takes seconds: the counted time is the answer, so the next query is a minute later.
+            passed = self._passed(last)
+            return last[0] + passed, last[1] + passed.total_seconds()
 
-    def _passed(self, told: tuple[dt.datetime, float]) -> dt.timedelta:
-        return dt.timedelta(seconds=time.clock_gettime(_COUNTER) - told[1])
+    def _passed(self, last: tuple[dt.datetime, float]) -> dt.timedelta:
+        return dt.timedelta(seconds=time.clock_gettime(_COUNTER) - last[1])
 
     def _asked(self) -> dt.datetime:
-        # A connection of its own, closed at once: a process that is forked later must not share it.
+        # Its own connection, closed immediately: a process that is forked later must not share it.
         database = Database(self._url)
         try:
             with database.read() as connection:
@@ -258,7 +258,7 @@ class PostgresClock:
 
 
 def last_step(ledger: Ledger, campaign_id: str) -> JournalEntry | None:
-    """The newest entry that has brought the campaign on; notes about waits, knobs and notices explain no phase.
+    """The newest journal entry that explains the campaign's phase; skips notes about waits, knobs and notices.
 
     Raises:
         CampaignError: there is no such campaign.

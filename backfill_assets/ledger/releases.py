@@ -1,4 +1,4 @@
-"""Releases as the ledger sees them (the Delta log is the truth), and locks as leases."""
+"""Releases in the ledger (if they differ, the Delta log wins), and locks as leases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _random = random.SystemRandom()
 
 @dataclass(frozen=True)
 class _Hold:
-    """A lock as it was found: each renewal makes it another one."""
+    """The state of a lock when it was read; each renewal changes it."""
 
     holder: str
     token: int
@@ -38,7 +38,7 @@ class _Hold:
 
 
 class LeasedLock:
-    """One named lock, as one holder sees it."""
+    """One named lock, for one holder."""
 
     def __init__(self, database: Database, clock: Clock, pace: LockPace, name: str) -> None:
         self._database = database
@@ -48,10 +48,10 @@ class LeasedLock:
 
     @contextmanager
     def held(self, wait: dt.timedelta) -> Iterator[int]:
-        """Hold the lock during the body; yields its fencing token, which grows with every holder, for ever.
+        """Hold the lock during the body; yields its fencing token, which grows with every holder and never resets.
 
         Raises:
-            LedgerError: somebody else holds it until the wait is over; names the holder.
+            LedgerError: another process holds it until the wait ends; names the holder.
         """
         token = self._take(wait)
         ended = threading.Event()
@@ -79,13 +79,13 @@ class LeasedLock:
             if left <= 0:
                 raise LedgerError(
                     f"lock {self._name!r}: held by {taken.holder}, and not free within {wait.total_seconds():g} s; "
-                    "wait for it to finish, or end it: "
+                    "wait until it finishes, or end it: "
                     f"a dead holder loses the lock after {self._pace.lease.total_seconds():g} s"
                 )
             time.sleep(min(left, self._pace.poll.total_seconds() * _random.uniform(0.5, 1.5)))
 
     def _silent(self, seen: tuple[object, float]) -> object:
-        """The hold that nobody has renewed for a whole lease of watching: its holder is dead, even if clocks were set back."""
+        """The hold that was not renewed while watched for a lease: its holder is dead, even if clocks were set back."""
         hold, since = seen
         return hold if time.monotonic() - since >= self._pace.lease.total_seconds() else None
 
@@ -116,7 +116,7 @@ class LeasedLock:
         try:
             self._set_until(token, None)
         except LedgerError as error:
-            # The work under the lock is done: a lease ends by itself, and must not turn that into a failure.
+            # The work under the lock is done, and the lease ends by itself: this must not make the work fail.
             _log.warning("lock %s: not released, its lease runs out: %s", self._name, error)
 
     def _set_until(self, token: int, until: dt.datetime | None) -> bool:
@@ -132,10 +132,10 @@ class ReleaseRows(Rows):
     """The releases of the ledger."""
 
     def intend(self, manifest: Manifest) -> None:
-        """Store the intent of a release before its commit; the same manifest again changes nothing.
+        """Store the intent of a release before its commit; safe to repeat with the same manifest.
 
         Raises:
-            UnitError: there is a release of this name already, with another manifest or given up.
+            UnitError: a release of this name already exists, with another manifest or abandoned.
         """
         text = manifest.to_json()
         row = {
@@ -154,12 +154,12 @@ class ReleaseRows(Rows):
                 )
 
     def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState) -> None:
-        """Mark a release as true and move its unit, in one transaction; doing it again changes nothing.
+        """Mark a release as finalized and move its unit, in one transaction; safe to repeat.
 
-        Where it completes the publication of a unit, holds that older rollbacks have put on its days end: what they have taken
-        back is put right. Holds of people stay.
+        If it completes the publication of a unit, it ends the holds that older rollbacks put on its days, because these
+        days are published again. Holds set by users stay.
 
-        A commit makes even an abandoned intent true. A unit that this ledger does not know is left out (a
+        A commit finalizes even an abandoned intent. A unit that this ledger does not know is skipped (a
         ledger rebuilt from manifests).
 
         Raises:
@@ -181,7 +181,7 @@ class ReleaseRows(Rows):
                 _end_holds(connection, targets, found.number)
 
     def abandon(self, release: str) -> None:
-        """Give up an intent that never was committed; `UnitError` if it was, or if there is none."""
+        """Abandon an intent that was never committed; `UnitError` if it was, or if there is none."""
         with self._database.write() as connection:
             found = _state(connection, release)
             if found.state == ReleaseState.finalized:
@@ -190,7 +190,7 @@ class ReleaseRows(Rows):
             connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.abandoned.value))
 
     def release(self, release: str) -> ReleaseRecord:
-        """The release, or `UnitError` naming the newest ones that there are."""
+        """The release, or `UnitError`, which names the newest existing ones."""
         with self._database.read() as connection:
             row = connection.execute(select(_TABLE).where(_TABLE.c.release == release)).mappings().one_or_none()
             if row is None:
@@ -200,7 +200,7 @@ class ReleaseRows(Rows):
     def releases(
         self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
     ) -> tuple[ReleaseRecord, ...]:
-        """Releases, newest first by their numbers, optionally only those of one dataset, of one unit or in some states."""
+        """Releases, newest first by number; optionally of one dataset, of one unit or in some states only."""
         wanted = matching(_TABLE, dataset=dataset, unit=unit)
         if states:
             wanted &= _TABLE.c.state.in_([state.value for state in states])
@@ -210,7 +210,7 @@ class ReleaseRows(Rows):
         return tuple(release_from_row(row, times) for row in rows)
 
     def heads(self) -> Mapping[str, ReleaseHead]:
-        """How every release stands, by its name; without the manifests, which are long."""
+        """The state, version and commit time of every release by name, without the manifests, which are long."""
         query = select(_TABLE.c.release, _TABLE.c.state, _TABLE.c.version, _TABLE.c.committed_at)
         with self._database.read() as connection:
             rows = connection.execute(query).all()
@@ -222,22 +222,22 @@ class ReleaseRows(Rows):
         return corrected([(row.release, row.committed_at) for row in connection.execute(query)], self._clock.now())
 
     def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
-        """Hold a named lock (a lease kept fresh while held); yields its fencing token.
+        """Hold a named lock (a lease that is renewed while held); yields its fencing token.
 
-        A dead holder's lease runs out by itself. `LedgerError` names the holder if the lock cannot be had
+        The lease of a dead holder ends by itself. `LedgerError` names the holder if the lock is not free
         within `wait`.
         """
         return LeasedLock(self._database, self._clock, self._lock_pace, name).held(wait)
 
     def locks(self) -> tuple[Lock, ...]:
-        """Locks that are held, or whose holder died before it let go, by name."""
+        """Locks that are held, or whose holder died before it released them, by name."""
         held = select(locks).where(locks.c.until.is_not(None)).order_by(locks.c.name)
         with self._database.read() as connection:
             return tuple(Lock(row.name, row.holder, row.until) for row in connection.execute(held))
 
 
 def _end_holds(connection: Connection, targets: Mapping[str, Collection[dt.date]], number: int) -> None:
-    """Delete the holds on these days that rollbacks before the release `number` have made."""
+    """Delete the holds on these days that rollbacks before the release `number` made."""
     for dataset, days in targets.items():
         held = holds_on(connection, dataset, days)
         made = {hold.since for hold in held}
@@ -260,5 +260,5 @@ def _state(connection: Connection, release: str) -> Row[int, str, str, str]:
 def _unknown(connection: Connection, release: str) -> UnitError:
     newest = select(_TABLE.c.release).order_by(_TABLE.c.number.desc()).limit(5)
     known = connection.execute(newest).scalars().all()
-    there = f"the newest are {', '.join(known)}" if known else "there is none yet"
+    there = f"the newest are {', '.join(known)}" if known else "none exists yet"
     return UnitError(f"there is no release {release!r}; {there}; see: backfill releases")

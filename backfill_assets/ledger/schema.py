@@ -1,4 +1,4 @@
-"""The tables of the ledger; migrations bring a database to exactly this state (a test compares them)."""
+"""The tables of the ledger; migrations produce exactly this schema (a test compares them)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-"""All tables; constraints have names, so that later migrations can find them."""
+"""All tables; constraints have names so that later migrations can find them."""
 
 
 class UtcDateTime(TypeDecorator[dt.datetime]):
-    """An aware time in UTC on every database; SQLite alone would forget the zone."""
+    """An aware time in UTC on every database; SQLite by itself drops the zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -49,11 +49,11 @@ class UtcDateTime(TypeDecorator[dt.datetime]):
         value: dt.datetime | None,
         dialect: Dialect,  # noqa: ARG002 - SQLAlchemy passes it
     ) -> dt.datetime | None:
-        """Refuse naive times (`ValueError`), bring all others to UTC."""
+        """Refuse naive times (`ValueError`), convert all others to UTC."""
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError(f"the ledger takes aware times only, got {value!r}; add its time zone")
+            raise ValueError(f"the ledger accepts only times with a time zone, got {value!r}; add its time zone")
         return value.astimezone(dt.UTC)
 
     def process_result_value(
@@ -61,13 +61,13 @@ class UtcDateTime(TypeDecorator[dt.datetime]):
         value: dt.datetime | None,
         dialect: Dialect,  # noqa: ARG002 - SQLAlchemy passes it
     ) -> dt.datetime | None:
-        """Give the zone back that SQLite dropped."""
+        """Restore the zone that SQLite dropped."""
         if value is None:
             return None
         return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
 
 
-# SQLite counts by itself only in a column declared INTEGER.
+# SQLite generates numbers only in a column declared INTEGER.
 COUNTER = BigInteger().with_variant(Integer(), "sqlite")
 NAME = String(63)
 
@@ -95,7 +95,7 @@ unit_days = Table(
     Column("claimed", Boolean, nullable=False),
     Index(None, "dataset", "day"),
 )
-"""The targets of a unit; `claimed` is false where a live unit went past the claim of another one."""
+"""The targets of a unit; `claimed` is false if a live unit ignored the claim of another unit."""
 
 claims = Table(
     "claims",
@@ -105,7 +105,7 @@ claims = Table(
     Column("unit", String(128), nullable=False, index=True),
     ForeignKeyConstraint(["unit", "dataset", "day"], ["unit_days.unit", "unit_days.dataset", "unit_days.day"]),
 )
-"""The primary key is the promise: one open unit per dataset and day."""
+"""The primary key guarantees one open unit per dataset and day."""
 
 holds = Table(
     "holds",
@@ -138,7 +138,7 @@ deliveries = Table(
     Index(None, "dataset", "day"),
     Index(None, "dataset", "order"),
 )
-"""Of a path the highest `order` counts; it is 0 where somebody else's content came first."""
+"""The delivery with the highest `order` of a path counts; it is 0 if another landing of the path was faster."""
 
 delivery_journal = Table(
     "delivery_journal",
@@ -156,7 +156,7 @@ delivery_journal = Table(
     Index(None, "dataset", "day"),
     sqlite_autoincrement=True,
 )
-"""Append-only: what happened to deliveries after they were landed for the first time."""
+"""Append-only: what happened to deliveries after their first landing."""
 
 staged_days = Table(
     "staged_days",
@@ -188,7 +188,7 @@ attempts = Table(
     Column("layer", String(16)),
     sqlite_autoincrement=True,
 )
-"""Numbers never repeat, not even after deletions: they are fencing tokens and folder names."""
+"""Numbers never repeat, even after deletions, because they are fencing tokens and folder names."""
 
 attempt_days = Table(
     "attempt_days",
@@ -211,7 +211,7 @@ evidence = Table(
     Index(None, "unit", "dataset", "day", "number"),
     sqlite_autoincrement=True,
 )
-"""History is kept; of a (unit, dataset, day) the highest number counts. `hash` is that of the body, computed once."""
+"""History is kept; the highest number per (unit, dataset, day) counts. `hash` is the hash of the body, computed once."""
 
 contents = Table(
     "contents",
@@ -224,7 +224,7 @@ contents = Table(
     Column("inputs", Text),
     Column("deliveries", Text),
 )
-"""What was measured of each set of files that ever was a day: its content, and what it came from."""
+"""The measured content and origin of each set of files that was ever a day."""
 
 releases = Table(
     "releases",
@@ -240,7 +240,7 @@ releases = Table(
     Column("manifest", Text, nullable=False),
     sqlite_autoincrement=True,
 )
-"""No foreign key to units: a ledger rebuilt from manifests knows releases whose units are gone."""
+"""No foreign key to units: a ledger rebuilt from manifests has releases whose units are gone."""
 
 locks = Table(
     "locks",
@@ -250,7 +250,7 @@ locks = Table(
     Column("holder", Text, nullable=False),
     Column("until", UtcDateTime),
 )
-"""A free lock keeps its row (`until` is null), so that its token goes on growing."""
+"""A free lock keeps its row (`until` is null), so that its token keeps growing."""
 
 campaigns = Table(
     "campaigns",
@@ -267,7 +267,7 @@ campaigns = Table(
     Column("canary_only", Boolean, nullable=False),
     Column("revision", Integer, nullable=False),
 )
-"""`unit` is null until the launch; `revision` grows with every change, also with a new plan."""
+"""`unit` is null until the launch; `revision` grows with every change, including a new plan."""
 
 campaign_journal = Table(
     "campaign_journal",
@@ -283,7 +283,7 @@ campaign_journal = Table(
     Column("phase", String(16)),
     sqlite_autoincrement=True,
 )
-"""Append-only. `revision` is null for notes that change nothing, `phase` where the campaign stayed in its phase."""
+"""Append-only. `revision` is null for notes that change nothing; `phase` is null if the phase did not change."""
 
 approvals = Table(
     "approvals",
@@ -298,7 +298,7 @@ approvals = Table(
     Column("after_entry", BigInteger, nullable=False, server_default=text("0")),
     sqlite_autoincrement=True,
 )
-"""Append-only, as are its days. The newest release and journal entry that there were say what came before, not `at`."""
+"""Append-only, as are its days. `after_release` and `after_entry` say what an approval comes after, not `at`."""
 
 approval_days = Table(
     "approval_days",
@@ -319,7 +319,7 @@ comparisons = Table(
     Column("attempt", COUNTER, nullable=False),
     Column("body", Text, nullable=False),
 )
-"""The rows behind a day's difference, of the newest attempt that compared it; apart from evidence, which is read often."""
+"""The rows behind a day's differences, from its newest comparison; kept out of evidence, which is read often."""
 
 certificates = Table(
     "certificates",
@@ -331,4 +331,4 @@ certificates = Table(
     Column("body", Text, nullable=False),
     Column("number", BigInteger, nullable=False, server_default=text("0")),
 )
-"""Append-only; `unit` is empty for a certificate of a dataset without a unit, `number` 0 for those of before it was counted."""
+"""Append-only; `unit` is empty for a certificate of a dataset without a unit, `number` is 0 if older than that column."""

@@ -1,4 +1,4 @@
-"""Units, their claims, and holds."""
+"""Units with their claims, and holds."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class UnitRows(Rows):
     """The units of the ledger."""
 
     def assign(self, launch: Launch, proposal: Unit) -> Unit:
-        """Join or open a unit for a launch (`assign_unit`), claims and all, in one transaction.
+        """Join or open a unit for a launch (`assign_unit`), including its claims, in one transaction.
 
-        A joined unit may be over if this very launch opened it before, or if its release was made after the launch and
-        holds all days of it: one of two launches of the same days finds them done by the other.
+        A joined unit may no longer be open if this launch opened it before, or if it was released after the launch with
+        all days of the launch: the other of two launches of the same days has done the work.
 
         Raises:
-            UnitError: the launch's tag names no unit that will do, or `proposal` does not fit the launch.
+            UnitError: the launch's tag names no suitable unit, or `proposal` does not fit the launch.
             ClaimedDaysError: days of the launch or of the proposal are claimed by another unit.
-            HeldDaysError: a live launch asks for days on hold.
+            HeldDaysError: a live launch requests days on hold.
         """
         _refuse_misfit(launch, proposal)
         with self._database.write() as connection:
@@ -72,7 +72,7 @@ class UnitRows(Rows):
             return load_unit(connection, unit_id)
 
     def units(self, dataset: str | None = None, states: Collection[UnitState] = ()) -> tuple[Unit, ...]:
-        """Units, newest first, optionally only of one dataset or in some states."""
+        """Units, newest first; optionally of one dataset or in some states only."""
         wanted: ColumnElement[bool] = true()
         if dataset is not None:
             wanted &= units.c.id.in_(select(unit_days.c.unit).where(unit_days.c.dataset == dataset))
@@ -82,26 +82,26 @@ class UnitRows(Rows):
             return _load(connection, wanted)
 
     def claims(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Which of the days are claimed, and by which unit."""
+        """The claimed days among these, and the unit that claims each."""
         with self._database.read() as connection:
             return _claims(connection, dataset, days)
 
     def set_contract(self, unit_id: str, contract: Contract) -> Unit:
-        """Replace the contract of an open unit; `UnitError` if it is over."""
+        """Replace the contract of an open unit; `UnitError` if it is not open."""
         return self._change(unit_id, replace_with={"contract": canonical_json(contract)})
 
     def set_mode(self, unit_id: str, mode: ReleaseMode) -> Unit:
-        """Change who releases an open unit; `UnitError` if it is over."""
+        """Change who releases an open unit; `UnitError` if it is not open."""
         return self._change(unit_id, replace_with={"mode": mode.value})
 
     def move(self, unit_id: str, allowed: Collection[UnitState], to: UnitState) -> Unit:
         """Change a unit's state if it is in one of the allowed states.
 
-        Leaving `open` frees the claims, and running attempts are lost; coming back takes the claims again.
+        Leaving `open` releases the claims and loses running attempts; returning to `open` takes the claims again.
 
         Raises:
-            UnitError: there is no such unit, or it is in the state that the message names.
-            ClaimedDaysError: it is to be open again, and another open unit has claimed days of it.
+            UnitError: there is no such unit, or it is in another state, which the message names.
+            ClaimedDaysError: it should be open again, but another open unit has claimed some of its days.
         """
         with self._database.write() as connection:
             unit = load_unit(connection, unit_id)
@@ -112,7 +112,7 @@ class UnitRows(Rows):
             return unit.moved(to)
 
     def hold(self, holds: Iterable[Hold]) -> None:
-        """Put days on hold; one that is on hold already gets the new reason."""
+        """Put days on hold; a day that is already on hold gets the new reason, user and time."""
         rows = [
             {"dataset": h.target[0], "day": h.target[1], "reason": h.reason, "by": h.by, "since": h.since}
             for h in holds
@@ -121,7 +121,7 @@ class UnitRows(Rows):
             upsert(connection, _HOLDS, rows, replace=["reason", "by", "since"])
 
     def lift(self, dataset: str, days: Collection[dt.date]) -> int:
-        """Lift holds; the number of days that were on hold."""
+        """Lift holds; returns the number of days that were on hold."""
         lifted = 0
         with self._database.write() as connection:
             for some in slices(sorted(set(days)), 1000):
@@ -130,7 +130,7 @@ class UnitRows(Rows):
         return lifted
 
     def holds(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[Hold, ...]:
-        """Holds of a dataset by day, optionally only on some days."""
+        """Holds of a dataset by day; optionally on some days only."""
         with self._database.read() as connection:
             return holds_on(connection, dataset, days)
 
@@ -139,8 +139,8 @@ class UnitRows(Rows):
             unit = load_unit(connection, unit_id)
             if unit.state is not UnitState.open:
                 raise UnitError(
-                    f"unit {unit_id} is {unit.state.value}, not open: its {' and '.join(replace_with)} stays "
-                    "as it is; launch the days again for a new unit"
+                    f"unit {unit_id} is {unit.state.value}, not open: its {' and '.join(replace_with)} cannot "
+                    "be changed; launch the days again for a new unit"
                 )
             connection.execute(update(units).where(units.c.id == unit_id).values(**replace_with))
             return load_unit(connection, unit_id)
@@ -159,10 +159,10 @@ def load_unit(connection: Connection, unit_id: str) -> Unit:
 
 
 def set_state(connection: Connection, unit: Unit, to: UnitState, now: dt.datetime) -> None:
-    """Move a unit, and its claims with it; where it is no longer open, its running attempts are lost.
+    """Move a unit and its claims; if it is no longer open, its running attempts are lost.
 
     Raises:
-        ClaimedDaysError: it is to be open again, and another unit has claimed days of it meanwhile.
+        ClaimedDaysError: it should be open again, but another unit has claimed some of its days since.
     """
     if to is unit.state:
         return
@@ -177,7 +177,7 @@ def set_state(connection: Connection, unit: Unit, to: UnitState, now: dt.datetim
 
 
 def lose_attempts(connection: Connection, which: ColumnElement[bool], now: dt.datetime) -> None:
-    """End those of the attempts that are running: whatever they still do stays without effect."""
+    """End the running ones of these attempts: whatever they still do has no effect."""
     running = which & (attempts.c.state == AttemptState.running.value)
     connection.execute(update(attempts).where(running).values(state=AttemptState.lost.value, ended_at=now))
 
@@ -193,9 +193,9 @@ def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Unit, ..
 
 
 def _released_since(connection: Connection, launch: Launch, now: dt.datetime) -> Unit | None:
-    """The unit that released all days of a launch after this was made; a live launch always builds what it finds.
+    """The unit that released all days of a launch after it was made; None for live launches, which always build.
 
-    Of a release that lies in the future nobody knows that.
+    Ignores releases dated in the future: their real time is unknown.
     """
     if launch.since is None or launch.live or launch.named_unit is not None:
         return None
@@ -218,7 +218,7 @@ def _taken(connection: Connection, targets: Mapping[str, Collection[dt.date]]) -
 
 
 def holds_on(connection: Connection, dataset: str, days: Collection[dt.date] | None) -> tuple[Hold, ...]:
-    """Holds of a dataset by day, optionally only on some days."""
+    """Holds of a dataset by day; optionally on some days only."""
     these = holds.c.dataset == dataset
     if days is not None:
         these &= span(holds.c.day, days)
@@ -237,15 +237,15 @@ def _refuse_misfit(launch: Launch, proposal: Unit) -> None:
     strangers = launch.days - set(proposal.days)
     if not launch.days or strangers:
         raise UnitError(
-            f"the proposed unit {proposal.id} holds {shown_days(proposal.days) or 'nothing'}, "
-            f"the launch asks for {shown_days(launch.days) or 'nothing'}; propose at least these days"
+            f"the proposed unit {proposal.id} holds {shown_days(proposal.days) or 'nothing'}, but "
+            f"the launch requests {shown_days(launch.days) or 'nothing'}; propose at least these days"
         )
 
 
 def _to_claim(
     connection: Connection, launch: Launch, proposal: Unit, claim: frozenset[DatasetDay]
 ) -> frozenset[DatasetDay]:
-    """What the proposal is to claim: of the launch what was decided, of all else what is free."""
+    """What the proposal should claim: the decided days of the launch, and all free days outside of it."""
     passes = launch.live and launch.late_data is LateData.publish
     others = set(proposal.days) - launch.days
     taken = _taken(connection, {name: {d for n, d in others if n == name} for name in proposal.targets})

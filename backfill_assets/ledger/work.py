@@ -1,4 +1,4 @@
-"""Attempts with their leases, and the evidence that only a living attempt may give."""
+"""Attempts with their leases, and the evidence, which only a running attempt may add."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _EVIDENCE = evidence
 _CONTENTS = contents
 _RUNNING = attempts.c.state == AttemptState.running.value
 _PAGE = 1000
-"""Rows asked for at once; databases limit the values of a query."""
+"""How many rows one query requests; databases limit the values of a query."""
 _AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lease_until")
 
 
 class WorkRows(DeliveryRows):
-    """The work of the ledger."""
+    """The attempts, evidence and contents of the ledger."""
 
     def start_attempt(self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta) -> Attempt:
-        """Begin an attempt with a lease; older running ones of its run, or on its days, are lost to it.
+        """Begin an attempt with a lease; older running attempts of its run, or on its days, are lost.
 
         Raises:
             UnitError: there is no such unit, it is not open, or the days are not its own.
@@ -52,7 +52,7 @@ class WorkRows(DeliveryRows):
         return replace(begun, number=number)
 
     def renew(self, number: int, lease: dt.timedelta) -> None:
-        """Prolong the lease, or `LeaseLostError` if the attempt is no longer running."""
+        """Extend the lease; `LeaseLostError` if the attempt is no longer running."""
         own = (_TABLE.c.number == number) & _RUNNING
         with self._database.write() as connection:
             changed = update(_TABLE).where(own).values(lease_until=self._clock.now() + lease)
@@ -60,13 +60,13 @@ class WorkRows(DeliveryRows):
                 raise LeaseLostError(_lost(connection, number))
 
     def charge(self, number: int, work: Work) -> None:
-        """Write down what a running attempt will take, so that it counts however it ends; otherwise nothing happens."""
+        """Record the cost of a running attempt, so that it counts however it ends; does nothing if it has ended."""
         own = (_TABLE.c.number == number) & _RUNNING
         with self._database.write() as connection:
             connection.execute(update(_TABLE).where(own).values(**work_columns(work)))
 
     def end_attempt(self, number: int, state: AttemptState, work: Work | None = None) -> None:
-        """End an attempt that is running, with what it took if that is known; otherwise nothing happens."""
+        """End a running attempt, with its cost if known; does nothing if it is not running."""
         if state is AttemptState.running:
             raise UnitError(f"attempt {number} cannot end as running; end it as done, failed or lost")
         taken = work_columns(work) if work else {}
@@ -78,7 +78,7 @@ class WorkRows(DeliveryRows):
     def attempts(
         self, unit: str | None = None, state: AttemptState | None = None, run: str | None = None
     ) -> tuple[Attempt, ...]:
-        """Attempts in order of their numbers; a running one may be past its lease (compare `lease_until`)."""
+        """Attempts by number; the lease of a running one may have ended (compare `lease_until`)."""
         wanted = matching(_TABLE, unit=unit, state=state and state.value, run=run)
         with self._database.read() as connection:
             return _load(connection, wanted)
@@ -87,7 +87,7 @@ class WorkRows(DeliveryRows):
         """Store evidence; the newest of a (unit, dataset, day) counts.
 
         Raises:
-            LeaseLostError: the attempt is not running, or its lease is over.
+            LeaseLostError: the attempt is not running, or its lease has ended.
             UnitError: evidence is not of this attempt's unit, dataset and days.
         """
         given = tuple(evidence)
@@ -104,7 +104,7 @@ class WorkRows(DeliveryRows):
             upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream", "inputs", "deliveries"])
 
     def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:
-        """What is known to be in each day's files, given their layout digests."""
+        """The known content of each day's files, given their layout digests."""
         asked = (_CONTENTS.c.dataset == dataset) & span(_CONTENTS.c.day, layouts)
         with self._database.read() as connection:
             rows = connection.execute(select(_CONTENTS).where(asked)).all()
@@ -115,7 +115,7 @@ class WorkRows(DeliveryRows):
         }
 
     def add_contents(self, dataset: str, contents: Mapping[dt.date, tuple[str, Content]]) -> None:
-        """Remember what was measured in files that somebody else wrote; what is known already stays as it is."""
+        """Store the measured content of files that other writers wrote; existing entries stay as they are."""
         rows = [
             {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
             | {"deliveries": None if content.deliveries is None else _as_text(content.deliveries)}
@@ -127,12 +127,12 @@ class WorkRows(DeliveryRows):
     def evidence(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
     ) -> Mapping[DatasetDay, DayEvidence]:
-        """The evidence that counts, by dataset and day, optionally only of one dataset or of some days.
+        """The evidence that counts, by dataset and day; optionally of one dataset or some days only.
 
-        Its hash is computed again: what is not as it was recorded is `altered`.
+        Computes its hash again: evidence that differs from what was recorded is `altered`.
 
         Raises:
-            LedgerError: somebody has written what is no evidence; names the day.
+            LedgerError: stored evidence cannot be read; names the day.
         """
         of_unit = matching(_EVIDENCE, unit=unit, dataset=dataset)
         if days is not None:
@@ -149,7 +149,7 @@ class WorkRows(DeliveryRows):
         return {(row.dataset, row.day): _evidence(row) for row in rows if asked is None or row.day in asked}
 
     def findings(self, dataset: str, units: Mapping[dt.date, str]) -> Mapping[dt.date, DayFindings]:
-        """What the evidence that counts found of each day in the unit named for it; days without any lack."""
+        """The findings of each day in its given unit, by the evidence that counts; leaves out days without any."""
         wanted = _EVIDENCE.c.dataset == dataset
         if len(named := set(units.values())) == 1:
             wanted &= _EVIDENCE.c.unit == next(iter(named))
@@ -168,10 +168,10 @@ class WorkRows(DeliveryRows):
 
 
 def living(connection: Connection, number: int, now: dt.datetime) -> Attempt:
-    """The attempt, if it may still give anything.
+    """The attempt, if it may still store results.
 
     Raises:
-        LeaseLostError: it is not running, or its lease is over.
+        LeaseLostError: it is not running, or its lease has ended.
     """
     held = next(iter(_load(connection, (_TABLE.c.number == number) & _RUNNING)), None)
     if held is None or held.lease_until <= now:
@@ -184,8 +184,8 @@ def _evidence(row: Row[Any]) -> DayEvidence:
         found = evidence_from_text(row.body, row.hash)
     except ValueError as error:
         raise LedgerError(
-            f"evidence {row.number} of unit {row.unit}, {row.dataset} {row.day}, cannot be read: somebody has written it past "
-            "the ledger; restore the ledger from a backup"
+            f"evidence {row.number} of unit {row.unit}, {row.dataset} {row.day}, cannot be read: it was changed "
+            "directly in the database; restore the ledger from a backup"
         ) from error
     if (found.unit, found.attempt, found.dataset, found.day) != (row.unit, row.attempt, row.dataset, row.day):
         vars(found)["altered"] = True
@@ -236,8 +236,8 @@ def _refuse_foreign_days(unit: Unit, dataset: str, days: Sequence[dt.date]) -> N
         raise UnitError(f"unit {unit.id} is {unit.state.value}, not open; launch the days again for a new unit")
     if not days or not unit.holds(dataset, frozenset(days)):
         raise UnitError(
-            f"unit {unit.id} holds {format_days(unit.targets.get(dataset, ()))} of {dataset}, "
-            f"the attempt asks for {format_days(days)}; attempt only its own days"
+            f"unit {unit.id} holds {format_days(unit.targets.get(dataset, ()))} of {dataset}, but "
+            f"the attempt requests {format_days(days)}; attempt only days of the unit"
         )
 
 
@@ -252,7 +252,7 @@ def _refuse_foreign_evidence(attempt: Attempt, evidence: Iterable[DayEvidence]) 
             raise UnitError(
                 f"evidence of unit {e.unit}, attempt {e.attempt}, {e.dataset} {e.day} does not belong to "
                 f"attempt {attempt.number} (unit {attempt.unit}, {attempt.dataset} {format_days(days)}); "
-                "give each attempt its own"
+                "store it with its own attempt"
             )
 
 
@@ -263,6 +263,6 @@ def _lost(connection: Connection, number: int) -> str:
     expired = row.state == AttemptState.running
     why = f"its lease ended at {row.lease_until.isoformat()}" if expired else f"it is {row.state}"
     return (
-        f"attempt {number} (unit {row.unit}, {row.dataset}, run {row.run}, {row.worker}) may not go on: "
-        f"{why}; what it built stays without effect, launch the days again or leave them to the newer attempt"
+        f"attempt {number} (unit {row.unit}, {row.dataset}, run {row.run}, {row.worker}) may not continue: "
+        f"{why}; what it built has no effect. Launch the days again, or leave them to the newer attempt"
     )

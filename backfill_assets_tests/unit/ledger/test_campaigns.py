@@ -53,7 +53,7 @@ def test_campaigns_come_newest_first(ledger: Ledger) -> None:
 
 
 def test_an_unknown_campaign_is_answered_with_those_that_there_are(ledger: Ledger) -> None:
-    with pytest.raises(CampaignError, match=r"no campaign 'fix-1'; there is none yet; see: backfill list"):
+    with pytest.raises(CampaignError, match=r"no campaign 'fix-1'; none exists yet; create one: backfill new"):
         ledger.campaign("fix-1")
     ledger.add_campaign(a_campaign("fix-2"), an_entry(Action.planned, campaign="fix-2"))
     asked = [
@@ -63,7 +63,7 @@ def test_an_unknown_campaign_is_answered_with_those_that_there_are(ledger: Ledge
         lambda: ledger.change_campaign(a_campaign(), set(Phase), LAUNCHED),
     ]
     for ask in asked:
-        with pytest.raises(CampaignError, match=r"no campaign 'fix-1'; the newest are fix-2"):
+        with pytest.raises(CampaignError, match=r"no campaign 'fix-1'; newest: fix-2"):
             ask()
 
 
@@ -75,7 +75,7 @@ def test_a_planned_campaign_may_be_planned_again_and_the_old_plan_cannot_be_laun
     second = ledger.add_campaign(again, an_entry(Action.planned, "dora"))
     assert second == replace(again, revision=1)
     assert ledger.campaigns() == (second,)
-    with pytest.raises(CampaignError, match=r"fix-1 was changed meanwhile \(planned by dora at 2026-11-21"):
+    with pytest.raises(CampaignError, match=r"fix-1 was changed in between \(planned by dora at 2026-11-21"):
         ledger.change_campaign(replace(first, phase=Phase.canary), {Phase.planned}, LAUNCHED)
     assert ledger.campaign("fix-1") == second
     assert [e.by for e in ledger.journal("fix-1")] == ["ada", "dora"]
@@ -86,10 +86,10 @@ def test_a_launched_campaign_is_not_planned_again(ledger: Ledger) -> None:
     launched = ledger.change_campaign(replace(planned, phase=Phase.running), {Phase.planned}, LAUNCHED)
     ledger.note(an_entry(Action.notified, "webhook"))
     with pytest.raises(
-        CampaignError, match=r"it is running \(launched by ben .*: rehearsed on staging\); give .* another"
+        CampaignError, match=r"and is running \(launched by ben .*: rehearsed on staging\); give .* another"
     ):
         ledger.add_campaign(a_campaign(), PLANNED)
-    with pytest.raises(CampaignError, match="fix-1 is running; add one that is planned"):
+    with pytest.raises(CampaignError, match="fix-1 is running; add it as planned first"):
         ledger.add_campaign(launched, PLANNED)
     assert ledger.campaign("fix-1") == launched
 
@@ -136,7 +136,7 @@ def test_of_two_who_saw_the_same_campaign_the_second_is_told_what_the_first_did(
     ledger.change_campaign(seen.turned(max_concurrency=4), {Phase.planned}, turned)
     ledger.note(an_entry(Action.notified, "webhook"))
     with pytest.raises(
-        CampaignError, match=r"changed meanwhile \(set by dora at 2026-11-21 12:00:00 UTC: the night is"
+        CampaignError, match=r"changed in between \(set by dora at 2026-11-21 12:00:00 UTC: the night is"
     ):
         ledger.change_campaign(seen.turned(max_concurrency=1), {Phase.planned}, an_entry(Action.set, "emil"))
     assert ledger.campaign("fix-1").knobs.max_concurrency == 4
@@ -149,7 +149,7 @@ def test_a_change_with_an_unknown_unit_or_a_foreign_entry_leaves_nothing(ledger:
         ledger.change_campaign(replace(planned, unit="u_x"), {Phase.planned}, LAUNCHED)
     foreign = an_entry(Action.planned, campaign="fix-2")
     for change in (ledger.add_campaign, lambda c, e: ledger.change_campaign(c, {Phase.planned}, e)):
-        with pytest.raises(CampaignError, match="entry of campaign fix-2 does not explain a change of fix-1"):
+        with pytest.raises(CampaignError, match="entry of campaign fix-2 cannot explain a change of fix-1"):
             change(planned, foreign)
     assert ledger.campaign("fix-1") == planned
     assert ledger.journal("fix-1") == (PLANNED,)

@@ -131,14 +131,14 @@ def test_a_wrong_password_is_not_repeated(postgres_cluster: str, clock: FixedClo
 
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path: Path, clock: FixedClock) -> None:
     (tmp_path / "ledger.db").write_text("something else " * 100)
-    with pytest.raises(LedgerError, match=r"not a database; the file is damaged or no ledger"):
+    with pytest.raises(LedgerError, match=r"not a database; the file is damaged or not a ledger"):
         open_ledger(f"sqlite:///{tmp_path}/ledger.db", clock)
     assert (tmp_path / "ledger.db").read_text().startswith("something else")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, clock: FixedClock) -> None:
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(LedgerError, match="choose a folder that can be written to"):
+    with pytest.raises(LedgerError, match="choose a writable folder"):
         open_ledger(f"sqlite:///{tmp_path}/taken/ledger.db", clock)
 
 

@@ -74,7 +74,7 @@ def test_a_release_of_a_unit_that_the_ledger_lost_can_be_recorded(ledger: Ledger
 
 
 def test_an_unknown_release_is_refused_with_the_newest_there_are(ledger: Ledger) -> None:
-    with pytest.raises(UnitError, match="there is none yet"):
+    with pytest.raises(UnitError, match="none exists yet"):
         ledger.release("r_x")
     for i in range(7):
         ledger.intend(a_manifest(f"r_{i}", march(1)))

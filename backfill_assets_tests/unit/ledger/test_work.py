@@ -131,9 +131,9 @@ def test_the_newest_attempt_owns_its_days(ledger: Ledger, unit: str) -> None:
 
 
 def test_an_attempt_on_foreign_days_or_a_unit_that_is_over_is_refused(ledger: Ledger, unit: str) -> None:
-    with pytest.raises(UnitError, match="attempt only its own days"):
+    with pytest.raises(UnitError, match="attempt only days of the unit"):
         ledger.start_attempt(unit, "flights", march(9, 10), "r_1", LEASE)
-    with pytest.raises(UnitError, match="attempt only its own days"):
+    with pytest.raises(UnitError, match="attempt only days of the unit"):
         ledger.start_attempt(unit, "flights", (), "r_1", LEASE)
     with pytest.raises(UnitError, match="there is no unit"):
         ledger.start_attempt("u_x", "flights", march(1), "r_1", LEASE)
